@@ -1,0 +1,106 @@
+"""Reading a table of measurements from CSV: one architecture per row, one metric per column."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import math
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from search_spaces.errors import InputError
+
+MAX_BYTES = 1 << 30  # of text: room for ten million rows; stops a small file that inflates without end
+
+
+@dataclass(frozen=True)
+class CsvTable:
+    """Architecture strings (n), the line each stands on (n), and float64 columns (n,) with NaN where a cell is empty."""
+
+    archs: list[str]
+    lines: list[int]
+    columns: dict[str, np.ndarray]
+
+
+def read_bytes(path: Path) -> bytes:
+    """The file's bytes; a missing or unreadable file is an InputError."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
+
+
+def parse_csv(data: bytes, path: Path, arch_column: str = "arch", ignore: Sequence[str] = ()) -> CsvTable:
+    """Parse the bytes of `path`, gzip-compressed where they begin as gzip does.
+
+    Every column but `arch_column` and those in `ignore` must hold finite numbers or empty cells. Anything else is an
+    InputError that names file, line, column and value.
+    """
+    reader = csv.reader(io.StringIO(_decode(data, path), newline=""))
+    try:
+        header = [name.strip() for name in next(reader, [])]
+        _check_header(header, arch_column, path)
+        rows, lines = [], []
+        for row in reader:
+            if not row:
+                continue
+            if len(row) != len(header):
+                raise InputError(f"{path}, line {reader.line_num}: {len(row)} cells, the header has {len(header)} columns")
+            rows.append(row)
+            lines.append(reader.line_num)
+    except csv.Error as error:
+        raise InputError(f"{path}, line {reader.line_num}: not CSV ({error})") from error
+    if not rows:
+        raise InputError(f"{path}: the table has no rows")
+    cells = dict(zip(header, zip(*rows, strict=True), strict=True))
+    archs = [arch.strip() for arch in cells.pop(arch_column)]
+    columns = {name: _numbers(cells[name], lines, name, path) for name in cells if name not in ignore}
+    return CsvTable(archs, lines, columns)
+
+
+def _decode(data: bytes, path: Path) -> str:
+    try:
+        if data.startswith(b"\x1f\x8b"):
+            with gzip.open(io.BytesIO(data)) as stream:
+                data = stream.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise InputError(f"{path}: more than {MAX_BYTES >> 20} MiB of text")
+        return data.decode("utf-8-sig")
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{path}: broken or truncated gzip file ({error})") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 text at byte {error.start}") from error
+
+
+def _check_header(header: list[str], arch_column: str, path: Path) -> None:
+    if arch_column not in header:
+        raise InputError(f"{path}: no column {arch_column!r}; its columns: {', '.join(header) or 'none'}")
+    repeated = {name for name in header if header.count(name) > 1}
+    if repeated or "" in header:
+        raise InputError(f"{path}: each column needs one name of its own; see {', '.join(sorted(map(repr, repeated or {''})))}")
+
+
+def _numbers(cells: Sequence[str], lines: Sequence[int], column: str, path: Path) -> np.ndarray:
+    """Cells (n) of one column as float64 (n,)."""
+    try:
+        values = np.array([float(cell or "nan") for cell in cells])
+        if np.isfinite(values).sum() + cells.count("") == len(cells):
+            return values
+    except ValueError:
+        pass  # found and named below: looking at every cell on its own is slow, and needed for bad tables only
+    row = next(i for i, cell in enumerate(cells) if cell and not _is_finite(cell))
+    raise InputError(
+        f"{path}, line {lines[row]}, column {column!r}: {cells[row]!r} is not a finite number (leave a missing value empty)"
+    )
+
+
+def _is_finite(cell: str) -> bool:
+    try:
+        return math.isfinite(float(cell))
+    except ValueError:
+        return False

@@ -1,0 +1,59 @@
+"""The ONNX texts of a table's architectures, kept on disk: a large table takes a minute to write out as text."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import inspect
+import json
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import onnx
+
+import search_spaces
+from nas.benchmarks.cache import cache_folder, replacing
+from search_spaces import Architecture, SearchSpace
+
+
+def cached_texts(
+    space: SearchSpace,
+    space_key: str,
+    architectures: Sequence[Architecture],
+    notations: Sequence[str],
+    progress: Callable[[str, int, int], None] | None = None,
+) -> list[str]:
+    """`space.to_text` of every architecture (n), from the cache folder if the very same texts were made before.
+
+    "The same" means: architectures, space, its options (`space_key`), the code that writes the text, and onnx's version.
+    A damaged cache file is made again.
+    """
+    key = hashlib.sha256("\n".join([space_key, onnx.__version__, _code_hash(space), *notations]).encode()).hexdigest()
+    path = cache_folder() / "texts" / f"{key[:32]}.json.gz"
+    texts = _read(path)
+    if texts is None or len(texts) != len(architectures):
+        texts = []
+        for arch in architectures:
+            texts.append(space.to_text(arch))
+            if progress:
+                progress("texts", len(texts), len(architectures))
+        with replacing(path) as temporary:
+            temporary.write_bytes(gzip.compress(json.dumps(texts).encode(), compresslevel=6, mtime=0))
+    return texts
+
+
+def _read(path: Path) -> list[str] | None:
+    try:
+        return json.loads(gzip.decompress(path.read_bytes()))
+    except (OSError, EOFError, zlib.error, ValueError):
+        return None
+
+
+def _code_hash(space: SearchSpace) -> str:
+    """Hash of every source file that can change a text: the package's, and the space's own if it is a plug-in."""
+    files = {*Path(search_spaces.__file__).parent.rglob("*.py"), Path(inspect.getfile(type(space)))}
+    digest = hashlib.sha256()
+    for file in sorted(files):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()

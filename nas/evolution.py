@@ -1,0 +1,82 @@
+"""Evolving many candidate architectures on predictions, which cost nothing compared with an evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence, Set
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from search_spaces import Architecture, SearchSpace
+
+GENERATIONS = 5
+PARENTS = 50
+RANDOM_SHARE = 0.2
+
+
+def random_unseen(space: SearchSpace, seen: Set[Architecture], rng: np.random.Generator) -> Architecture | None:
+    """A random architecture that is not in `seen`; None if the space is exhausted (or looks so after many draws)."""
+    for _ in range(1000):
+        architecture = space.sample(rng)
+        if architecture not in seen:
+            return architecture
+    if space.size is not None and space.size <= 100_000:
+        rest = [architecture for architecture in space.enumerate() if architecture not in seen]
+        return rest[rng.integers(len(rest))] if rest else None
+    return None
+
+
+def spread(space: SearchSpace, size: int, rng: np.random.Generator) -> list[Architecture]:
+    """Up to `size` distinct architectures whose parameter counts and FLOPs are spread as widely as possible.
+
+    Greedy k-center on the ranks of both costs among a random sample, so that no unit or outlier dominates.
+    """
+    sample = list(dict.fromkeys(space.sample(rng) for _ in range(5 * size)))
+    costs = np.array([(space.params(architecture), space.flops(architecture)) for architecture in sample])
+    ranks = np.argsort(np.argsort(costs, axis=0, kind="stable"), axis=0, kind="stable")
+    chosen = [int(rng.integers(len(sample)))]
+    distance = np.full(len(sample), np.inf)
+    while len(chosen) < min(size, len(sample)):
+        distance = np.minimum(distance, np.abs(ranks - ranks[chosen[-1]]).sum(axis=1))
+        distance[chosen] = -1
+        chosen.append(int(np.argmax(distance)))
+    return [sample[i] for i in chosen]
+
+
+def evolve(
+    space: SearchSpace,
+    start: Iterable[Architecture],
+    seen: Set[Architecture],
+    size: int,
+    rank: Callable[[Sequence[Architecture]], np.ndarray],
+    rng: np.random.Generator,
+) -> list[Architecture]:
+    """About `size` distinct architectures outside `seen`, most of them near the predicted front; fewer in small spaces.
+
+    start: the first parents, which may be in `seen`. rank(architectures) gives (n,) predicted ranks, lower is better.
+    """
+    if space.size is not None and space.size <= size + len(seen):
+        return [architecture for architecture in space.enumerate() if architecture not in seen]
+    parents = list(start)
+    pool: dict[Architecture, None] = {}
+    for generation in range(1, GENERATIONS + 1):
+        target = size * generation // GENERATIONS
+        for _ in range(10 * size):  # a bound, should a space yield few new architectures
+            if len(pool) >= target:
+                break
+            child = _child(space, parents, rng)
+            if child not in seen:
+                pool[child] = None
+        family = list(dict.fromkeys([*parents, *pool]))
+        parents = [family[i] for i in np.argsort(rank(family), kind="stable")[:PARENTS]]
+    return list(pool)
+
+
+def _child(space: SearchSpace, parents: Sequence[Architecture], rng: np.random.Generator) -> Architecture:
+    if not parents or rng.random() < RANDOM_SHARE:
+        return space.sample(rng)
+    first, second = (parents[i] for i in rng.integers(len(parents), size=2))
+    if rng.random() < 0.5:
+        return space.mutate(first, rng)
+    return space.mutate(space.crossover(first, second, rng), rng)

@@ -1,0 +1,243 @@
+"""`PredictorSampler`: an Optuna sampler that evaluates what a predictor expects to improve the Pareto front most."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from optuna.samplers import BaseSampler, RandomSampler
+from optuna.trial import TrialState
+
+from nas.acquisition import choose_batch
+from nas.evolution import evolve, random_unseen, spread
+from nas.objectives import Constraint, Objective, parse_constraints, parse_objectives
+from nas.pareto import non_dominated
+from nas.surrogate import Surrogate
+from search_spaces.errors import InputError
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.distributions import BaseDistribution
+    from optuna.trial import FrozenTrial
+
+    from predictors import Predictor
+    from search_spaces import Architecture, SearchSpace
+
+CHOICES_KEY = "nas:choices"  # trial system attribute: the architecture that this sampler chose for the trial
+
+
+class PredictorSampler(BaseSampler):
+    """Chooses architectures for `space.choose(trial)`; works in any Optuna study, distributed and resumed ones included.
+
+    The first `n_startup` architectures are spread over parameter counts and FLOPs. Then, every `refit_every` trials, a
+    fresh predictor is fitted on all evaluations, about `pool` candidates are evolved on its predictions, and those of the
+    highest expected hypervolume improvement are evaluated next. No architecture is chosen twice in a study. An
+    architecture with the text of an evaluated one is another training of the same network: it may be chosen, and what
+    was measured counts more than what is predicted.
+
+    Example:
+
+        >>> import optuna, predictors
+        >>> from nas.sampler import PredictorSampler
+        >>> from search_spaces import get_space
+        >>> space = get_space("tiny-resnet")
+        >>> def objective(trial):
+        ...     architecture = space.choose(trial)
+        ...     return space.params(architecture), space.flops(architecture)
+        >>> sampler = PredictorSampler(space, lambda: predictors.create("ridge"), ["params", "flops"], n_startup=5)
+        >>> study = optuna.create_study(directions=["minimize", "minimize"], sampler=sampler)
+        >>> study.optimize(objective, n_trials=8)
+        >>> len({str(trial.params) for trial in study.trials})
+        8
+
+    Args:
+        space: the search space whose `choose` the objective function calls.
+        predictor: makes an unfitted (or pretrained) predictor for each refit.
+        objectives: the study's objectives in order, as metric names (`nas.objectives.parse_objectives`).
+        n_startup: evaluations before the first fit.
+        refit_every: trials between two fits.
+        pool: candidates per fit.
+        seed: of all random choices; a trial's choice depends on it, on the trial's number and on the study alone.
+        given: metrics known exactly without evaluation, of `"params"` and `"flops"`: handed to the predictor.
+        constraints: as of `nas.objectives.parse_constraints`; reads `trial.constraints[str(constraint)]`, the violation.
+    """
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        predictor: Callable[[], Predictor],
+        objectives: str | Iterable[str | Objective],
+        *,
+        n_startup: int = 20,
+        refit_every: int = 20,
+        pool: int = 1000,
+        seed: int = 0,
+        given: Sequence[str] = (),
+        constraints: str | Iterable[str | Constraint] | None = None,
+    ) -> None:
+        if min(n_startup, refit_every, pool) < 1:
+            raise InputError("n_startup, refit_every and pool must be at least 1")
+        for metric in given:
+            if metric not in ("params", "flops"):
+                raise InputError(f"metric {metric!r} cannot be given: only params and flops are known without evaluation")
+        self.space = space
+        self.objectives = parse_objectives(objectives)
+        self.constraints = parse_constraints(constraints)
+        self.n_startup = n_startup
+        self.refit_every = refit_every
+        self.pool = pool
+        self.seed = seed
+        bounded = [constraint.metric for constraint in self.constraints]
+        self._metrics = tuple(dict.fromkeys([objective.metric for objective in self.objectives] + bounded))
+        self._surrogate = Surrogate(space, predictor, self._metrics, given)
+        self._lock = threading.Lock()
+        self._random = RandomSampler(seed)
+        self._queue: deque[Architecture] = deque()
+        self._startup: list[Architecture] | None = None
+        self._architectures: dict[tuple[tuple[str, Any], ...], Architecture | None] = {}
+
+    # --- Optuna's side
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return {}
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        return {}
+
+    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
+        """Choose the whole architecture, unless the trial was enqueued or is being finished after an interruption."""
+        if trial.params or {"fixed_params", CHOICES_KEY} & trial.system_attrs.keys():
+            return
+        with self._lock:
+            choices = self._choose(study, trial).as_dict()
+            study._storage.set_trial_system_attr(trial._trial_id, CHOICES_KEY, choices)
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        """Replay the chosen architecture; names that do not belong to the space are random."""
+        choices = trial.system_attrs.get(CHOICES_KEY, {})
+        if param_name in choices:
+            return choices[param_name]
+        return self._random.sample_independent(study, trial, param_name, param_distribution)
+
+    def reseed_rng(self) -> None:
+        """Only names outside the space: the architecture's randomness comes from the seed and the trial's number."""
+        self._random.reseed_rng()
+
+    # --- choosing
+
+    def _choose(self, study: Study, trial: FrozenTrial) -> Architecture:
+        rng = np.random.default_rng([self.seed, trial.number])
+        taken, evaluated = self._read(study)
+        if len(taken) < self.n_startup:
+            # From the trial's own number on, so that parallel workers do not choose the same.
+            plan = self._startup_plan()
+            at = trial.number % len(plan)
+            self._queue = deque(plan[at:] + plan[:at])
+        elif evaluated and all(architecture in taken for architecture in self._queue):
+            self._queue = deque(self._propose(taken, evaluated, rng))
+        while self._queue:
+            architecture = self._queue.popleft()
+            if architecture not in taken:
+                return architecture
+        return random_unseen(self.space, taken, rng) or self.space.sample(rng)
+
+    def _startup_plan(self) -> list[Architecture]:
+        if self._startup is None:
+            self._startup = spread(self.space, self.n_startup, np.random.default_rng(self.seed))
+        return self._startup
+
+    def _propose(
+        self, taken: set[Architecture], evaluated: dict[Architecture, np.ndarray], rng: np.random.Generator
+    ) -> list[Architecture]:
+        """The next batch, best first."""
+        values = np.array(list(evaluated.values()))
+        losses, violations = self._losses(values)
+        feasible = violations <= 0
+        front = losses[feasible][non_dominated(losses[feasible])]
+        ideal, reference = _frame(front if len(front) else losses)
+        self._surrogate.fit(evaluated, seed=int(rng.integers(2**31)))
+
+        def rank(architectures: Sequence[Architecture]) -> np.ndarray:
+            means, violations = self._losses(self._surrogate.samples(architectures).mean(axis=1))
+            return _constrained_ranks((means - ideal) / (reference - ideal), violations)
+
+        elite = [a for a, ok in zip(evaluated, feasible, strict=True) if ok] or list(evaluated)
+        pool = evolve(self.space, elite, taken, self.pool, rank, rng)
+        if not pool:
+            return []
+        # In the order of predicted ranks, by which candidates of equal expected improvement (none, say) are chosen.
+        pool = [pool[i] for i in np.argsort(rank(pool), kind="stable")]
+        samples, violations = self._losses(self._surrogate.samples(pool))
+        unit = reference - ideal
+        weights = (violations <= 0).astype(float)
+        chosen = choose_batch((samples - ideal) / unit, weights, (front - ideal) / unit, np.ones(len(unit)), self.refit_every)
+        return [pool[i] for i in chosen]
+
+    def _losses(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Objective losses (..., m) and the largest constraint violation (...) of metric values (..., metrics)."""
+        column = {metric: values[..., i] for i, metric in enumerate(self._metrics)}
+        losses = np.stack([objective.sign * column[objective.metric] for objective in self.objectives], axis=-1)
+        violations = [constraint.violation(column[constraint.metric]) for constraint in self.constraints]
+        return losses, np.max([np.zeros(losses.shape[:-1]), *violations], axis=0)
+
+    # --- what the study and the space know
+
+    def _read(self, study: Study) -> tuple[set[Architecture], dict[Architecture, np.ndarray]]:
+        """Architectures that are evaluated or being evaluated, and the metric values of those that have them all."""
+        taken: set[Architecture] = set()
+        evaluated: dict[Architecture, np.ndarray] = {}
+        for trial in study._storage.get_all_trials(study._study_id, deepcopy=False):
+            attrs = trial.system_attrs
+            choices = trial.params if trial.state.is_finished() else attrs.get(CHOICES_KEY, attrs.get("fixed_params", {}))
+            architecture = self._architecture(choices)
+            if architecture is None:
+                continue
+            taken.add(architecture)
+            if trial.state == TrialState.COMPLETE and architecture not in evaluated:
+                values = self._values(trial)
+                if np.isfinite(values).all():
+                    evaluated[architecture] = values
+        return taken, evaluated
+
+    def _values(self, trial: FrozenTrial) -> np.ndarray:
+        """All metrics of a completed trial, in their own units; NaN where unknown."""
+        values = dict(zip([objective.metric for objective in self.objectives], trial.values, strict=True))
+        for constraint in self.constraints:
+            violation = trial.constraints.get(str(constraint), np.nan)
+            values.setdefault(constraint.metric, constraint.value(violation))
+        return np.array([values[metric] for metric in self._metrics])
+
+    def _architecture(self, choices: dict[str, Any]) -> Architecture | None:
+        """The architecture of a trial's parameters; None for a trial that is not (yet) one of the space."""
+        key = tuple(choices.items())
+        if key not in self._architectures:
+            try:
+                self._architectures[key] = self.space.architecture(choices)
+            except InputError:
+                self._architectures[key] = None
+        return self._architectures[key]
+
+
+def _frame(losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Ideal (m,) of a front (k, m), and a reference point (m,) a tenth of the front's span beyond its nadir."""
+    ideal, nadir = losses.min(axis=0), losses.max(axis=0)
+    span = np.where(nadir > ideal, nadir - ideal, np.maximum(np.abs(nadir), 1.0))
+    return ideal, nadir + 0.1 * span
+
+
+def _constrained_ranks(losses: np.ndarray, violations: np.ndarray) -> np.ndarray:
+    """Rank (n,) of each row of losses (n, m), 0 for the best front; those that break a constraint come last."""
+    import moocore
+
+    ranks = moocore.pareto_rank(losses).astype(float)
+    broken = violations > 0
+    ranks[broken] = ranks.max() + 1 + violations[broken]
+    return ranks

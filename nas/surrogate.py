@@ -1,0 +1,98 @@
+"""What is believed about architectures that have not been evaluated: predictions, corrected by measured twins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from predictors import Predictor
+    from search_spaces import Architecture, SearchSpace
+
+SAMPLES = 32
+_PRIOR_SHARE = 0.5  # of the predictor's uncertainty that is taken for measurement noise before twins have shown it
+_PRIOR_WEIGHT = 4.0  # of that guess, in degrees of freedom
+
+
+class Surrogate:
+    """A predictor refitted on the evaluations of a search, with samples of what an evaluation would give.
+
+    Architectures of equal text are *twins*: trainings of the same network, equal but for noise. A twin of an evaluated
+    architecture is believed to lie between its prediction and what was measured (a Gaussian update), with the noise
+    between twins as its uncertainty.
+
+    metrics: the m metrics to predict. given: those known exactly (`"params"`, `"flops"`).
+    """
+
+    def __init__(
+        self, space: SearchSpace, predictor: Callable[[], Predictor], metrics: Sequence[str], given: Sequence[str]
+    ) -> None:
+        self.space = space
+        self.predictor = predictor
+        self.metrics = tuple(metrics)
+        self.given = tuple(given)
+        self.asked = tuple(metric for metric in metrics if metric not in given)
+        self._texts: dict[Architecture, str] = {}
+        self._exact: dict[str, list[float]] = {}
+
+    def fit(self, evaluated: Mapping[Architecture, np.ndarray], seed: int) -> None:
+        """Fit a fresh predictor on the values (m,) of each evaluated architecture, in the metrics' own units."""
+        self._seed = seed
+        self._known: dict[str, np.ndarray] = {}
+        texts = self._read(evaluated)
+        values = np.array(list(evaluated.values()))
+        if self.asked:
+            targets = dict(zip(self.metrics, values.T, strict=True)) | self._given(texts)
+            self._fitted = self.predictor().fit(texts, targets)
+        self._learn_from_twins(texts, values)
+
+    def samples(self, architectures: Sequence[Architecture]) -> np.ndarray:
+        """Samples (n, SAMPLES, m) of what evaluating each architecture would give, in the metrics' own units."""
+        texts = self._read(architectures)
+        new = [text for text in dict.fromkeys(texts) if text not in self._known]
+        if new:
+            self._known.update(zip(new, self._predict(new), strict=True))
+        return np.array([self._known[text] for text in texts])
+
+    def _predict(self, texts: list[str]) -> np.ndarray:
+        exact = self._given(texts)
+        samples = np.empty((len(texts), SAMPLES, len(self.metrics)))
+        if self.asked:
+            predicted = self._fitted.predict(texts, self.asked, given=exact, samples=SAMPLES, seed=self._seed).samples
+        for i, metric in enumerate(self.metrics):
+            known = metric in exact
+            samples[:, :, i] = exact[metric][:, None] if known else predicted[:, :, self.asked.index(metric)]
+        return samples
+
+    def _learn_from_twins(self, texts: list[str], values: np.ndarray) -> None:
+        """Update the predictions of all measured texts by what was measured."""
+        unique, group, counts = np.unique(texts, return_inverse=True, return_counts=True)
+        measured = np.array([values[group == i].mean(axis=0) for i in range(len(unique))])
+        samples = self._predict(unique.tolist())
+        mean, variance = samples.mean(axis=1, keepdims=True), samples.var(axis=1, keepdims=True)
+        squares = ((values - measured[group]) ** 2).sum(axis=0)
+        freedom = len(values) - len(unique)
+        prior = _PRIOR_SHARE**2 * np.median(variance, axis=0)
+        noise = (_PRIOR_WEIGHT * prior + squares) / (_PRIOR_WEIGHT + freedom)  # (1, m) variance
+        noise_of_mean = noise / counts[:, None, None]
+        total = variance + noise_of_mean
+        trust = np.divide(variance, total, out=np.ones_like(total), where=total > 0)  # in what was measured
+        spread = np.sqrt(noise + trust * noise_of_mean)  # noise of the next training and doubt about the network
+        standard = np.divide(samples - mean, np.sqrt(variance), out=np.zeros_like(samples), where=variance > 0)
+        believed = mean + trust * (measured[:, None, :] - mean) + spread * standard
+        self._known.update(zip(unique.tolist(), believed, strict=True))
+
+    def _read(self, architectures: Sequence[Architecture] | Mapping[Architecture, np.ndarray]) -> list[str]:
+        """The architectures' texts; texts and exact costs are made once."""
+        for architecture in architectures:
+            if architecture not in self._texts:
+                text = self._texts[architecture] = self.space.to_text(architecture)
+                if text not in self._exact:
+                    self._exact[text] = [float(getattr(self.space, metric)(architecture)) for metric in self.given]
+        return [self._texts[architecture] for architecture in architectures]
+
+    def _given(self, texts: Sequence[str]) -> dict[str, np.ndarray]:
+        columns = np.array([self._exact[text] for text in texts]).reshape(len(texts), len(self.given))
+        return dict(zip(self.given, columns.T, strict=True))

@@ -1,0 +1,56 @@
+"""Search spaces: architectures as choices, ONNX models, and short ONNX text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from search_spaces import nasbench201, tiny_resnet
+from search_spaces.base import Architecture, SearchSpace, get_space, list_spaces, register_space
+from search_spaces.cost import graph_flops, graph_params
+from search_spaces.errors import InputError
+from search_spaces.model import fingerprint, from_model, load_model, to_model
+from search_spaces.network import Network, Tensor
+from search_spaces.program import compact, expand
+from search_spaces.text import read, write
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = [
+    "Architecture",
+    "InputError",
+    "Network",
+    "SearchSpace",
+    "Tensor",
+    "fingerprint",
+    "flops",
+    "from_text",
+    "get_space",
+    "list_spaces",
+    "load_model",
+    "nasbench201",
+    "params",
+    "register_space",
+    "tiny_resnet",
+    "to_text",
+]
+
+
+def to_text(model: onnx.ModelProto) -> str:
+    """The compact text of any ONNX model: weightless, canonical names and order, repeated blocks as functions."""
+    return write(compact(from_model(model)))
+
+
+def from_text(text: str, seed: int = 0) -> onnx.ModelProto:
+    """A runnable ONNX model with the text's architecture, weights drawn from `seed`."""
+    return to_model(expand(read(text)), seed)
+
+
+def params(model: onnx.ModelProto) -> int:
+    """Number of trained weights of an ONNX model."""
+    return graph_params(from_model(model))
+
+
+def flops(model: onnx.ModelProto) -> int:
+    """Multiply-accumulates of an ONNX model's convolutions and linear layers for one input."""
+    return graph_flops(from_model(model))

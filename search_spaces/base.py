@@ -1,0 +1,243 @@
+"""`SearchSpace`: one method, `build`, gives sampling, mutation, ONNX, text and costs."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from search_spaces import choosers, cost, program, text
+from search_spaces.choosers import Choice, Chooser, Trial
+from search_spaces.errors import InputError, unknown
+from search_spaces.graph import Graph
+from search_spaces.network import Network, Tensor
+
+if TYPE_CHECKING:
+    import onnx
+
+ENTRY_POINTS = "rlm_nas.search_spaces"
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """One member of a search space: the space's name and the choices that build it, in order."""
+
+    space: str
+    choices: tuple[tuple[str, Choice], ...]
+
+    def as_dict(self) -> dict[str, Choice]:
+        return dict(self.choices)
+
+
+class SearchSpace:
+    """Base class of all search spaces. A subclass sets the shapes and defines `build`:
+
+        @register_space("tiny-resnet")
+        class TinyResNet(SearchSpace):
+            input_shape = (3, 32, 32)
+            num_classes = 10
+
+            def build(self, trial, net):
+                x = net.conv_bn_relu(net.input, 16)
+                for _ in range(trial.suggest_int("blocks", 1, 4)):
+                    with net.block("block"):
+                        x = net.relu(net.add(x, net.conv_bn(x)))
+                return net.classifier(x)
+
+    `build` is define-by-run like an Optuna objective, and must be a function of the choices alone.
+    """
+
+    name: str = ""
+    input_shape: tuple[int, ...] = (3, 32, 32)
+    num_classes: int = 10
+
+    def build(self, trial: Trial, net: Network) -> Tensor:
+        """Build the network that `trial` chooses with `net`; returns the logits."""
+        raise InputError(f"{type(self).__name__} does not define build(self, trial, net)")
+
+    @property
+    def size(self) -> int | None:
+        """Number of architectures where it is known."""
+        return None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Keyword options that make `get_space(name, **options)` this space again."""
+        return {}
+
+    # --- from choices to architectures
+
+    def _run(self, trial: Trial) -> Graph:
+        net = Network(self.input_shape, self.num_classes)
+        return net.graph(self.build(trial, net))
+
+    def _chosen(self, chooser: Chooser) -> Architecture:
+        self._run(chooser)
+        return Architecture(self.name, tuple(chooser.choices.items()))
+
+    def architecture(self, choices: Mapping[str, Choice]) -> Architecture:
+        """The architecture with these choices; `InputError` for missing, invalid or unused ones."""
+        chooser = choosers.ReplayChooser(choices)
+        arch = self._chosen(chooser)
+        chooser.check_all_used()
+        return arch
+
+    def choose(self, trial: Trial) -> Architecture:
+        """Let an Optuna trial choose; use it in your own objective function."""
+        recorder = _Recorder(trial)
+        return self._chosen(recorder)
+
+    def sample(self, rng: np.random.Generator) -> Architecture:
+        """A random architecture: every choice uniform."""
+        return self._chosen(choosers.RandomChooser(rng))
+
+    def mutate(self, arch: Architecture, rng: np.random.Generator) -> Architecture:
+        """The architecture with one choice changed, and whatever newly depends on it chosen at random."""
+        parent = arch.as_dict()
+        replay = choosers.ReplayChooser(parent)
+        self._run(replay)
+        free = [name for name, options in replay.options.items() if len(options) > 1]
+        if not free:
+            return arch
+        changed = free[int(rng.integers(len(free)))]
+        return self._chosen(choosers.MutationChooser(parent, changed, rng))
+
+    def crossover(self, a: Architecture, b: Architecture, rng: np.random.Generator) -> Architecture:
+        """Every choice from one of the two parents at random."""
+        return self._chosen(choosers.CrossoverChooser(a.as_dict(), b.as_dict(), rng))
+
+    def enumerate(self) -> Iterator[Architecture]:
+        """All architectures of a finite space, in the order of the options."""
+        positions: list[int] | None = []
+        while positions is not None:
+            chooser = choosers.EnumerationChooser(positions)
+            yield self._chosen(chooser)
+            positions = chooser.following()
+
+    # --- the field's own notation; published spaces override both
+
+    def parse(self, native: str) -> Architecture:
+        """Read an architecture from the space's notation: here a Python dictionary of choices."""
+        try:
+            choices = ast.literal_eval(native)
+        except (ValueError, SyntaxError):
+            raise InputError(f"not a dictionary of choices: {native[:200]!r}") from None
+        if not isinstance(choices, dict):
+            raise InputError(f"not a dictionary of choices: {native[:200]!r}")
+        return self.architecture(choices)
+
+    def format(self, arch: Architecture) -> str:
+        """Write an architecture in the space's notation; `parse` reads it back."""
+        return repr(arch.as_dict())
+
+    # --- from architectures to networks
+
+    def graph(self, arch: Architecture) -> Graph:
+        """The weightless graph of an architecture."""
+        if arch.space != self.name:
+            raise InputError(f"the architecture is of space {arch.space!r}, not {self.name!r}")
+        return self._run(choosers.ReplayChooser(arch.as_dict()))
+
+    def to_onnx(self, arch: Architecture, seed: int = 0) -> onnx.ModelProto:
+        """A runnable ONNX model; weights are drawn from `seed`."""
+        from search_spaces.model import to_model
+
+        return to_model(self.graph(arch), seed)
+
+    def to_text(self, arch: Architecture) -> str:
+        """The architecture's ONNX text; equal to `to_text(space.to_onnx(arch))`, without writing weights."""
+        return text.write(program.compact(self.graph(arch)))
+
+    def params(self, arch: Architecture) -> int:
+        """Number of trained weights."""
+        return cost.graph_params(self.graph(arch))
+
+    def flops(self, arch: Architecture) -> int:
+        """Multiply-accumulates of convolutions and linear layers for one input."""
+        return cost.graph_flops(self.graph(arch))
+
+
+class _Recorder(Chooser):
+    """Passes every question on to a trial and records the answer."""
+
+    def __init__(self, trial: Trial) -> None:
+        super().__init__()
+        self.trial = trial
+
+    def suggest_categorical(self, name: str, choices: Any) -> Choice:
+        self.choices[name] = self.trial.suggest_categorical(name, choices)
+        return self.choices[name]
+
+    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1) -> int:
+        self.choices[name] = self.trial.suggest_int(name, low, high, step=step)
+        return self.choices[name]
+
+
+# --- registry --------------------------------------------------------------------------------------------------------
+
+_SPACES: dict[str, type[SearchSpace]] = {}
+
+
+def register_space(name: str) -> Callable[[type[SearchSpace]], type[SearchSpace]]:
+    """Class decorator that makes a space available as `get_space(name)`."""
+
+    def register(space: type[SearchSpace]) -> type[SearchSpace]:
+        if name in _SPACES and _SPACES[name].__qualname__ != space.__qualname__:
+            raise InputError(f"a search space named {name!r} is already registered")
+        space.name = name
+        _SPACES[name] = space
+        return space
+
+    return register
+
+
+def list_spaces() -> list[str]:
+    """Names of all registered spaces, those of installed packages included."""
+    return sorted({*_SPACES, *(point.name for point in entry_points(group=ENTRY_POINTS))})
+
+
+def get_space(name: str, **options: Any) -> SearchSpace:
+    """The space of that name, or the class in a user's file (`my_space.py:TinyResNet`)."""
+    space = _from_file(name) if ".py:" in name or name.endswith(".py") else _named(name)
+    try:
+        return space(**options)
+    except TypeError as error:
+        raise InputError(f"space {name!r} does not take these options: {error}") from None
+
+
+def _named(name: str) -> type[SearchSpace]:
+    if name not in _SPACES:
+        for point in entry_points(group=ENTRY_POINTS, name=name):
+            register_space(name)(point.load())
+    if name not in _SPACES:
+        raise unknown("search space", name, list_spaces())
+    return _SPACES[name]
+
+
+def _from_file(reference: str) -> type[SearchSpace]:
+    path, _, class_name = reference.partition(":")
+    spec = importlib.util.spec_from_file_location(f"user_space_{Path(path).stem}", path)
+    if spec is None or spec.loader is None or not Path(path).is_file():
+        raise InputError(f"{path}: no such Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise InputError(f"{path}: {type(error).__name__} on import: {error}") from error
+    found = {n: c for n, c in vars(module).items() if isinstance(c, type) and issubclass(c, SearchSpace)}
+    found = {n: c for n, c in found.items() if c.__module__ == spec.name}
+    if not class_name and len(found) == 1:
+        class_name = next(iter(found))
+    if class_name not in found:
+        raise unknown(f"search space in {path}:", class_name, found)
+    space = found[class_name]
+    space.name = space.name or reference
+    return space

@@ -1,0 +1,160 @@
+"""`Network`: builds the weightless graph of one architecture, operator by operator."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import NamedTuple
+
+from search_spaces.errors import InputError
+from search_spaces.graph import BATCH, Attrs, Graph, Node, Shape, Value
+from search_spaces.operators import output_shape, pair, same_pads
+
+
+class Tensor(NamedTuple):
+    """A value of the network under construction; `shape` is (N, channels, height, width) for images."""
+
+    index: int
+    shape: Shape
+
+
+@lru_cache(maxsize=4096)
+def _conv_attrs(
+    in_channels: int, channels: int, kernel: tuple[int, int], strides: tuple[int, int], dilations: tuple[int, int],
+    group: int, bias: bool, pads: tuple[int, int, int, int] | None,
+) -> Attrs:  # fmt: skip
+    """Attributes of a convolution, those equal to the default left out, in alphabetical order."""
+    given: dict[str, tuple[Value, Value]] = {
+        "bias": (int(bias), 0),
+        "channels": (channels, in_channels),
+        "dilations": (dilations, (1, 1)),
+        "group": (group, 1),
+        "pads": (pads or same_pads(kernel, dilations), same_pads(kernel, dilations)),
+        "strides": (strides, (1, 1)),
+    }
+    kept = {name: value for name, (value, default) in given.items() if value != default}
+    return tuple(sorted({**kept, "kernel": kernel}.items()))
+
+
+class Network:
+    """Builder that a search space's `build` writes an architecture into.
+
+        x = net.conv_bn_relu(net.input, 16, kernel=3)
+        with net.block("block"):
+            x = net.add(x, net.conv_bn(net.relu(x), kernel=3))
+        return net.classifier(x)
+
+    Every method takes and returns `Tensor`s; channels left out are the input's. Repeated `block`s of one structure
+    become one function in the text.
+    """
+
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
+        self.num_classes = num_classes
+        self.input = Tensor(0, (BATCH, *input_shape))
+        self._nodes: list[Node] = []
+        self._shapes: list[Shape] = [self.input.shape]
+        self._scope: tuple[str, ...] = ()
+        self._blocks: Counter[tuple[tuple[str, ...], str]] = Counter()
+
+    @contextmanager
+    def block(self, name: str) -> Iterator[None]:
+        """Scope of the nodes added inside: a block that may be repeated (`cell1`, `cell2`, …)."""
+        self._blocks[self._scope, name] += 1
+        outer, self._scope = self._scope, (*self._scope, f"{name}{self._blocks[self._scope, name]}")
+        try:
+            yield
+        finally:
+            self._scope = outer
+
+    def op(self, op: str, *inputs: Tensor, attrs: Attrs = ()) -> Tensor:
+        """Add any supported operator by its ONNX name, with its attributes in alphabetical order."""
+        index = len(self._shapes)
+        shape = output_shape(op, attrs, tuple([x.shape for x in inputs]))
+        self._nodes.append(Node(op, tuple([x.index for x in inputs]), (index,), attrs, self._scope))
+        self._shapes.append(shape)
+        return Tensor(index, shape)
+
+    def conv(
+        self, x: Tensor, channels: int | None = None, kernel: int | tuple[int, int] = 3, stride: int = 1,
+        dilation: int = 1, groups: int = 1, bias: bool = False, pads: tuple[int, int, int, int] | None = None,
+        *, op: str = "Conv",
+    ) -> Tensor:  # fmt: skip
+        """Convolution; padding keeps the size at stride 1 unless `pads` (top, left, bottom, right) is given."""
+        width = int(x.shape[1])
+        attrs = _conv_attrs(
+            width, channels or width, pair(kernel), pair(stride), pair(dilation), groups, bias, pads
+        )  # fmt: skip
+        return self.op(op, x, attrs=attrs)
+
+    def conv_bn(
+        self, x: Tensor, channels: int | None = None, kernel: int | tuple[int, int] = 3, stride: int = 1,
+        dilation: int = 1, groups: int = 1,
+    ) -> Tensor:  # fmt: skip
+        """Convolution without bias, then batch normalization."""
+        return self.conv(x, channels, kernel, stride, dilation, groups, op="ConvBn")
+
+    def conv_bn_relu(
+        self, x: Tensor, channels: int | None = None, kernel: int | tuple[int, int] = 3, stride: int = 1,
+        dilation: int = 1, groups: int = 1,
+    ) -> Tensor:  # fmt: skip
+        """Convolution without bias, batch normalization, ReLU."""
+        return self.relu(self.conv_bn(x, channels, kernel, stride, dilation, groups))
+
+    def batch_norm(self, x: Tensor) -> Tensor:
+        return self.op("BatchNorm", x)
+
+    def relu(self, x: Tensor) -> Tensor:
+        return self.op("Relu", x)
+
+    def zero(self, x: Tensor) -> Tensor:
+        """Zeros of x's shape."""
+        return self.op("Zero", x)
+
+    def max_pool(self, x: Tensor, kernel: int = 3, stride: int = 1) -> Tensor:
+        """Maximum over kernel × kernel windows, odd kernels padded to keep the size at stride 1."""
+        return self.op("MaxPool", x, attrs=_pool_attrs(kernel, stride))
+
+    def avg_pool(self, x: Tensor, kernel: int = 3, stride: int = 1) -> Tensor:
+        """Mean over kernel × kernel windows, padding as in `max_pool` and not counted in the mean."""
+        return self.op("AveragePool", x, attrs=_pool_attrs(kernel, stride))
+
+    def global_avg_pool(self, x: Tensor) -> Tensor:
+        return self.op("GlobalAveragePool", x)
+
+    def add(self, *xs: Tensor) -> Tensor:
+        """Sum of one or more tensors (one: that tensor itself)."""
+        if not xs:
+            raise InputError("add needs at least one tensor")
+        if len(xs) == 1:
+            return xs[0]
+        return self.op("Add" if len(xs) == 2 else "Sum", *xs)
+
+    def concat(self, *xs: Tensor) -> Tensor:
+        """Concatenation along the channels."""
+        return self.op("Concat", *xs, attrs=(("axis", 1),))
+
+    def linear(self, x: Tensor, features: int, bias: bool = True) -> Tensor:
+        attrs: Attrs = (("features", features),) if bias else (("bias", 0), ("features", features))
+        return self.op("Linear", x, attrs=attrs)
+
+    def classifier(self, x: Tensor) -> Tensor:
+        """Global average pooling and a linear layer to the classes: the logits (N, num_classes)."""
+        return self.linear(self.op("Flatten", self.global_avg_pool(x)), self.num_classes)
+
+    def graph(self, output: Tensor) -> Graph:
+        """The finished graph with this output."""
+        if output.index == 0:
+            output = self.op("Identity", output)
+        return Graph((0,), tuple(self._nodes), (output.index,), tuple(self._shapes))
+
+
+@lru_cache(maxsize=256)
+def _pool_attrs(kernel: int, stride: int) -> Attrs:
+    attrs: dict[str, Value] = {"kernel_shape": (kernel, kernel)}
+    if kernel % 2 and kernel > 1:
+        attrs["pads"] = same_pads((kernel, kernel))
+    if stride != 1:
+        attrs["strides"] = (stride, stride)
+    return tuple(sorted(attrs.items()))

@@ -1,0 +1,163 @@
+"""Program ⇄ text: ONNX's own textual syntax, without weights and with canonical names.
+
+    <ir_version: 10, opset_import: ["" : 21, "net" : 1]>
+    net (float[N,3,32,32] x) => (float[N,10] y) {
+      a = net.ConvBn <channels = 16, kernel = [3,3]> (x)
+      b = net.F1 (a)
+      …
+    }
+    <domain: "net", opset_import: ["" : 21, "net" : 1]>
+    F1 (x) => (y) {
+      …
+    }
+
+`onnx.parser.parse_model` accepts it. Operators of the `net` domain are those of `search_spaces.operators`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import onnx
+
+from search_spaces.errors import InputError
+from search_spaces.graph import Shape, Value
+from search_spaces.operators import NET_OPERATORS
+from search_spaces.program import Block, Item, Program, Ref
+
+IR_VERSION = 10
+OPSET = 21
+_OPSETS = f'opset_import: ["" : {OPSET}, "net" : 1]'
+_MODEL_HEADER = f"<ir_version: {IR_VERSION}, {_OPSETS}>"
+_FUNCTION_HEADER = f'<domain: "net", {_OPSETS}>'
+MAX_TEXT_BYTES = 4_000_000
+
+
+def write(program: Program) -> str:
+    """The text of a program."""
+    inputs = ", ".join(map(_typed, program.input_shapes, _edge_names("x", len(program.input_shapes))))
+    outputs = ", ".join(map(_typed, program.output_shapes, _edge_names("y", len(program.output_shapes))))
+    parts = [f"{_MODEL_HEADER}\nnet ({inputs}) => ({outputs}) {{\n{_lines(program.main)}}}\n"]
+    for name, block in program.functions.items():
+        params = f"<{', '.join(block.params)}> " if block.params else ""
+        ins = ", ".join(_edge_names("x", block.inputs))
+        outs = ", ".join(_edge_names("y", len(block.outputs)))
+        parts.append(f"{_FUNCTION_HEADER}\n{name} {params}({ins}) => ({outs}) {{\n{_lines(block)}}}\n")
+    return "".join(parts)
+
+
+def _edge_names(letter: str, count: int) -> list[str]:
+    return [letter] if count == 1 else [f"{letter}{i}" for i in range(count)]
+
+
+def _typed(shape: Shape, name: str) -> str:
+    return f"float[{','.join(map(str, shape))}] {name}"
+
+
+@lru_cache(maxsize=64)
+def _value_names(count: int) -> tuple[str, ...]:
+    """a, b, … w, aa, ab, … without x and y, which are the edges of a block."""
+    letters = "abcdefghijklmnopqrstuvwz"
+    names: list[str] = list(letters)
+    while len(names) < count:
+        names += [a + b for a in names[-len(letters) ** (len(names[-1])) :] for b in letters]
+    return tuple(names[:count])
+
+
+@lru_cache(maxsize=4096)
+def _lines(block: Block) -> str:
+    names: list[str] = _edge_names("x", block.inputs)
+    ends = dict(zip(block.outputs, _edge_names("y", len(block.outputs)), strict=True))
+    free = iter(_value_names(sum(item.outputs for item in block.items)))
+    lines = []
+    for item in block.items:
+        made = [ends.get(len(names) + k) or next(free) for k in range(item.outputs)]
+        ins = ", ".join([names[v] for v in item.inputs])
+        names += made
+        op = f"net.{item.op}" if item.op in NET_OPERATORS or item.op[0] == "F" and item.op[1:].isdigit() else item.op
+        lines.append(f"  {', '.join(made)} = {op}{_attrs(item)} ({ins})\n")
+    return "".join(lines)
+
+
+def _attrs(item: Item) -> str:
+    if not item.attrs:
+        return ""
+    return f" <{', '.join([_attr(name, value) for name, value in item.attrs])}>"
+
+
+def _attr(name: str, value: Value | Ref) -> str:
+    if isinstance(value, Ref):
+        return f"{name}: int = @{value.name}"
+    if isinstance(value, tuple):
+        return f"{name} = [{','.join(map(_number, value))}]"
+    return f'{name} = "{value}"' if isinstance(value, str) else f"{name} = {_number(value)}"
+
+
+def _number(value: float | int) -> str:
+    if isinstance(value, int):
+        return str(value)
+    text = repr(value)
+    return text if any(c in text for c in ".en") else f"{text}.0"
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def read(text: str) -> Program:
+    """The program of a text; `InputError` where it is not ONNX text of this dialect."""
+    if len(text) > MAX_TEXT_BYTES:
+        raise InputError(f"the text has {len(text)} characters; at most {MAX_TEXT_BYTES} are read")
+    try:
+        model = onnx.parser.parse_model(text)
+    except (onnx.parser.ParseError, UnicodeError, RuntimeError) as error:
+        raise InputError(f"not ONNX text: {' '.join(str(error).split())[:300]}") from None
+    graph = model.graph
+    functions = {f.name: _block(list(f.input), list(f.node), list(f.output), tuple(f.attribute)) for f in model.functions}
+    main = _block([v.name for v in graph.input], list(graph.node), [v.name for v in graph.output], ())
+    return Program(main, functions, tuple(map(_shape, graph.input)), tuple(map(_shape, graph.output)))
+
+
+def _shape(info: onnx.ValueInfoProto) -> Shape:
+    tensor = info.type.tensor_type
+    if tensor.elem_type != onnx.TensorProto.FLOAT:
+        raise InputError(f"{info.name} is not a float tensor")
+    return tuple(d.dim_param if d.HasField("dim_param") else d.dim_value for d in tensor.shape.dim)
+
+
+def _block(inputs: list[str], nodes: list[onnx.NodeProto], outputs: list[str], params: tuple[str, ...]) -> Block:
+    number = {name: i for i, name in enumerate(inputs)}
+    items = []
+    for node in nodes:
+        if missing := [name for name in node.input if name not in number]:
+            raise InputError(f"{node.op_type} reads {missing[0]!r}, which no line above it makes")
+        items.append(Item(node.op_type, tuple(number[n] for n in node.input), _read_attrs(node), len(node.output)))
+        for name in node.output:
+            if name in number:
+                raise InputError(f"the value {name!r} is made twice")
+            number[name] = len(number)
+    if missing := [name for name in outputs if name not in number]:
+        raise InputError(f"the output {missing[0]!r} is made by no line")
+    return Block(len(inputs), tuple(items), tuple(number[name] for name in outputs), params)
+
+
+def _read_attrs(node: onnx.NodeProto) -> tuple[tuple[str, Value | Ref], ...]:
+    return tuple(sorted((a.name, _read_attr(node, a)) for a in node.attribute))
+
+
+def _read_attr(node: onnx.NodeProto, attr: onnx.AttributeProto) -> Value | Ref:
+    if attr.ref_attr_name:
+        return Ref(attr.ref_attr_name)
+    return attribute_value(node.op_type, attr)
+
+
+def attribute_value(op: str, attr: onnx.AttributeProto) -> Value:
+    """An ONNX attribute as a plain Python value; tensors and subgraphs are refused."""
+    value = onnx.helper.get_attribute_value(attr)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, int | float):
+        return value
+    if attr.type in (onnx.AttributeProto.INTS, onnx.AttributeProto.FLOATS):
+        return tuple(value)
+    raise InputError(f"attribute {attr.name} of {op} is of a kind that text does not hold")
