@@ -1,64 +1,71 @@
-"""Expected hypervolume improvement: how much a candidate is expected to add to the front, from its predicted samples."""
+"""Expected hypervolume improvement: how much candidates are expected to add to the front, from predicted samples.
+
+The region that a front does not dominate is kept as disjoint boxes. What a point adds is then exactly the volume of the
+boxes' parts that it dominates, for any number of objectives, and numpy does it for many points at once.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from nas.pareto import non_dominated
+_CHUNK = 64  # candidates per numpy call: bounds the memory of arrays (candidates, boxes, m)
 
-_CHUNK = 32  # candidates per numpy call: bounds the memory of (candidates, samples, boxes) arrays
+
+def cut(boxes: np.ndarray, point: np.ndarray) -> np.ndarray:
+    """Disjoint boxes (b, 2, m) without what `point` (m,) dominates: everything above it in all m losses.
+
+    A box is its lower corner, which may be -inf, and its upper corner.
+    """
+    hit = (point < boxes[:, 1]).all(axis=1)
+    low, high = boxes[hit, 0], boxes[hit, 1]
+    parts = [boxes[~hit]]
+    for j, value in enumerate(point):
+        free = low[:, j] < value
+        part = np.stack([low[free], high[free]], axis=1)
+        part[:, 1, j] = value
+        parts.append(part)
+        low[:, j] = np.maximum(low[:, j], value)
+    return np.concatenate(parts)
 
 
 def free_boxes(front: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    """The region below the reference point (m,) that front (k, m) does not dominate, cut into disjoint boxes.
+    """The region below the reference point (m,) that front (k, m) does not dominate, as disjoint boxes (b, 2, m)."""
+    boxes = np.stack([np.full_like(reference, -np.inf), reference])[None]
+    for point in front[np.argsort(front[:, 0], kind="stable")]:
+        boxes = cut(boxes, point)
+    return boxes
 
-    All losses are minimized. Returns (boxes, 2, m): lower corners, which may be -inf, and upper corners.
+
+def expected_improvement(samples: np.ndarray, weights: np.ndarray, boxes: Sequence[np.ndarray]) -> np.ndarray:
+    """Mean hypervolume (n,) that n candidates add, over s samples; higher is better.
+
+    samples: (n, s, m) losses. weights: (n, s) factors, 0 for a sample that breaks a constraint and so adds nothing.
+    boxes: for each of the s samples, the region that is still free.
     """
-    front = front[(front < reference).all(axis=1)]
-    if front.shape[1] == 1:
-        return np.array([[[-np.inf], [min(front.min(initial=np.inf), reference[0])]]])
-    # Sweep the last objective: between two neighbouring values of it, the front is that of the points already passed,
-    # one dimension lower.
-    front = front[np.argsort(front[:, -1], kind="stable")]
-    levels = np.concatenate([[-np.inf], front[:, -1], reference[-1:]])
-    slabs = []
-    for passed, (low, high) in enumerate(zip(levels[:-1], levels[1:], strict=True)):
-        if low < high:
-            shadow = front[:passed, :-1]
-            boxes = free_boxes(shadow[non_dominated(shadow)], reference[:-1])
-            ends = np.broadcast_to(np.array([[low], [high]]), (len(boxes), 2, 1))
-            slabs.append(np.concatenate([boxes, ends], axis=2))
-    return np.concatenate(slabs)
-
-
-def expected_improvement(samples: np.ndarray, weights: np.ndarray, boxes: np.ndarray) -> np.ndarray:
-    """Mean hypervolume (n,) that samples (n, s, m) add to the front behind `boxes`; weights (n, s) multiply each sample.
-
-    Higher is better. A weight of 0 marks a sample that breaks a constraint and so adds nothing.
-    """
-    low, high = boxes[:, 0], boxes[:, 1]
-    gains = np.empty(len(samples))
+    gains = np.zeros(len(samples))
     for start in range(0, len(samples), _CHUNK):
-        points = samples[start : start + _CHUNK, :, None, :]
-        sides = np.maximum(high - np.maximum(low, points), 0.0)  # (chunk, s, boxes, m)
-        gains[start : start + _CHUNK] = (sides.prod(axis=3).sum(axis=2) * weights[start : start + _CHUNK]).mean(axis=1)
-    return gains
+        rows = slice(start, start + _CHUNK)
+        for s, free in enumerate(boxes):
+            sides = np.maximum(free[:, 1] - np.maximum(free[:, 0], samples[rows, s, None]), 0.0)  # (chunk, boxes, m)
+            gains[rows] += weights[rows, s] * sides.prod(axis=2).sum(axis=1)
+    return gains / len(boxes)
 
 
 def choose_batch(
     samples: np.ndarray, weights: np.ndarray, front: np.ndarray, reference: np.ndarray, size: int
 ) -> list[int]:
-    """Indices of up to `size` candidates, greedily of highest expected improvement, best first.
+    """Indices of up to `size` candidates that together are expected to add most, chosen greedily, best first.
 
     samples: (n, s, m) predicted losses; weights: (n, s), see `expected_improvement`; front: (k, m) losses.
-    After each choice the front is extended by the candidate's mean, so that the next one adds something else.
+    In each of the s samples, the chosen candidates count as evaluated when the next one is chosen.
     """
-    means = samples.mean(axis=1)
-    gains = expected_improvement(samples, weights, free_boxes(front, reference))
+    boxes = [free_boxes(front, reference)] * samples.shape[1]
+    gains = expected_improvement(samples, weights, boxes)
     chosen: list[int] = []
     while len(chosen) < min(size, len(samples)):
-        boxes = free_boxes(front, reference)
-        # A larger front can only lower a gain: old gains are upper bounds, so updating the highest often settles it.
+        # A choice can only lower the other gains: old gains are upper bounds, so updating the highest often settles it.
         fresh = np.isneginf(gains)
         while not fresh[best := int(np.argmax(gains))]:
             top = np.argsort(np.where(fresh, np.inf, -gains), kind="stable")[:_CHUNK]
@@ -67,6 +74,5 @@ def choose_batch(
             fresh[top] = True
         chosen.append(best)
         gains[best] = -np.inf
-        front = np.vstack([front, means[best]])
-        front = front[non_dominated(front)]
+        boxes = [cut(free, samples[best, s]) if weights[best, s] > 0 else free for s, free in enumerate(boxes)]
     return chosen

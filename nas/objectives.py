@@ -103,7 +103,7 @@ class Constraint:
         return self.bound + violation if self.op == "<=" else self.bound - violation
 
     def __str__(self) -> str:
-        return f"{self.metric} {self.op} {self.bound:g}"
+        return f"{self.metric} {self.op} {self.bound:.12g}"
 
 
 def parse_constraints(constraints: str | Iterable[str | Constraint] | None) -> tuple[Constraint, ...]:

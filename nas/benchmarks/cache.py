@@ -37,7 +37,8 @@ def replacing(path: Path) -> Iterator[Path]:
         yield temporary
         os.replace(temporary, path)
     except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror or error}): set NAS_CACHE to a folder with room") from error
+        reason = error.strerror or error
+        raise InputError(f"{path}: cannot be written ({reason}): set NAS_CACHE to a folder with room") from error
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)

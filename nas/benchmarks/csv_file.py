@@ -20,7 +20,7 @@ MAX_BYTES = 1 << 30  # of text: room for ten million rows; stops a small file th
 
 @dataclass(frozen=True)
 class CsvTable:
-    """Architecture strings (n), the line each stands on (n), and float64 columns (n,) with NaN where a cell is empty."""
+    """Architecture strings (n), the lines they stand on (n), and float64 columns (n,) with NaN for empty cells."""
 
     archs: list[str]
     lines: list[int]
@@ -50,7 +50,7 @@ def parse_csv(data: bytes, path: Path, arch_column: str = "arch", ignore: Sequen
             if not row:
                 continue
             if len(row) != len(header):
-                raise InputError(f"{path}, line {reader.line_num}: {len(row)} cells, the header has {len(header)} columns")
+                raise InputError(f"{path}, line {reader.line_num}: {len(row)} cells for {len(header)} columns")
             rows.append(row)
             lines.append(reader.line_num)
     except csv.Error as error:
@@ -80,9 +80,9 @@ def _decode(data: bytes, path: Path) -> str:
 def _check_header(header: list[str], arch_column: str, path: Path) -> None:
     if arch_column not in header:
         raise InputError(f"{path}: no column {arch_column!r}; its columns: {', '.join(header) or 'none'}")
-    repeated = {name for name in header if header.count(name) > 1}
-    if repeated or "" in header:
-        raise InputError(f"{path}: each column needs one name of its own; see {', '.join(sorted(map(repr, repeated or {''})))}")
+    for name in header:
+        if not name or header.count(name) > 1:
+            raise InputError(f"{path}: each column needs a name of its own; {name!r} is not")
 
 
 def _numbers(cells: Sequence[str], lines: Sequence[int], column: str, path: Path) -> np.ndarray:
@@ -94,9 +94,8 @@ def _numbers(cells: Sequence[str], lines: Sequence[int], column: str, path: Path
     except ValueError:
         pass  # found and named below: looking at every cell on its own is slow, and needed for bad tables only
     row = next(i for i, cell in enumerate(cells) if cell and not _is_finite(cell))
-    raise InputError(
-        f"{path}, line {lines[row]}, column {column!r}: {cells[row]!r} is not a finite number (leave a missing value empty)"
-    )
+    where = f"{path}, line {lines[row]}, column {column!r}"
+    raise InputError(f"{where}: {cells[row]!r} is not a finite number (leave a missing value empty)")
 
 
 def _is_finite(cell: str) -> bool:

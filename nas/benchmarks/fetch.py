@@ -10,7 +10,7 @@ import numpy as np
 
 from nas.benchmarks.cache import cache_folder, replacing, sha256
 from nas.benchmarks.csv_file import parse_csv
-from nas.benchmarks.loading import nasbench201_path
+from nas.benchmarks.loading import update_nasbench201
 from nas.benchmarks.sources import Source, nasbench201_sources
 from nas.benchmarks.table import Benchmark, Header, Progress, Table, canonical
 from search_spaces.errors import InputError, unknown
@@ -24,16 +24,15 @@ def fetch(
 ) -> Benchmark:
     """Download a benchmark's pinned source files, verify them, and merge them into the table in the cache folder.
 
-    Files that were downloaded and verified before are not downloaded again. A wrong checksum, size or answer is an InputError
-    and leaves the cache as it was. `base_url` is a server with the layout `base_url/repository/commit/path`; `progress` is
-    called with ("bytes", done, total); `sources` are the pinned files, the package's own by default.
+    Files that were downloaded and verified before are not downloaded again. A wrong checksum, size or answer is an
+    InputError and leaves the table as it was. `base_url` is a server with the layout `base_url/repository/commit/path`;
+    `progress` is called with ("bytes", done, total); `sources` are the pinned files, the package's own by default.
 
-    nasbench201 gets, in the order of the official index: validation and test accuracy in % after 200 epochs, mean over seeds,
-    on CIFAR-10 (the "cifar10-valid" setting), CIFAR-100 and ImageNet16-120 from NASGraph, and 27 device latencies in ms from
-    HELP. The latency files are bare lists. That they follow the official index was checked on fpga and gold_6226, against
-    a table with architecture strings, and on HW-NAS-Bench's printed examples; the other 25 are taken to follow the same order.
-    The 12-epoch accuracies have no public source in a format that is safe to read, and params and FLOPs follow from the
-    network: `import_file` reads all of them from the official file.
+    nasbench201 gets, in the order of the official index, validation and test accuracy in % after 200 epochs (mean over
+    seeds) on CIFAR-10 (the "cifar10-valid" setting), CIFAR-100 and ImageNet16-120 from NASGraph, and 27 device
+    latencies in ms from HELP. The latency files are bare lists: that they follow the official index was checked value
+    by value on fpga and gold_6226, and is taken for granted on the other 25. No file holds 12-epoch accuracies, params
+    or FLOPs; `import_file` reads those from the official one, and what it read before is kept here.
     """
     if name != "nasbench201":
         raise unknown("benchmark to fetch", name, ["nasbench201"])
@@ -47,8 +46,7 @@ def fetch(
         done += source.bytes
         if progress:
             progress("bytes", done, total)
-    _merge(contents).save(nasbench201_path())
-    return Benchmark(nasbench201_path())
+    return update_nasbench201(_merge(contents))
 
 
 def _verified(source: Source, base_url: str) -> bytes:
@@ -61,7 +59,7 @@ def _verified(source: Source, base_url: str) -> bytes:
     url = f"{base_url.rstrip('/')}/{source.location}"
     data = _download(url, source.bytes)
     if sha256(data) != source.sha256:
-        raise InputError(f"{url}: wrong checksum: expected sha256 {source.sha256}, found {sha256(data)} ({len(data)} bytes)")
+        raise InputError(f"{url}: wrong checksum: expected sha256 {source.sha256}, found {sha256(data)}")
     with replacing(path) as temporary:
         temporary.write_bytes(data)
     return data

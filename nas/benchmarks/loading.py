@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,8 @@ def load_benchmark(
 ) -> Benchmark:
     """A benchmark by name ("nasbench201", "digits201"), or a CSV table of one's own.
 
-    A CSV file (`.csv` or `.csv.gz`) has a column `arch` in the notation of `space`; every other column is a metric whose name
-    carries its unit, an empty cell is a missing value. It is converted once to the compact table in the cache folder.
+    A CSV file (`.csv` or `.csv.gz`) has a column `arch` in the notation of `space`; every other column is a metric with
+    its unit in its name, and an empty cell is a missing value. It is converted once, to a table in the cache folder.
 
     nasbench201 is `$NAS_DATA/nasbench201.csv.gz` where that exists, else the table that `fetch` or `import_file` made.
     Unknown names, missing files and bad cells are InputErrors.
@@ -43,7 +43,7 @@ def load_benchmark(
 
 @dataclass(frozen=True)
 class BenchmarkInfo:
-    """One line of the list of benchmarks. `rows` is None where the table is not available; `origin` then says how to get it."""
+    """One line of the list of benchmarks. Where the table is not available, `rows` is None and `origin` the remedy."""
 
     name: str
     space: str
@@ -66,17 +66,25 @@ def list_benchmarks() -> list[BenchmarkInfo]:
     return infos
 
 
-def nasbench201_path() -> Path:
-    """The compact table that `fetch` writes and `import_file` adds to."""
+def update_nasbench201(table: Table) -> Benchmark:
+    """Add rows and columns to the cached nasbench201 table, replacing the values that both have."""
+    path = _nasbench201_path()
+    if path.is_file():
+        table = Table.read(path).merged(table)
+    table.save(path)
+    return Benchmark(path)
+
+
+def _nasbench201_path() -> Path:
     return cache_folder() / "tables" / "nasbench201.safetensors"
 
 
 def _nasbench201() -> Benchmark:
-    ready = Path(os.environ.get("NAS_DATA", "")) / "nasbench201.csv.gz"
-    if "NAS_DATA" in os.environ and ready.is_file():
+    folder = os.environ.get("NAS_DATA")
+    if folder and (ready := Path(folder) / "nasbench201.csv.gz").is_file():
         return _from_csv(ready, Header("nasbench201", "nasbench201"))
-    if nasbench201_path().is_file():
-        return Benchmark(nasbench201_path())
+    if _nasbench201_path().is_file():
+        return Benchmark(_nasbench201_path())
     raise InputError(
         "benchmark nasbench201 is not on this machine: run `nas benchmarks fetch nasbench201`, "
         "or set NAS_DATA to a folder with nasbench201.csv.gz"
@@ -98,7 +106,7 @@ def _from_csv(path: Path, header: Header) -> Benchmark:
     """The compact table of a CSV file, converted if these very bytes were not converted before."""
     data = read_bytes(path)
     checksum = sha256(data)
-    key = sha256(json.dumps([FORMAT, checksum, header.name, header.space, header.space_options, header.by_text]).encode())
+    key = sha256(json.dumps([FORMAT, checksum, asdict(header)]).encode())
     converted = cache_folder() / "converted" / f"{header.name}-{key[:16]}.safetensors"
     if not converted.is_file():
         table = parse_csv(data, path, ignore=IDENTIFIERS)

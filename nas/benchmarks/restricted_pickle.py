@@ -1,7 +1,8 @@
 """Reading other people's pickles without executing them: only containers, strings and numbers can come out.
 
-A pickle builds objects by calling whatever it names. Here it may name the few things that data files need, and gets our
-stand-ins for them; numpy's own, which trust their arguments, are never called.
+A pickle builds objects by calling whatever it names. Here it may name the few things that data files need, and gets
+our stand-ins for them; numpy's own, which trust their arguments, are never called. What remains in a hostile file's
+power is to ask for more memory than there is.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ TORCH_MAGIC = 0x1950A86A20F9469CFC6C  # the first object of a file that torch wr
 
 
 def load_pickle(path: Path) -> Any:
-    """The contents of a pickle file; numpy arrays come out as lists. InputError if it is broken or names anything else."""
+    """The contents of a pickle file, numpy arrays as lists; InputError if it is broken or names anything else."""
     with _refusing(path), path.open("rb") as stream:
         return _Unpickler(stream).load()
 
 
 def load_torch_file(path: Path) -> Any:
-    """The contents of a file of plain data that `torch.save` wrote, in its old or its zip format; errors as `load_pickle`.
+    """The contents of a file of plain data that `torch.save` wrote, in its old or its zip format; else an InputError.
 
     Built in C, unlike `torch.load(weights_only=True)`: half a minute instead of ten for NAS-Bench-201's 4.7 GB.
     """
@@ -87,7 +88,11 @@ def _reconstruct(*_: object) -> _Array:
 
 
 def _encode(text: str, _encoding: str) -> bytes:
-    return text.encode("latin1")  # how pickles older than protocol 3 write bytes
+    return text.encode("latin1")  # pickles older than protocol 3 write bytes as a call of this, or of bytes() if empty
+
+
+def _empty() -> bytes:
+    return b""
 
 
 # Both spellings of a module occur: Python 2's in pickles older than protocol 3, numpy.core in files older than numpy 2.
@@ -96,6 +101,7 @@ _ALLOWED: dict[tuple[str, str], Any] = {
     ("__builtin__", "set"): set,
     ("collections", "OrderedDict"): OrderedDict,
     ("_codecs", "encode"): _encode,
+    ("__builtin__", "bytes"): _empty,
     ("numpy", "dtype"): _Dtype,
     ("numpy", "ndarray"): _Array,
     ("numpy.core.multiarray", "scalar"): _scalar,

@@ -1,14 +1,14 @@
 """The compact table: one safetensors file with the architectures of a space and their measured metrics.
 
-The file holds one float64 column (n,) per metric, the architectures as one newline-joined UTF-8 string (uint8), and a JSON
-header. float64 because FLOPs exceed the integers that float32 counts exactly. Nothing in it can be executed, and a column
-is read from disk when it is first asked for.
+The file holds one float64 column (n,) per metric, the architectures as one newline-joined UTF-8 string (uint8), and a
+JSON header. float64 because FLOPs exceed the integers that float32 counts exactly. Nothing in it can be executed, and a
+column is read from disk when it is first asked for.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -31,8 +31,8 @@ Progress = Callable[[str, int, int], None]  # what is counted, done, total
 class Header:
     """What a table says about itself.
 
-    `sources` has one entry per file that the numbers come from, with its name and sha256. With `by_text` the table holds one
-    row per distinct network of its space, and an architecture that is not in it is looked up by its text.
+    `sources` has one entry per file that the numbers come from ("from" and "sha256"). With `by_text` the table holds
+    one row per distinct network of its space, and an architecture that is not in it is looked up by its text.
     """
 
     name: str
@@ -102,8 +102,8 @@ def canonical(space: SearchSpace, archs: Iterable[str], where: Callable[[int], s
 class Benchmark:
     """A table of measured architectures of one search space, read lazily from its compact file.
 
-    `metrics` are the column names; they carry the unit, and the direction follows from them ("accuracy": higher is better,
-    all others: lower is better). A missing measurement is NaN.
+    `metrics` are the column names; they carry the unit, and the direction follows from them ("accuracy": higher is
+    better, all others: lower is better). A missing measurement is NaN.
     """
 
     def __init__(self, path: Path) -> None:
@@ -112,7 +112,7 @@ class Benchmark:
             self._file = safe_open(str(path), framework="np")
             stored = json.loads((self._file.metadata() or {})["table"])
             if stored.pop("format") != FORMAT:
-                raise InputError(f"{path}: written by another version: delete it and fetch, import or load its source again")
+                raise InputError(f"{path}: a table of another version: delete it and make it again")
             self.metrics: tuple[str, ...] = tuple(stored.pop("metrics"))
             self.header = Header(**stored)
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
@@ -120,6 +120,7 @@ class Benchmark:
                 raise
             raise InputError(f"{path}: not a benchmark table, or a damaged one: delete it and make it again") from error
         self._columns: dict[str, np.ndarray] = {}
+        self._texts: list[str] | None = None
 
     @property
     def name(self) -> str:
@@ -160,7 +161,7 @@ class Benchmark:
 
     def load_texts(self, progress: Progress | None = None) -> list[str]:
         """`texts`, reporting progress while they are made for the first time."""
-        if "_texts" not in self.__dict__:
+        if self._texts is None:
             key = json.dumps([self.header.space, self.header.space_options])
             self._texts = cached_texts(self.space, key, self.architectures, self.notations, progress)
         return self._texts
@@ -171,7 +172,7 @@ class Benchmark:
                 raise unknown(f"metric of benchmark {self.name!r}:", metric, self.metrics)
             column = self._file.get_tensor(metric)
             if column.shape != (len(self),):
-                raise InputError(f"{self.path}: column {metric!r} has shape {column.shape}, not ({len(self)},): delete the file")
+                raise InputError(f"{self.path}: {metric!r} has shape {column.shape}, not ({len(self)},): delete it")
             self._columns[metric] = column
         return self._columns[metric]
 
@@ -185,7 +186,7 @@ class Benchmark:
 
     def _row(self, arch: Architecture) -> int:
         if arch.space != self.space.name:
-            raise InputError(f"benchmark {self.name!r} is of space {self.space.name!r}; the architecture is of {arch.space!r}")
+            raise InputError(f"benchmark {self.name!r} is of space {self.space.name!r}, not of {arch.space!r}")
         notation = self.space.format(arch)
         row = self._row_of_notation.get(notation)
         if row is None and self.header.by_text:

@@ -10,8 +10,6 @@ import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import onnx
-
 import search_spaces
 from nas.benchmarks.cache import cache_folder, replacing
 from search_spaces import Architecture, SearchSpace
@@ -26,10 +24,10 @@ def cached_texts(
 ) -> list[str]:
     """`space.to_text` of every architecture (n), from the cache folder if the very same texts were made before.
 
-    "The same" means: architectures, space, its options (`space_key`), the code that writes the text, and onnx's version.
-    A damaged cache file is made again.
+    "The same" means: architectures, space, its options (`space_key`), and the code that writes the text. A damaged file
+    is made again.
     """
-    key = hashlib.sha256("\n".join([space_key, onnx.__version__, _code_hash(space), *notations]).encode()).hexdigest()
+    key = hashlib.sha256("\n".join([space_key, _code_hash(space), *notations]).encode()).hexdigest()
     path = cache_folder() / "texts" / f"{key[:32]}.json.gz"
     texts = _read(path)
     if texts is None or len(texts) != len(architectures):

@@ -1,0 +1,211 @@
+"""The contract of all predictors: ONNX text (or models) in, metrics with uncertainty out."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from search_spaces import to_text
+from search_spaces.errors import InputError, unknown
+
+if TYPE_CHECKING:
+    import onnx
+
+FORMAT_VERSION = 1
+_KINDS = {
+    "rlm": "predictors.rlm.predictor:RLM",
+    "gnn": "predictors.gnn.predictor:GNN",
+    "ridge": "predictors.simple:Ridge",
+    "forest": "predictors.simple:Forest",
+}
+
+Inputs = Sequence["str | onnx.ModelProto"]
+Metrics = Mapping[str, Sequence[float] | np.ndarray]
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Predictions of m metrics for n architectures, in the metrics' own units.
+
+    mean, median, std: (n, m). samples: (n, samples, m), joint over the metrics. All float64, `metrics` names the columns.
+    """
+
+    metrics: tuple[str, ...]
+    mean: np.ndarray
+    median: np.ndarray
+    std: np.ndarray
+    samples: np.ndarray
+
+    @classmethod
+    def of_samples(cls, metrics: Sequence[str], samples: np.ndarray) -> Predictions:
+        """Summaries of samples (n, samples, m)."""
+        samples = np.asarray(samples, np.float64)
+        return cls(tuple(metrics), samples.mean(1), np.median(samples, 1), samples.std(1), samples)
+
+    def __getitem__(self, metric: str) -> np.ndarray:
+        """The predicted mean (n,) of one metric."""
+        return self.mean[:, self.metrics.index(metric)]
+
+
+class Predictor(ABC):
+    """Learns metrics from architectures. Higher and lower values are just numbers here: no direction is assumed.
+
+    The same seeds and inputs give the same numbers.
+    """
+
+    kind: str
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+
+    @property
+    @abstractmethod
+    def metrics(self) -> tuple[str, ...]:
+        """Metrics that can be predicted."""
+
+    @abstractmethod
+    def fit(self, architectures: Inputs, metrics: Metrics) -> Self:
+        """Learn from n architectures and, per metric, n values; NaN where a value is missing."""
+
+    @abstractmethod
+    def predict(
+        self, architectures: Inputs, metrics: Sequence[str], given: Metrics | None = None, samples: int = 64, seed: int = 0
+    ) -> Predictions:
+        """Predict `metrics` for n architectures; `given` holds n known values of other metrics (NaN: unknown)."""
+
+    @abstractmethod
+    def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Configuration (JSON) and tensors that `_restore` rebuilds the predictor from."""
+
+    @classmethod
+    @abstractmethod
+    def _restore(cls, config: dict[str, Any], tensors: dict[str, np.ndarray]) -> Self:
+        """The inverse of `_state`."""
+
+    def save(self, folder: str | Path) -> None:
+        """Write `config.json` and `model.safetensors`; each file appears whole or not at all."""
+        from safetensors.numpy import save
+
+        config, tensors = self._state()
+        header = {"format": "rlm-nas predictor", "version": FORMAT_VERSION, "kind": self.kind}
+        folder = Path(folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _write(folder / "model.safetensors", save({k: np.ascontiguousarray(v) for k, v in tensors.items()}))
+            _write(folder / "config.json", json.dumps({**header, **config}, indent=1).encode())
+        except OSError as error:
+            raise InputError(f"{folder}: cannot write the checkpoint ({error.strerror}); choose another folder") from None
+
+
+def _write(path: Path, data: bytes) -> None:
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _class(kind: str) -> type[Predictor]:
+    if kind not in _KINDS:
+        raise unknown("predictor", kind, _KINDS)
+    module, _, name = _KINDS[kind].partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def list_predictors() -> list[str]:
+    """Names that `create` takes."""
+    return sorted(_KINDS)
+
+
+def create(kind: str, seed: int = 0, **options: Any) -> Predictor:
+    """An untrained predictor: "rlm", "gnn", "ridge" or "forest"."""
+    try:
+        return _class(kind)(seed=seed, **options)
+    except TypeError as error:
+        raise InputError(f"predictor {kind!r} does not take these options: {error}") from None
+
+
+def load(folder: str | Path) -> Predictor:
+    """A predictor from a folder that `save` wrote; checks the format, its version and every tensor's shape."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load as load_tensors
+
+    folder = Path(folder)
+    try:
+        config = json.loads((folder / "config.json").read_text())
+        tensors = load_tensors((folder / "model.safetensors").read_bytes())
+    except FileNotFoundError as error:
+        raise InputError(f"{folder}: not a checkpoint ({Path(error.filename).name} is missing)") from None
+    except (ValueError, SafetensorError) as error:
+        raise InputError(f"{folder}: damaged checkpoint ({str(error)[:200]})") from None
+    if not isinstance(config, dict) or config.get("format") != "rlm-nas predictor":
+        raise InputError(f"{folder}: config.json is not of a predictor")
+    if config.get("version") != FORMAT_VERSION:
+        raise InputError(
+            f"{folder}: the checkpoint has format version {config.get('version')}, this release reads {FORMAT_VERSION}; "
+            "train it again"
+        )
+    try:
+        return _class(config["kind"])._restore(config, tensors)
+    except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
+        raise InputError(f"{folder}: damaged checkpoint ({type(error).__name__}: {str(error)[:200]})") from None
+
+
+# --- shared by the implementations -----------------------------------------------------------------------------------
+
+
+def as_texts(architectures: Inputs) -> list[str]:
+    """Texts as they are, ONNX models as their text."""
+    return [a if isinstance(a, str) else to_text(a) for a in architectures]
+
+
+def as_targets(architectures: Inputs, metrics: Metrics) -> dict[str, np.ndarray]:
+    """Checked training targets: float64 (n,) per metric, at least one finite value in each, no infinite one."""
+    if not len(architectures):
+        raise InputError("there is no architecture to learn from")
+    if not metrics:
+        raise InputError("there is no metric to learn")
+    targets = as_given(architectures, metrics)
+    for name, values in targets.items():
+        if np.isnan(values).all():
+            raise InputError(f"metric {name!r} has no value to learn from")
+    return targets
+
+
+def as_given(architectures: Inputs, metrics: Metrics | None) -> dict[str, np.ndarray]:
+    """Checked known values: float64 (n,) per metric, NaN where unknown."""
+    checked: dict[str, np.ndarray] = {}
+    for name, values in (metrics or {}).items():
+        array = np.asarray(values, np.float64)
+        if array.shape != (len(architectures),):
+            raise InputError(f"metric {name!r} has shape {array.shape} for {len(architectures)} architectures")
+        if np.isinf(array).any():
+            raise InputError(f"metric {name!r} has an infinite value; use NaN for a missing one")
+        checked[name] = array
+    return checked
+
+
+def check_request(
+    predictor: Predictor, architectures: Inputs, metrics: Sequence[str], given: Metrics | None, samples: int
+) -> dict[str, np.ndarray]:
+    """Check what `predict` is asked; returns the given values."""
+    if not predictor.metrics:
+        raise InputError(f"the {predictor.kind} predictor is not trained: call fit first, or load a checkpoint")
+    for name in metrics:
+        if name not in predictor.metrics:
+            raise unknown("metric", name, predictor.metrics)
+    if samples < 1:
+        raise InputError(f"samples must be at least 1, not {samples}")
+    return as_given(architectures, given)
