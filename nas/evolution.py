@@ -54,27 +54,26 @@ def evolve(
 ) -> list[Architecture]:
     """About `size` distinct architectures outside `seen`, most of them near the predicted front; fewer in small spaces.
 
-    start: the first parents, which may be in `seen`. rank(architectures) gives (n,) predicted ranks, lower is better.
+    start: the first family, which may be in `seen`. rank(architectures) gives (n,) predicted ranks, lower is better.
     """
     if space.size is not None and space.size <= size + len(seen):
         return [architecture for architecture in space.enumerate() if architecture not in seen]
-    parents = list(start)
+    family = list(start)
     pool: dict[Architecture, None] = {}
     for generation in range(1, GENERATIONS + 1):
-        target = size * generation // GENERATIONS
+        parents = [family[i] for i in np.argsort(rank(family), kind="stable")[:PARENTS]]
         for _ in range(10 * size):  # a bound, should a space yield few new architectures
-            if len(pool) >= target:
+            if len(pool) >= size * generation // GENERATIONS:
                 break
             child = _child(space, parents, rng)
             if child not in seen:
                 pool[child] = None
-        family = list(dict.fromkeys([*parents, *pool]))
-        parents = [family[i] for i in np.argsort(rank(family), kind="stable")[:PARENTS]]
+        family = list(dict.fromkeys([*family, *pool]))
     return list(pool)
 
 
 def _child(space: SearchSpace, parents: Sequence[Architecture], rng: np.random.Generator) -> Architecture:
-    if not parents or rng.random() < RANDOM_SHARE:
+    if rng.random() < RANDOM_SHARE:
         return space.sample(rng)
     first, second = (parents[i] for i in rng.integers(len(parents), size=2))
     if rng.random() < 0.5:

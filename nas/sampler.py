@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from nas.evolution import evolve, random_unseen, spread
 from nas.objectives import Constraint, Objective, parse_constraints, parse_objectives
 from nas.pareto import non_dominated
 from nas.surrogate import Surrogate
+from nas.trials import TrialReader
 from search_spaces.errors import InputError
 
 if TYPE_CHECKING:
@@ -31,13 +32,13 @@ CHOICES_KEY = "nas:choices"  # trial system attribute: the architecture that thi
 
 
 class PredictorSampler(BaseSampler):
-    """Chooses architectures for `space.choose(trial)`; works in any Optuna study, distributed and resumed ones included.
+    """Chooses architectures for `space.choose(trial)` in any Optuna study, also a distributed or a resumed one.
 
     The first `n_startup` architectures are spread over parameter counts and FLOPs. Then, every `refit_every` trials, a
-    fresh predictor is fitted on all evaluations, about `pool` candidates are evolved on its predictions, and those of the
-    highest expected hypervolume improvement are evaluated next. No architecture is chosen twice in a study. An
-    architecture with the text of an evaluated one is another training of the same network: it may be chosen, and what
-    was measured counts more than what is predicted.
+    fresh predictor is fitted on all evaluations, about `pool` candidates are evolved on its predictions, and those of
+    the highest expected hypervolume improvement are evaluated next. No architecture is chosen twice in a study. One
+    with the text of an evaluated architecture is another training of the same network: it may be chosen, and what was
+    measured counts beside what is predicted.
 
     Example:
 
@@ -61,9 +62,9 @@ class PredictorSampler(BaseSampler):
         n_startup: evaluations before the first fit.
         refit_every: trials between two fits.
         pool: candidates per fit.
-        seed: of all random choices; a trial's choice depends on it, on the trial's number and on the study alone.
+        seed: of all random choices: a trial's choice depends on it, on the trial's number and on the study alone.
         given: metrics known exactly without evaluation, of `"params"` and `"flops"`: handed to the predictor.
-        constraints: as of `nas.objectives.parse_constraints`; reads `trial.constraints[str(constraint)]`, the violation.
+        constraints: see `nas.objectives.parse_constraints`; `trial.constraints[str(constraint)]` is the violation.
     """
 
     def __init__(
@@ -72,8 +73,8 @@ class PredictorSampler(BaseSampler):
         predictor: Callable[[], Predictor],
         objectives: str | Iterable[str | Objective],
         *,
-        n_startup: int = 20,
-        refit_every: int = 20,
+        n_startup: int = 10,
+        refit_every: int = 10,
         pool: int = 1000,
         seed: int = 0,
         given: Sequence[str] = (),
@@ -83,22 +84,17 @@ class PredictorSampler(BaseSampler):
             raise InputError("n_startup, refit_every and pool must be at least 1")
         for metric in given:
             if metric not in ("params", "flops"):
-                raise InputError(f"metric {metric!r} cannot be given: only params and flops are known without evaluation")
+                raise InputError(f"metric {metric!r} cannot be given: only params and flops can be known in advance")
         self.space = space
-        self.objectives = parse_objectives(objectives)
-        self.constraints = parse_constraints(constraints)
         self.n_startup = n_startup
         self.refit_every = refit_every
         self.pool = pool
         self.seed = seed
-        bounded = [constraint.metric for constraint in self.constraints]
-        self._metrics = tuple(dict.fromkeys([objective.metric for objective in self.objectives] + bounded))
-        self._surrogate = Surrogate(space, predictor, self._metrics, given)
+        self._reader = TrialReader(space, parse_objectives(objectives), parse_constraints(constraints))
+        self._surrogate = Surrogate(space, predictor, self._reader.metrics, given)
         self._lock = threading.Lock()
         self._random = RandomSampler(seed)
         self._queue: deque[Architecture] = deque()
-        self._startup: list[Architecture] | None = None
-        self._architectures: dict[tuple[tuple[str, Any], ...], Architecture | None] = {}
 
     # --- Optuna's side
 
@@ -136,12 +132,13 @@ class PredictorSampler(BaseSampler):
     def _choose(self, study: Study, trial: FrozenTrial) -> Architecture:
         rng = np.random.default_rng([self.seed, trial.number])
         taken, evaluated = self._read(study)
+        if self.space.size is not None and len(taken) >= self.space.size:
+            return self.space.sample(rng)
         if len(taken) < self.n_startup:
             # From the trial's own number on, so that parallel workers do not choose the same.
-            plan = self._startup_plan()
-            at = trial.number % len(plan)
-            self._queue = deque(plan[at:] + plan[:at])
-        elif evaluated and all(architecture in taken for architecture in self._queue):
+            at = trial.number % len(self._startup)
+            self._queue = deque(self._startup[at:] + self._startup[:at])
+        elif evaluated and taken.issuperset(self._queue):
             self._queue = deque(self._propose(taken, evaluated, rng))
         while self._queue:
             architecture = self._queue.popleft()
@@ -149,44 +146,37 @@ class PredictorSampler(BaseSampler):
                 return architecture
         return random_unseen(self.space, taken, rng) or self.space.sample(rng)
 
-    def _startup_plan(self) -> list[Architecture]:
-        if self._startup is None:
-            self._startup = spread(self.space, self.n_startup, np.random.default_rng(self.seed))
-        return self._startup
+    @cached_property
+    def _startup(self) -> list[Architecture]:
+        return spread(self.space, self.n_startup, np.random.default_rng(self.seed))
 
     def _propose(
         self, taken: set[Architecture], evaluated: dict[Architecture, np.ndarray], rng: np.random.Generator
     ) -> list[Architecture]:
         """The next batch, best first."""
+        reader = self._reader
         values = np.array(list(evaluated.values()))
-        losses, violations = self._losses(values)
-        feasible = violations <= 0
+        losses = reader.losses(values)
+        feasible = reader.violation(values) <= 0
         front = losses[feasible][non_dominated(losses[feasible])]
         ideal, reference = _frame(front if len(front) else losses)
         self._surrogate.fit(evaluated, seed=int(rng.integers(2**31)))
 
         def rank(architectures: Sequence[Architecture]) -> np.ndarray:
-            means, violations = self._losses(self._surrogate.samples(architectures).mean(axis=1))
-            return _constrained_ranks((means - ideal) / (reference - ideal), violations)
+            means = self._surrogate.samples(architectures).mean(axis=1)
+            return _constrained_ranks(reader.losses(means), reader.violation(means))
 
-        elite = [a for a, ok in zip(evaluated, feasible, strict=True) if ok] or list(evaluated)
-        pool = evolve(self.space, elite, taken, self.pool, rank, rng)
+        pool = evolve(self.space, evaluated, taken, self.pool, rank, rng)
         if not pool:
             return []
         # In the order of predicted ranks, by which candidates of equal expected improvement (none, say) are chosen.
         pool = [pool[i] for i in np.argsort(rank(pool), kind="stable")]
-        samples, violations = self._losses(self._surrogate.samples(pool))
+        samples = self._surrogate.samples(pool)
+        weights = (reader.violation(samples) <= 0).astype(float)
         unit = reference - ideal
-        weights = (violations <= 0).astype(float)
-        chosen = choose_batch((samples - ideal) / unit, weights, (front - ideal) / unit, np.ones(len(unit)), self.refit_every)
+        losses, front = (reader.losses(samples) - ideal) / unit, (front - ideal) / unit
+        chosen = choose_batch(losses, weights, front, np.ones(len(unit)), self.refit_every)
         return [pool[i] for i in chosen]
-
-    def _losses(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Objective losses (..., m) and the largest constraint violation (...) of metric values (..., metrics)."""
-        column = {metric: values[..., i] for i, metric in enumerate(self._metrics)}
-        losses = np.stack([objective.sign * column[objective.metric] for objective in self.objectives], axis=-1)
-        violations = [constraint.violation(column[constraint.metric]) for constraint in self.constraints]
-        return losses, np.max([np.zeros(losses.shape[:-1]), *violations], axis=0)
 
     # --- what the study and the space know
 
@@ -196,34 +186,16 @@ class PredictorSampler(BaseSampler):
         evaluated: dict[Architecture, np.ndarray] = {}
         for trial in study._storage.get_all_trials(study._study_id, deepcopy=False):
             attrs = trial.system_attrs
-            choices = trial.params if trial.state.is_finished() else attrs.get(CHOICES_KEY, attrs.get("fixed_params", {}))
-            architecture = self._architecture(choices)
+            planned = attrs.get(CHOICES_KEY) or attrs.get("fixed_params") or {}
+            architecture = self._reader.architecture(trial.params if trial.state.is_finished() else planned)
             if architecture is None:
                 continue
             taken.add(architecture)
             if trial.state == TrialState.COMPLETE and architecture not in evaluated:
-                values = self._values(trial)
+                values = self._reader.values(trial)
                 if np.isfinite(values).all():
                     evaluated[architecture] = values
         return taken, evaluated
-
-    def _values(self, trial: FrozenTrial) -> np.ndarray:
-        """All metrics of a completed trial, in their own units; NaN where unknown."""
-        values = dict(zip([objective.metric for objective in self.objectives], trial.values, strict=True))
-        for constraint in self.constraints:
-            violation = trial.constraints.get(str(constraint), np.nan)
-            values.setdefault(constraint.metric, constraint.value(violation))
-        return np.array([values[metric] for metric in self._metrics])
-
-    def _architecture(self, choices: dict[str, Any]) -> Architecture | None:
-        """The architecture of a trial's parameters; None for a trial that is not (yet) one of the space."""
-        key = tuple(choices.items())
-        if key not in self._architectures:
-            try:
-                self._architectures[key] = self.space.architecture(choices)
-            except InputError:
-                self._architectures[key] = None
-        return self._architectures[key]
 
 
 def _frame(losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

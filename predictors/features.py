@@ -1,0 +1,148 @@
+"""What simple formulas read off an architecture's text: sizes and costs, and counts of operators and of short paths."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import lru_cache
+from math import log2, prod
+from typing import NamedTuple
+
+from search_spaces import read
+from search_spaces.errors import InputError
+from search_spaces.graph import Shape, Value
+from search_spaces.operators import multiply_accumulates, output_shape, weights
+from search_spaces.program import PARAMETRIC, Block, Item, Program, Ref
+
+MAX_DEPTH = 32
+PATH_NODES = 4
+
+
+class Cost(NamedTuple):
+    """Trained weights and multiply-accumulates (for one input)."""
+
+    params: int
+    flops: int
+
+
+class Site(NamedTuple):
+    """One item of the main block in its place; a call has the costs of everything that it runs."""
+
+    inputs: tuple[Shape, ...]
+    outputs: tuple[Shape, ...]
+    cost: Cost
+
+
+Arguments = tuple[tuple[str, Value], ...]
+
+
+def sites(program: Program) -> tuple[Site, ...]:
+    """The items of the main block with their shapes and costs; `InputError` where sizes or calls do not fit."""
+    known: dict[tuple[str, tuple[Shape, ...], Arguments], tuple[tuple[Shape, ...], Cost]] = {}
+
+    def run(block: Block, shapes: tuple[Shape, ...], arguments: Arguments, depth: int) -> tuple[list[Shape], list[Site]]:
+        if depth > MAX_DEPTH:
+            raise InputError(f"functions call each other more than {MAX_DEPTH} deep; a function must not call itself")
+        values, found = list(shapes), []
+        for item in block.items:
+            inputs = tuple([values[v] for v in item.inputs])
+            site = Site(inputs, *visit(item.op, inputs, _bind(item, arguments), depth))
+            if len(site.outputs) != item.outputs:
+                raise InputError(f"{item.op} makes {len(site.outputs)} values, not {item.outputs}")
+            values += site.outputs
+            found.append(site)
+        return values, found
+
+    def visit(op: str, inputs: tuple[Shape, ...], attrs: Arguments, depth: int) -> tuple[tuple[Shape, ...], Cost]:
+        function = program.functions.get(op)
+        if function is None:
+            return (output_shape(op, attrs, inputs),), _cost(op, attrs, inputs)
+        if (op, inputs, attrs) not in known:
+            if len(inputs) != function.inputs:
+                raise InputError(f"function {op} takes {function.inputs} inputs, not {len(inputs)}")
+            values, found = run(function, inputs, attrs, depth + 1)
+            cost = Cost(sum(site.cost.params for site in found), sum(site.cost.flops for site in found))
+            known[op, inputs, attrs] = tuple(values[v] for v in function.outputs), cost
+        return known[op, inputs, attrs]
+
+    return tuple(run(program.main, program.input_shapes, (), 0)[1])
+
+
+def _bind(item: Item, arguments: Arguments) -> Arguments:
+    if not any(isinstance(value, Ref) for _, value in item.attrs):
+        return item.attrs  # type: ignore[return-value]
+    given = dict(arguments)
+    try:
+        return tuple((name, given[value.name] if isinstance(value, Ref) else value) for name, value in item.attrs)
+    except KeyError as error:
+        raise InputError(f"a function's parameter {error.args[0]} is not given by its caller") from None
+
+
+@lru_cache(maxsize=65536)
+def _cost(op: str, attrs: Arguments, inputs: tuple[Shape, ...]) -> Cost:
+    params = sum(prod(weight.shape) for weight in weights(op, attrs, inputs) if weight.trained)
+    return Cost(params, multiply_accumulates(op, attrs, inputs))
+
+
+def calls(program: Program) -> Counter[str]:
+    """How many times each function runs in one pass; call `sites` first, which finds functions that call themselves."""
+    inside: dict[str, Counter[str]] = {}
+
+    def count(block: Block) -> Counter[str]:
+        total: Counter[str] = Counter()
+        for item in block.items:
+            if item.op in program.functions:
+                if item.op not in inside:
+                    inside[item.op] = count(program.functions[item.op])
+                total[item.op] += 1
+                total.update(inside[item.op])
+        return total
+
+    return count(program.main)
+
+
+@lru_cache(maxsize=16384)
+def features(text: str) -> dict[str, float]:
+    """Features of an architecture by name: costs on a log scale, operator and path counts.
+
+    A count says how many times operators of these kinds follow each other in a block (`x` is the block's input, `y` its
+    output), times how often the block runs.
+    """
+    program = read(text)
+    found = sites(program)
+    runs = calls(program)
+    total: Counter[str] = Counter()
+    for block, times in [(program.main, 1), *((program.functions[name], n) for name, n in runs.items())]:
+        for path, n in _paths(block, frozenset(program.functions)).items():
+            total[path] += n * times
+    params, flops = (sum(column) for column in zip(*(site.cost for site in found), strict=True)) if found else (0, 0)
+    return {"log2 params": log2(1 + params), "log2 flops": log2(1 + flops), **total}
+
+
+@lru_cache(maxsize=16384)
+def _paths(block: Block, functions: frozenset[str]) -> Counter[str]:
+    """Paths of 1 to PATH_NODES operators by their kinds."""
+    ends: list[Counter[tuple[str, ...]]] = [Counter({("x",): 1}) for _ in range(block.inputs)]
+    counts: Counter[tuple[str, ...]] = Counter()
+    for item in block.items:
+        kind = "call" if item.op in functions else kind_name(item)
+        here = Counter({(kind,): 1})
+        for value in item.inputs:
+            for path, n in ends[value].items():
+                if len(path) < PATH_NODES:
+                    here[(*path, kind)] += n
+        counts.update(here)
+        ends += [here] * item.outputs
+    for value in block.outputs:
+        for path, n in ends[value].items():
+            counts[(*path[-PATH_NODES + 1 :], "y")] += n
+    return Counter({" > ".join(path): n for path, n in counts.items()})
+
+
+def kind_name(item: Item) -> str:
+    """An operator with its attributes; widths are left out, since their number is not limited."""
+    return " ".join([item.op, *kind_attributes(item)])
+
+
+def kind_attributes(item: Item) -> list[str]:
+    """The attributes of an operator, but for widths: one string for each."""
+    return [f"{name}={str(value).replace(' ', '')}" for name, value in item.attrs if name not in PARAMETRIC]

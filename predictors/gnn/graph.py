@@ -1,0 +1,260 @@
+"""Text to tensors: every distinct block of a batch of texts once, functions below the blocks that call them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import log2, prod
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from predictors.features import Site, calls, kind_attributes, sites
+from search_spaces import read
+from search_spaces.graph import Shape, Value
+from search_spaces.operators import NET_OPERATORS
+from search_spaces.program import Block, Item, Ref
+
+SIZES = ("channels", "features", "kernel", "kernel_shape", "strides", "dilations", "group", "pads")
+KIND_NUMBERS = len(SIZES)
+_FLOW_NUMBERS = 5
+_SITE_NUMBERS = 6
+NODE_NUMBERS = _FLOW_NUMBERS + _SITE_NUMBERS
+TEXT_NUMBERS = 3
+
+# --- one text ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Kind:
+    """What a node does, wherever it stands; equal items share one object.
+
+    words: operator and attributes. numbers (KIND_NUMBERS): its sizes.
+    """
+
+    words: tuple[str, ...]
+    numbers: tuple[float, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class BlockGraph:
+    """A block as a graph of n nodes (its inputs, then its items) and e edges; equal blocks share one object.
+
+    callees: (node, block) of every call. edges (2, e): producer, consumer. outputs: nodes whose values leave the block.
+    numbers (n, NODE_NUMBERS). level: 0 without calls, else one above the highest callee's.
+    """
+
+    kinds: tuple[Kind, ...]
+    callees: tuple[tuple[int, BlockGraph], ...]
+    edges: np.ndarray
+    outputs: np.ndarray
+    numbers: np.ndarray
+    level: int
+
+
+@dataclass(frozen=True, eq=False)
+class TextGraph:
+    """The main block's graph, every function's graph with its share of all calls, and TEXT_NUMBERS numbers."""
+
+    main: BlockGraph
+    parts: tuple[tuple[BlockGraph, float], ...]
+    numbers: tuple[float, ...]
+
+
+@lru_cache(maxsize=32768)
+def text_graph(text: str) -> TextGraph:
+    """The graphs of a text; `InputError` where it is not the text of an architecture."""
+    program = read(text)
+    places = sites(program)
+    graphs: dict[str, BlockGraph] = {}
+
+    def graph(block: Block) -> BlockGraph:
+        callees = tuple([function(item.op) if item.op in program.functions else None for item in block.items])
+        named = [i._replace(op="call") if callee else i for i, callee in zip(block.items, callees, strict=True)]
+        return _block_graph(block._replace(items=tuple(named)), callees)
+
+    def function(name: str) -> BlockGraph:
+        if name not in graphs:
+            graphs[name] = graph(program.functions[name])
+        return graphs[name]
+
+    runs = calls(program)
+    total = sum(runs.values())
+    main = _placed(graph(program.main), places)
+    params, flops = (sum(site.cost[i] for site in places) for i in range(2))
+    numbers = (log2(1 + params) / 8, log2(1 + flops) / 8, log2(1 + len(places) + total) / 8)
+    return TextGraph(main, tuple((graphs[name], n / total) for name, n in runs.items()), numbers)
+
+
+@lru_cache(maxsize=32768)
+def _block_graph(block: Block, callees: tuple[BlockGraph | None, ...]) -> BlockGraph:
+    """`callees`: per item the graph of the function that it calls."""
+    owner = list(range(block.inputs))
+    edges: list[tuple[int, int]] = []
+    for node, item in enumerate(block.items, start=block.inputs):
+        edges += [(owner[value], node) for value in item.inputs]
+        owner += [node] * item.outputs
+    outputs = [owner[value] for value in block.outputs]
+    kinds = (*[_input_kind()] * block.inputs, *[_kind(item.op, item.attrs) for item in block.items])
+    numbers = np.zeros((len(kinds), NODE_NUMBERS), np.float32)
+    heavy = [kind.words[0] == "call" or kind.words[0] in NET_OPERATORS for kind in kinds]
+    numbers[:, :_FLOW_NUMBERS] = _flow(heavy, edges, outputs)
+    return BlockGraph(
+        kinds=kinds,
+        callees=tuple((node, callee) for node, callee in enumerate(callees, start=block.inputs) if callee),
+        edges=np.array(edges, np.int64).reshape(-1, 2).T,
+        outputs=np.array(outputs, np.int64),
+        numbers=numbers,
+        level=max((callee.level + 1 for callee in callees if callee), default=0),
+    )
+
+
+def _flow(heavy: list[bool], edges: list[tuple[int, int]], outputs: list[int]) -> np.ndarray:
+    """Per node: most heavy nodes on a path from the inputs and to the outputs, log2 of the numbers of such paths, is output.
+
+    (n, 5). A node is heavy when it owns weights or calls a function.
+    """
+    n = len(heavy)
+    reached = {target for _, target in edges}
+    depth_in, paths_in = [0] * n, [0 if node in reached else 1 for node in range(n)]
+    for source, target in edges:  # in topological order of the targets
+        depth_in[target] = max(depth_in[target], depth_in[source] + heavy[source])
+        paths_in[target] += paths_in[source]
+    depth_out, paths_out = [0] * n, [0] * n
+    for node in outputs:
+        paths_out[node] += 1
+    for source, target in reversed(edges):
+        depth_out[source] = max(depth_out[source], depth_out[target] + heavy[target])
+        paths_out[source] += paths_out[target]
+    rows = zip(depth_in, depth_out, paths_in, paths_out, strict=True)
+    ends = set(outputs)
+    return np.array([[a / 4, b / 4, log2(1 + c) / 4, log2(1 + d) / 4, i in ends] for i, (a, b, c, d) in enumerate(rows)])
+
+
+def _placed(graph: BlockGraph, places: Sequence[Site]) -> BlockGraph:
+    """The main block's graph with the sizes and costs of its nodes; in functions they depend on the call."""
+    numbers = graph.numbers.copy()
+    if places:
+        numbers[len(numbers) - len(places) :, _FLOW_NUMBERS:] = [_site_numbers(site) for site in places]
+    return BlockGraph(graph.kinds, graph.callees, graph.edges, graph.outputs, numbers, graph.level)
+
+
+def _site_numbers(site: Site) -> list[float]:
+    sizes = [*_shape_numbers(site.inputs), *_shape_numbers(site.outputs)]
+    return [*sizes, *(log2(1 + cost) / 16 for cost in site.cost)]
+
+
+def _shape_numbers(shapes: Sequence[Shape]) -> tuple[float, float]:
+    """Width and number of positions of the first of the shapes (N, width, positions...)."""
+    sizes = [float(d) if isinstance(d, int) else 1.0 for d in (shapes[0][1:] if shapes else ())]
+    return log2(1 + sizes[0]) / 8 if sizes else 0.0, log2(1 + prod(sizes[1:])) / 8
+
+
+@lru_cache(maxsize=1)
+def _input_kind() -> Kind:
+    return Kind(("input",), (0.0,) * KIND_NUMBERS)
+
+
+@lru_cache(maxsize=65536)
+def _kind(op: str, attrs: tuple[tuple[str, Value | Ref], ...]) -> Kind:
+    words = [f"{op} {attribute}" for attribute in kind_attributes(Item(op, (), attrs))]
+    sizes = dict(attrs)
+    return Kind((op, *words), tuple(_size(sizes.get(name)) for name in SIZES))
+
+
+def _size(value: Value | Ref | None) -> float:
+    """log2 of a size, of the product of several; 0 where there is none, or the caller gives it."""
+    factors = value if isinstance(value, tuple) and not isinstance(value, Ref) else (value,)
+    if not all(isinstance(factor, int | float) for factor in factors):
+        return 0.0
+    return log2(1 + prod(abs(factor) for factor in factors)) / 8  # type: ignore[arg-type]
+
+
+# --- a batch of texts -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Level:
+    """The nodes of all blocks of one level: n nodes of b blocks; block numbers count through all levels.
+
+    node_kind, node_block (n,); numbers (n, NODE_NUMBERS); call_node, call_block (c,): calls and the blocks they run;
+    source, target (e,): edges; output_node, output_block (o,).
+    """
+
+    blocks: int
+    node_kind: Tensor
+    node_block: Tensor
+    numbers: Tensor
+    call_node: Tensor
+    call_block: Tensor
+    source: Tensor
+    target: Tensor
+    output_node: Tensor
+    output_block: Tensor
+
+
+@dataclass(frozen=True)
+class Batch:
+    """t texts. kinds: distinct kinds; levels: from the lowest; main (t,): block of each text; numbers (t, TEXT_NUMBERS).
+
+    part_text, part_block, part_share (p,): the functions of the texts.
+    """
+
+    kinds: tuple[Kind, ...]
+    levels: tuple[Level, ...]
+    main: Tensor
+    numbers: Tensor
+    part_text: Tensor
+    part_block: Tensor
+    part_share: Tensor
+
+
+def collate(texts: Sequence[TextGraph]) -> Batch:
+    """Put texts together, each distinct block once."""
+    by_level: dict[int, dict[BlockGraph, None]] = {}
+    for text in texts:
+        for block in (text.main, *(part for part, _ in text.parts)):
+            by_level.setdefault(block.level, {})[block] = None
+    kinds: dict[Kind, int] = {}
+    number: dict[BlockGraph, int] = {}
+    levels = [_level(list(by_level[level]), kinds, number) for level in sorted(by_level)]
+    parts = [(i, number[block], share) for i, text in enumerate(texts) for block, share in text.parts]
+    return Batch(
+        kinds=tuple(kinds),
+        levels=tuple(levels),
+        main=torch.tensor([number[text.main] for text in texts]),
+        numbers=torch.tensor([text.numbers for text in texts]),
+        part_text=torch.tensor([p[0] for p in parts], dtype=torch.long),
+        part_block=torch.tensor([p[1] for p in parts], dtype=torch.long),
+        part_share=torch.tensor([p[2] for p in parts], dtype=torch.float32),
+    )
+
+
+def _level(blocks: list[BlockGraph], kinds: dict[Kind, int], number: dict[BlockGraph, int]) -> Level:
+    first = len(number)
+    number.update((block, first + i) for i, block in enumerate(blocks))
+    sizes = np.array([len(block.kinds) for block in blocks])
+    starts = np.cumsum(sizes) - sizes
+    edges = np.concatenate([block.edges + start for block, start in zip(blocks, starts, strict=True)], axis=1)
+    outputs = np.concatenate([block.outputs + start for block, start in zip(blocks, starts, strict=True)])
+    output_block = np.repeat(np.arange(len(blocks)), [len(block.outputs) for block in blocks])
+    called = [
+        (start + node, number[callee])
+        for block, start in zip(blocks, starts.tolist(), strict=True)
+        for node, callee in block.callees
+    ]
+    calls_made = np.array(called, np.int64).reshape(-1, 2)
+    return Level(
+        blocks=len(blocks),
+        node_kind=torch.tensor([kinds.setdefault(kind, len(kinds)) for block in blocks for kind in block.kinds]),
+        node_block=torch.from_numpy(np.repeat(np.arange(len(blocks)), sizes)),
+        numbers=torch.from_numpy(np.concatenate([block.numbers for block in blocks])),
+        call_node=torch.from_numpy(calls_made[:, 0].copy()),
+        call_block=torch.from_numpy(calls_made[:, 1].copy()),
+        source=torch.from_numpy(edges[0].copy()),
+        target=torch.from_numpy(edges[1].copy()),
+        output_node=torch.from_numpy(outputs),
+        output_block=torch.from_numpy(output_block),
+    )

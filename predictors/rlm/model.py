@@ -1,0 +1,227 @@
+"""The regression language model: a small Transformer encoder over text tokens and a causal digit decoder.
+
+After T5 and "Regression Language Models for Code" (arXiv 2509.26476), with rotary positions, RMSNorm and SwiGLU.
+Sizes in comments: B texts, T text tokens, L decoder tokens, S samples, D width, h heads, H head width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from predictors.rlm.numbers import NUMBER_TOKENS
+
+MAX_METRICS = 64
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Sizes of the model; `text_tokens` is the longest text it reads."""
+
+    vocabulary: int
+    width: int = 128
+    heads: int = 4
+    encoder_layers: int = 4
+    decoder_layers: int = 2
+    number_length: int = 6
+    text_tokens: int = 2048
+    dropout: float = 0.1
+
+
+def _rotary(length: int, head: int, device: torch.device, start: int = 0) -> tuple[Tensor, Tensor]:
+    """Cosines and sines (length, H/2) of rotary position embedding (arXiv 2104.09864)."""
+    frequency = 10000.0 ** (-torch.arange(0, head, 2, device=device) / head)
+    angle = torch.arange(start, start + length, device=device)[:, None] * frequency
+    return angle.cos(), angle.sin()
+
+
+def _rotate(x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
+    a, b = x.chunk(2, -1)
+    cos, sin = rotary
+    return torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
+
+
+class Attention(nn.Module):
+    """Multi-head attention; keys and values come from `project`, so that a decoder can keep them."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.dropout = config.dropout
+        self.query = nn.Linear(config.width, config.width, bias=False)
+        self.key_value = nn.Linear(config.width, 2 * config.width, bias=False)
+        self.out = nn.Linear(config.width, config.width, bias=False)
+
+    def split(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.heads, -1)).transpose(-2, -3)  # (B, T, D) -> (B, h, T, H)
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        key, value = self.key_value(x).chunk(2, -1)
+        return self.split(key), self.split(value)
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool = False) -> Tensor:
+        y = functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, is_causal=causal, dropout_p=self.dropout if self.training else 0.0
+        )
+        return self.out(y.transpose(-2, -3).flatten(-2))  # (B, h, T, H) -> (B, T, D)
+
+
+class FeedForward(nn.Module):
+    """SwiGLU (arXiv 2002.05202)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        hidden = config.width * 2
+        self.up = nn.Linear(config.width, 2 * hidden, bias=False)
+        self.down = nn.Linear(hidden, config.width, bias=False)
+        self.drop = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, up = self.up(x).chunk(2, -1)
+        return self.drop(self.down(functional.silu(gate) * up))
+
+
+class EncoderLayer(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(config.width)
+        self.attention = Attention(config)
+        self.feed_norm = nn.RMSNorm(config.width)
+        self.feed = FeedForward(config)
+
+    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor) -> Tensor:
+        y = self.attention_norm(x)
+        key, value = self.attention.project(y)
+        query = _rotate(self.attention.split(self.attention.query(y)), rotary)
+        x = x + self.attention.attend(query, _rotate(key, rotary), value, mask)
+        return x + self.feed(self.feed_norm(x))
+
+
+@dataclass
+class Memory:
+    """A batch of read texts: encoder output (B, T, D) and mask (B, 1, 1, T), true on tokens."""
+
+    states: Tensor
+    mask: Tensor
+
+
+@dataclass
+class Cache:
+    """What one decoder layer keeps: cross-attention keys and values (B, h, T, H), and its own (B, S, h, L, H)."""
+
+    cross: tuple[Tensor, Tensor]
+    own: tuple[Tensor, Tensor] | None = None
+
+
+class DecoderLayer(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.self_norm = nn.RMSNorm(config.width)
+        self.self_attention = Attention(config)
+        self.cross_norm = nn.RMSNorm(config.width)
+        self.cross_attention = Attention(config)
+        self.feed_norm = nn.RMSNorm(config.width)
+        self.feed = FeedForward(config)
+
+    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], memory: Memory) -> Tensor:
+        """Teacher forcing: x (B, L, D), every position sees those before it."""
+        y = self.self_norm(x)
+        key, value = self.self_attention.project(y)
+        query = _rotate(self.self_attention.split(self.self_attention.query(y)), rotary)
+        x = x + self.self_attention.attend(query, _rotate(key, rotary), value, None, causal=True)
+        return self._rest(x, self.cross_attention.project(memory.states), memory.mask)
+
+    def step(self, x: Tensor, rotary: tuple[Tensor, Tensor], cache: Cache, mask: Tensor) -> Tensor:
+        """One more token for each sample: x (B, S, D). All samples of a text share its cross-attention keys."""
+        y = self.self_norm(x)[:, :, None]  # (B, S, 1, D)
+        key, value = self.self_attention.project(y)  # (B, S, h, 1, H)
+        key = _rotate(key, rotary)
+        if cache.own is not None:
+            wide = (x.shape[0], x.shape[1], -1, -1, -1)
+            key = torch.cat([cache.own[0].expand(wide), key], -2)
+            value = torch.cat([cache.own[1].expand(wide), value], -2)
+        cache.own = (key, value)
+        query = _rotate(self.self_attention.split(self.self_attention.query(y)), rotary)
+        x = x + self.self_attention.attend(query, key, value, None)[:, :, 0]
+        return self._rest(x, cache.cross, mask)
+
+    def _rest(self, x: Tensor, cross: tuple[Tensor, Tensor], mask: Tensor) -> Tensor:
+        query = self.cross_attention.split(self.cross_attention.query(self.cross_norm(x)))
+        x = x + self.cross_attention.attend(query, *cross, mask)
+        return x + self.feed(self.feed_norm(x))
+
+
+def _initialize(module: nn.Module, layers: nn.ModuleList, width: int) -> None:
+    for part in module.modules():
+        if isinstance(part, nn.Embedding):
+            nn.init.normal_(part.weight, std=0.5)
+        elif isinstance(part, nn.Linear):
+            nn.init.normal_(part.weight, std=part.in_features**-0.5)
+    for layer in layers:
+        # Small residual branches let a deep stack start near the identity.
+        nn.init.normal_(layer.feed.down.weight, std=0.3 * width**-0.5)  # type: ignore[union-attr, arg-type]
+
+
+class TextEncoder(nn.Module):
+    """Reads texts: tokens (B, T) and lengths (B,) to a `Memory`."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.vocabulary, config.width)
+        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
+        self.norm = nn.RMSNorm(config.width)
+        _initialize(self, self.layers, config.width)
+
+    def forward(self, tokens: Tensor, lengths: Tensor) -> Memory:
+        mask = (torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None])[:, None, None]
+        rotary = _rotary(tokens.shape[1], self.config.width // self.config.heads, tokens.device)
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            x = layer(x, rotary, mask)
+        return Memory(self.norm(x), mask)
+
+
+class NumberDecoder(nn.Module):
+    """Number tokens in, logits of the next number token out, with a text's `Memory` in view.
+
+    A sequence is, metric after metric, the metric's token (`NUMBER_TOKENS` + slot) and its number's tokens.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(NUMBER_TOKENS + MAX_METRICS, config.width)
+        self.place = nn.Embedding(config.number_length + 1, config.width)
+        self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
+        self.norm = nn.RMSNorm(config.width)
+        self.head = nn.Linear(config.width, NUMBER_TOKENS)
+        _initialize(self, self.layers, config.width)
+
+    def _embed(self, tokens: Tensor, place: Tensor) -> Tensor:
+        return self.embedding(tokens) + self.place(place)
+
+    def forward(self, memory: Memory, tokens: Tensor) -> Tensor:
+        """Logits (B, L, 12) of the token after each of `tokens` (B, L)."""
+        length = tokens.shape[1]
+        rotary = _rotary(length, self.config.width // self.config.heads, tokens.device)
+        place = torch.arange(length, device=tokens.device) % (self.config.number_length + 1)
+        x = self._embed(tokens, place)
+        for layer in self.layers:
+            x = layer(x, rotary, memory)
+        return self.head(self.norm(x))
+
+    def caches(self, memory: Memory) -> list[Cache]:
+        """Empty caches for decoding from `memory`."""
+        return [Cache(layer.cross_attention.project(memory.states)) for layer in self.layers]  # type: ignore[union-attr, operator]
+
+    def step(self, tokens: Tensor, position: int, caches: list[Cache], mask: Tensor) -> Tensor:
+        """Logits (B, S, 12) after one more token per sample; tokens (B, S) stand at `position`."""
+        rotary = _rotary(1, self.config.width // self.config.heads, tokens.device, start=position)
+        x = self._embed(tokens, torch.tensor(position % (self.config.number_length + 1), device=tokens.device))
+        for layer, cache in zip(self.layers, caches, strict=True):
+            x = layer.step(x, rotary, cache, mask)  # type: ignore[operator]
+        return self.head(self.norm(x))

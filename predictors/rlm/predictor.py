@@ -1,0 +1,265 @@
+"""The regression language model as a predictor: fit, predict, save, load."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+
+from predictors.base import (
+    Inputs,
+    Metrics,
+    Predictions,
+    Predictor,
+    as_targets,
+    as_texts,
+    check_request,
+    load,
+)
+from predictors.metrics import decoding_order, is_cheap
+from predictors.rlm.decoding import Sampler, sample_numbers
+from predictors.rlm.model import MAX_METRICS, ModelConfig, NumberDecoder, TextEncoder
+from predictors.rlm.numbers import NUMBER_TOKENS, NumberFormat, Scale
+from predictors.rlm.reader import Reader, batches
+from predictors.rlm.tokenizer import train_tokenizer
+from predictors.rlm.training import Column, Schedule, train
+from search_spaces.errors import InputError
+
+CHECKPOINTS = Path(__file__).parent.parent / "checkpoints"
+BASE = "rlm-base"
+
+
+@lru_cache(maxsize=4)
+def _base(folder: str) -> RLM:
+    """A pretrained model, loaded once per process, so that its reading of a text is remembered too."""
+    loaded = load(folder)
+    if not isinstance(loaded, RLM):
+        raise InputError(f"{folder}: holds a {loaded.kind} predictor, not an rlm")
+    return loaded
+
+
+class RLM(Predictor):
+    """Reads ONNX text and decodes metrics digit by digit: cheap ones first, then accuracies, then latencies.
+
+    base: checkpoint folder or shipped name to fine-tune, None to start from nothing.
+    encoder: "frozen" fine-tunes the decoder only, so a text is read once, however often the model is refitted;
+        "tuned" trains everything. Without a base everything is trained.
+    steps: optimizer steps of a fit; None chooses by the amount of data.
+    """
+
+    kind = "rlm"
+
+    def __init__(
+        self,
+        seed: int = 0,
+        base: str | None = BASE,
+        encoder: str = "frozen",
+        steps: int | None = None,
+        sizes: dict[str, int] | None = None,
+        schedule: dict[str, float] | None = None,
+        progress: Callable[[int, int, float], None] | None = None,
+    ) -> None:
+        super().__init__(seed)
+        if encoder not in ("frozen", "tuned"):
+            raise InputError(f"encoder must be 'frozen' or 'tuned', not {encoder!r}")
+        self.base, self.mode, self.steps = base, encoder, steps
+        self.sizes, self.schedule, self.progress = sizes or {}, schedule or {}, progress
+        self.scales: dict[str, Scale] = {}
+        self.reader: Reader | None = None
+        self.decoder: NumberDecoder | None = None
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return tuple(self.scales)
+
+    @property
+    def number(self) -> NumberFormat:
+        assert self.decoder is not None
+        return NumberFormat(self.decoder.config.number_length - 3)
+
+    # --- learning
+
+    def fit(self, architectures: Inputs, metrics: Metrics) -> Self:
+        """Fine-tune on n architectures; cheap metrics among `metrics` also serve as known values for the others."""
+        texts = as_texts(architectures)
+        targets = as_targets(architectures, metrics)
+        torch.manual_seed(self.seed)
+        tuned = self._prepare(texts)
+        assert self.reader is not None and self.decoder is not None
+        self._add_metrics(targets)
+        columns = self._columns(targets)
+        reader, decoder = self.reader, self.decoder
+        parameters = list(decoder.parameters())
+        distinct = len(set(texts))
+        if tuned:
+            reader.forget()
+            parameters += list(reader.encoder.parameters())
+        else:
+            reader.read(texts)
+        rng = np.random.default_rng(self.seed)
+
+        def read(rows: np.ndarray) -> Any:
+            batch = [texts[i] for i in rows]
+            return reader.encode(batch) if tuned else reader.recall(batch)
+
+        schedule = self._schedule(distinct, tuned)
+        decoder.train()
+        reader.encoder.train(tuned)
+        train(read, decoder, parameters, columns, self.number, schedule, rng, self.progress)
+        decoder.eval()
+        reader.encoder.eval()
+        return self
+
+    def _prepare(self, texts: list[str]) -> bool:
+        """Set up tokenizer, encoder and decoder; whether the encoder is to be trained."""
+        if self.decoder is not None:
+            tuned = self.mode == "tuned"
+        elif self.base is None:
+            tokenizer = train_tokenizer(texts)
+            config = ModelConfig(vocabulary=tokenizer.get_vocab_size(), **self.sizes)
+            self.reader, self.decoder = Reader(tokenizer, TextEncoder(config)), NumberDecoder(config)
+            return True
+        else:
+            base = _base(str(checkpoint(self.base)))
+            assert base.reader is not None
+            self.reader, self.decoder, self.scales = base.reader, copy.deepcopy(base.decoder), dict(base.scales)
+            tuned = self.mode == "tuned"
+        if tuned:
+            assert self.reader is not None
+            self.reader = Reader(self.reader.tokenizer, copy.deepcopy(self.reader.encoder))
+        return tuned
+
+    def _add_metrics(self, targets: dict[str, np.ndarray]) -> None:
+        for name, values in targets.items():
+            if name in self.scales:
+                continue
+            if len(self.scales) == MAX_METRICS:
+                raise InputError(f"the model has room for {MAX_METRICS} metrics; {name!r} is one too many")
+            self.scales[name] = Scale.of(values[~np.isnan(values)])
+
+    def _slot(self, metric: str) -> int:
+        return list(self.scales).index(metric)
+
+    def _columns(self, targets: dict[str, np.ndarray]) -> list[Column]:
+        all_cheap = all(map(is_cheap, targets))
+        return [
+            Column(
+                self._slot(name),
+                self.scales[name].to_scale(values),
+                MAX_METRICS * decoding_order(name) + self._slot(name),
+                target=all_cheap or not is_cheap(name),
+            )
+            for name, values in targets.items()
+        ]
+
+    def _schedule(self, distinct: int, tuned: bool) -> Schedule:
+        steps = self.steps or int(np.clip(4 * distinct, 150, 600))
+        return Schedule(**{"steps": steps, "learning_rate": 5e-4 if tuned else 1e-3, **self.schedule})  # type: ignore[arg-type]
+
+    # --- predicting
+
+    def predict(
+        self, architectures: Inputs, metrics: Sequence[str], given: Metrics | None = None, samples: int = 64, seed: int = 0
+    ) -> Predictions:
+        """Sample `metrics`, each conditioned on `given` and on those decoded before it."""
+        known = check_request(self, architectures, metrics, given, samples)
+        for name in known:
+            if name not in self.scales:
+                raise InputError(f"the model has not learned {name!r}, so it can't be given; it knows {', '.join(self.scales)}")
+        texts = as_texts(architectures)
+        known = {name: values for name, values in known.items() if name not in metrics}
+        result = np.empty((len(texts), samples, len(metrics)))
+        for rows, names in _patterns(len(texts), known):
+            forced = {name: known[name][rows] for name in sorted(names, key=self._order)}
+            result[rows] = self._sample([texts[i] for i in rows], metrics, forced, samples, seed)
+        return Predictions.of_samples(metrics, result)
+
+    def _order(self, metric: str) -> tuple[int, int]:
+        return decoding_order(metric), self._slot(metric)
+
+    def _sample(
+        self, texts: list[str], metrics: Sequence[str], forced: dict[str, np.ndarray], samples: int, seed: int
+    ) -> np.ndarray:
+        """(n, samples, m) for texts that all have the same metrics given."""
+        assert self.reader is not None and self.decoder is not None
+        keys = list(zip(texts, *forced.values(), strict=True))
+        rows: dict[tuple, int] = {key: row for row, key in reversed(list(enumerate(keys)))}
+        asked = sorted(metrics, key=self._order)
+        slots = [self._slot(name) for name in asked]
+        values: dict[tuple, np.ndarray] = {}
+        distinct = list(rows)
+        lengths = [len(ids) for ids in self.reader.tokens([key[0] for key in distinct])]
+        for batch in batches(distinct, lengths):
+            generator = torch.Generator().manual_seed(seed)
+            sampler = Sampler(torch.from_numpy(self.number.allowed), samples, generator)
+            prefix = self._prefix(forced, [rows[key] for key in batch])
+            memory = self.reader.recall([key[0] for key in batch])
+            tokens = sample_numbers(self.decoder, memory, prefix, slots, sampler)
+            values.update(zip(batch, self.number.decode(tokens.numpy()), strict=True))
+        scaled = np.stack([values[key] for key in keys])
+        columns = [self.scales[name].from_scale(scaled[:, :, asked.index(name)]) for name in metrics]
+        return np.stack(columns, -1)
+
+    def _prefix(self, forced: dict[str, np.ndarray], rows: list[int]) -> list[torch.Tensor]:
+        prefix = []
+        for name, values in forced.items():
+            tokens = torch.from_numpy(self.number.encode(self.scales[name].to_scale(values[rows])))
+            prefix.append(torch.full((len(rows),), NUMBER_TOKENS + self._slot(name)))
+            prefix += list(tokens.unbind(1))
+        return prefix
+
+    # --- checkpoints
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        if self.reader is None or self.decoder is None:
+            raise InputError("the rlm predictor is not trained, so there is nothing to save")
+        config = {
+            "seed": self.seed,
+            "encoder": self.mode,
+            "model": asdict(self.decoder.config),
+            "scales": {name: list(scale.knots) for name, scale in self.scales.items()},
+            "tokenizer": json.loads(self.reader.tokenizer.to_str()),
+        }
+        parts = {"encoder": self.reader.encoder, "decoder": self.decoder}
+        return config, {f"{p}.{n}": t.numpy() for p, module in parts.items() for n, t in module.state_dict().items()}
+
+    @classmethod
+    def _restore(cls, config: dict[str, Any], tensors: dict[str, np.ndarray]) -> Self:
+        predictor = cls(seed=config["seed"], base=None, encoder=config["encoder"])
+        sizes = ModelConfig(**config["model"])
+        encoder, decoder = TextEncoder(sizes), NumberDecoder(sizes)
+        for part, module in (("encoder", encoder), ("decoder", decoder)):
+            own = {n.removeprefix(f"{part}."): torch.from_numpy(t) for n, t in tensors.items() if n.startswith(part)}
+            module.load_state_dict(own)
+            module.eval()
+        predictor.reader = Reader(Tokenizer.from_str(json.dumps(config["tokenizer"])), encoder)
+        predictor.decoder = decoder
+        predictor.scales = {name: Scale(tuple(knots)) for name, knots in config["scales"].items()}
+        return predictor
+
+
+def checkpoint(name: str) -> Path:
+    """Folder of a shipped checkpoint by name, or the folder itself."""
+    shipped = CHECKPOINTS / name
+    return shipped if shipped.is_dir() else Path(name)
+
+
+def _patterns(count: int, known: dict[str, np.ndarray]) -> list[tuple[np.ndarray, list[str]]]:
+    """Rows grouped by which metrics are known for them."""
+    if not known:
+        return [(np.arange(count), [])]
+    names = list(known)
+    present = ~np.isnan(np.stack([known[name] for name in names], 1))
+    patterns, group = np.unique(present, axis=0, return_inverse=True)
+    return [
+        (np.flatnonzero(group.ravel() == g), [n for n, here in zip(names, pattern, strict=True) if here])
+        for g, pattern in enumerate(patterns)
+    ]

@@ -1,0 +1,50 @@
+"""Byte-pair tokenizer for ONNX text: a line `b = net.ConvBn <…> (a)` becomes about three tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from search_spaces.errors import InputError
+
+PAD = 0
+# Merges stay inside these pieces, so that a value's name and an operator with its attributes are tokens of their own:
+# file and function headers, signatures, the start of a line, an operator, its first and its further arguments.
+_PIECES = (
+    r"<(?:ir_version|domain)[^\n]*>\n\w+"
+    r"|[^\n]*\{"
+    r"|\)?\n  \w[\w, ]* ="
+    r"| [\w.]+(?: <[^>]*>)?(?= \()"
+    r"| \(\w*"
+    r"|, \w+"
+    r"|\)\n\}\n"
+)
+
+
+def train_tokenizer(texts: Iterable[str], vocabulary: int = 1024) -> Tokenizer:
+    """A tokenizer trained on `texts`; every byte has a token, so any text can be read."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(_PIECES), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=["<pad>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def tokenize(tokenizer: Tokenizer, texts: Sequence[str], limit: int) -> list[list[int]]:
+    """Token ids of every text; `InputError` for one that is empty or has more than `limit` tokens (nothing is cut)."""
+    encoded = [e.ids for e in tokenizer.encode_batch(list(texts))]
+    for ids, text in zip(encoded, texts, strict=True):
+        if not ids:
+            raise InputError("an empty text has nothing to predict from")
+        if len(ids) > limit:
+            raise InputError(f"the text {text[:60]!r}… has {len(ids)} tokens; this model reads {limit}")
+    return encoded
