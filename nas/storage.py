@@ -46,7 +46,8 @@ class JournalFile(JournalFileBackend):
                 file.truncate()
                 file.write(lines.encode())
                 file.flush()
-                os.fsync(file.fileno())
+                if any("state" in log for log in logs):  # a finished trial is worth waiting for the disk
+                    os.fsync(file.fileno())
         except OSError as error:
             raise _disk_error(self.path, error) from error
 

@@ -78,7 +78,7 @@ class Surrogate:
         noise = (_PRIOR_WEIGHT * prior + squares) / (_PRIOR_WEIGHT + freedom)  # (1, m) variance
         noise_of_mean = noise / counts[:, None, None]
         total = variance + noise_of_mean
-        trust = np.divide(variance, total, out=np.ones_like(total), where=total > 0)  # in what was measured
+        trust = np.divide(variance, total, out=np.zeros_like(total), where=total > 0)  # in what was measured
         spread = np.sqrt(noise + trust * noise_of_mean)  # noise of the next training and doubt about the network
         standard = np.divide(samples - mean, np.sqrt(variance), out=np.zeros_like(samples), where=variance > 0)
         believed = mean + trust * (measured[:, None, :] - mean) + spread * standard

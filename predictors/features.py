@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from functools import lru_cache
 from math import log2, prod
 from typing import NamedTuple
+
+import numpy as np
 
 from search_spaces import read
 from search_spaces.errors import InputError
@@ -116,6 +119,17 @@ def features(text: str) -> dict[str, float]:
             total[path] += n * times
     params, flops = (sum(column) for column in zip(*(site.cost for site in found), strict=True)) if found else (0, 0)
     return {"log2 params": log2(1 + params), "log2 flops": log2(1 + flops), **total}
+
+
+def feature_matrix(texts: Sequence[str], names: Sequence[str]) -> np.ndarray:
+    """(n, features): the named features of every text, 0 where a text does not have one."""
+    column = {name: i for i, name in enumerate(names)}
+    matrix = np.zeros((len(texts), len(names)))
+    for row, text in zip(matrix, texts, strict=True):
+        for name, value in features(text).items():
+            if name in column:
+                row[column[name]] = value
+    return matrix
 
 
 @lru_cache(maxsize=16384)

@@ -1,5 +1,5 @@
 """A graph neural network on the ONNX graph."""
 
-#from predictors.gnn.predictor import GNN
+from predictors.gnn.predictor import GNN
 
-#__all__ = ["GNN"]
+__all__ = ["GNN"]

@@ -258,3 +258,29 @@ def _level(blocks: list[BlockGraph], kinds: dict[Kind, int], number: dict[BlockG
         output_node=torch.from_numpy(outputs),
         output_block=torch.from_numpy(output_block),
     )
+
+
+class Vocabulary:
+    """The words of the kinds that were there in training; a word that was not adds nothing to a kind's features."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.words = tuple(words)
+        self._number = {word: i for i, word in enumerate(self.words)}
+
+    @classmethod
+    def of(cls, texts: Sequence[TextGraph]) -> Vocabulary:
+        """All words in the texts."""
+        blocks = {block for text in texts for block in (text.main, *(part for part, _ in text.parts))}
+        kinds = {kind for block in blocks for kind in block.kinds}
+        return cls(sorted({word for kind in kinds for word in kind.words}))
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def features(self, kinds: Sequence[Kind]) -> Tensor:
+        """(kinds, words + KIND_NUMBERS): which words a kind has, and its sizes."""
+        features = np.zeros((len(kinds), len(self) + KIND_NUMBERS), np.float32)
+        for row, kind in zip(features, kinds, strict=True):
+            row[[self._number[word] for word in kind.words if word in self._number]] = 1
+            row[len(self) :] = kind.numbers
+        return torch.from_numpy(features)

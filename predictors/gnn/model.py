@@ -7,12 +7,13 @@ Sizes in comments: K members, N nodes, E edges, B blocks, T texts, D width, M me
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from predictors.gnn.graph import KIND_NUMBERS, NODE_NUMBERS, TEXT_NUMBERS, Batch, Kind, Level
+from predictors.gnn.graph import KIND_NUMBERS, NODE_NUMBERS, TEXT_NUMBERS, Batch, Level
 
 
 @dataclass(frozen=True)
@@ -62,45 +63,58 @@ def _counts(index: Tensor, size: int) -> Tensor:
     return torch.zeros(size).index_add(0, index, torch.ones(len(index))).clamp(min=1)
 
 
-class FlowLayer(nn.Module):
-    """The mean of directed graph flow and graph attention, along the edges and against them.
+class Edges(NamedTuple):
+    """Edges of both directions. source, target, share = degree of the target ** -0.5: (2E,)."""
 
-    Flow: sigmoid(G) * (A X W) + X W with the gate G of the node's kind. Attention: as in GAT, one head.
+    source: Tensor
+    target: Tensor
+    share: Tensor
+
+    @classmethod
+    def of(cls, level: Level) -> Edges:
+        source = torch.cat([2 * level.source, 2 * level.target + 1])
+        target = torch.cat([2 * level.target, 2 * level.source + 1])
+        return cls(source, target, _counts(target, 2 * len(level.node_kind)).rsqrt()[target])
+
+
+class FlowLayer(nn.Module):
+    """Directed graph flow plus graph attention, along the edges and against them, on the residual stream.
+
+    Flow: sigmoid(G) * (A X W) + X W with the gate G of the node's kind and A normalized by degree. Attention: as in GAT,
+    one head. Both directions are one graph of 2N nodes: 2i is node i along the edges, 2i + 1 against them.
     """
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        members, width = config.members, config.width
-        self.norm = Norm(members, width)
-        self.project = Linear(members, width, 4 * width)
-        self.gate = Linear(members, width, 2 * width)
-        self.score = nn.Parameter(torch.randn(2, 2, members, 1, width) * width**-0.5)
+        members, self.width = config.members, config.width
+        self.norm = Norm(members, self.width)
+        self.project = Linear(members, self.width, 4 * self.width + 4)
+        self.gate = Linear(members, self.width, 2 * self.width)
 
-    def forward(self, h: Tensor, gates: Tensor, source: Tensor, target: Tensor) -> Tensor:
-        x = self.project(self.norm(h))  # (K, N, 4D)
-        ahead, back = x.chunk(2, dim=-1)
-        gate_ahead, gate_back = gates.chunk(2, dim=-1)
-        moved = self._move(ahead, gate_ahead, source, target, 0) + self._move(back, gate_back, target, source, 1)
-        return h + F.gelu(moved)
-
-    def _move(self, x: Tensor, gate: Tensor, source: Tensor, target: Tensor, direction: int) -> Tensor:
-        nodes = x.shape[1]
-        flow, attended = x.chunk(2, dim=-1)  # (K, N, D)
-        to, by = self.score[direction]
-        scores = _gather((attended * by).sum(-1, keepdim=True), source)
-        scores = scores + _gather((attended * to).sum(-1, keepdim=True), target)  # (K, E, 1)
-        weight = F.leaky_relu(scores, 0.2).clamp(-8, 8).exp()
-        total = _scatter(weight, target, nodes) + 1e-6
-        degree = _counts(target, nodes)[:, None] ** -0.5
-        messages = _gather(x, source)
-        flowing, attending = messages.chunk(2, dim=-1)
-        mixed = _scatter(torch.cat([flowing, attending * weight], -1), target, nodes)
-        flowed, gathered = mixed.chunk(2, dim=-1)
-        return (gate * flowed * degree + flow + gathered / total) / 2
+    def forward(self, h: Tensor, gates: Tensor, edges: Edges) -> Tensor:
+        """h (K, N, D); gates (K, N, 2D)."""
+        members, nodes, width = h.shape
+        x = self.project(self.norm(h))
+        values = x[..., : 4 * width].reshape(members, 2 * nodes, 2 * width)
+        scores = x[..., 4 * width :].reshape(members, 2 * nodes, 2)
+        scores = _gather(scores[..., 0], edges.source) + _gather(scores[..., 1], edges.target)
+        weight = F.leaky_relu(scores, 0.2).clamp(-8, 8).exp()  # (K, 2E)
+        total = torch.zeros(members, 2 * nodes).index_add(1, edges.target, weight)
+        weight = weight / _gather(total, edges.target)
+        weights = torch.stack([edges.share.expand_as(weight), weight], dim=-1)  # of flow and attention
+        messages = _gather(values, edges.source).view(members, -1, 2, width) * weights[..., None]
+        received = _scatter(messages.flatten(2), edges.target, 2 * nodes)  # (K, 2N, 2D)
+        moved = gates.reshape(members, 2 * nodes, width) * received[..., :width] + received[..., width:]
+        moved = moved + values[..., :width]
+        return h + F.gelu(moved.view(members, nodes, 2, width).sum(2) / 2)
 
 
 class Network(nn.Module):
-    """Texts, and what is known of their metrics, to M normalized metrics per member."""
+    """Texts, and what is known of their metrics, to M normalized metrics per member.
+
+    A text's embedding joins its main block with the mean of all its functions: what a cell is has a short way to the
+    output, however deep the cell stands in the network.
+    """
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -117,13 +131,11 @@ class Network(nn.Module):
         self.out = Linear(members, 2 * width, config.metrics, scale=0.3)
 
     def forward(self, batch: Batch, words: Tensor, known: Tensor) -> Tensor:
-        """words (kinds, W): features of the batch's kinds; known (T, 2M): values and which are known. -> (K, T, M)."""
-        x = self.embed(batch, words)  # (K, T, D)
-        x = torch.cat([x, known.expand(len(x), -1, -1)], dim=-1)
-        return self.out(F.gelu(self.hidden(x)))
+        """`read_out` of `embed`."""
+        return self.read_out(self.embed(batch, words), known)
 
     def embed(self, batch: Batch, words: Tensor) -> Tensor:
-        """(K, T, D)."""
+        """words (kinds, words + KIND_NUMBERS): features of the batch's kinds. -> (K, T, D)."""
         members = self.config.members
         kinds = self.words(words.expand(members, -1, -1))
         gates = [torch.sigmoid(layer.gate(kinds)) for layer in self.layers]
@@ -136,14 +148,19 @@ class Network(nn.Module):
         numbers = batch.numbers.expand(members, -1, -1)
         return F.gelu(self.join(torch.cat([main, parts, numbers], dim=-1)))
 
+    def read_out(self, embedding: Tensor, known: Tensor) -> Tensor:
+        """embedding (K, T, D); known (T, 2M): values, 0 where unknown, and 1 where known. -> normalized (K, T, M)."""
+        x = torch.cat([embedding, known.expand(len(embedding), -1, -1)], dim=-1)
+        return self.out(F.gelu(self.hidden(x)))
+
     def _blocks(self, level: Level, kinds: Tensor, gates: list[Tensor], callees: Tensor) -> Tensor:
         """(K, B, D) of one level's blocks."""
-        nodes = len(level.node_kind)
+        edges = Edges.of(level)
         h = _gather(kinds, level.node_kind) + self.numbers(level.numbers.expand(len(kinds), -1, -1))
         if len(level.call_node):
             h = h.index_add(1, level.call_node, self.called(_gather(callees, level.call_block)))
         for layer, gate in zip(self.layers, gates, strict=True):
-            h = layer(h, _gather(gate, level.node_kind), level.source, level.target)
+            h = layer(h, _gather(gate, level.node_kind), edges)
         count = _counts(level.node_block, level.blocks)[:, None]
         total = _scatter(h, level.node_block, level.blocks)
         outputs = _scatter(_gather(h, level.output_node), level.output_block, level.blocks)

@@ -21,24 +21,39 @@ class Sampler:
         self.samples = samples
         self.generator = generator
 
-    def quantiles(self, batch: int) -> Tensor:
-        """Fresh quantiles (B, S), one in every S-th of [0, 1), in random order."""
+    def quantiles(self, batch: int, shuffled: bool) -> Tensor:
+        """Fresh quantiles (B, S), one in every S-th of [0, 1), in increasing or random order."""
         offset = torch.rand(batch, 1, generator=self.generator, dtype=torch.float64)
-        order = torch.rand(batch, self.samples, generator=self.generator).argsort(1)
+        order = torch.arange(self.samples).expand(batch, -1)
+        if shuffled:
+            order = torch.rand(batch, self.samples, generator=self.generator).argsort(1)
         return (order + offset) / self.samples
 
     def pick(self, logits: Tensor, place: int, quantiles: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens (B, S) at these quantiles of logits (B, S or 1, 12), and the quantiles within the picked tokens."""
+        """Tokens (B, S) at these quantiles of logits (B, S, 12), and the quantiles within the picked tokens."""
         masked = torch.nan_to_num(logits.double(), nan=0.0, posinf=1e4, neginf=-1e4)
         probability = masked.masked_fill(~self.allowed[place], -torch.inf).softmax(-1)
         total = probability.cumsum(-1)
-        total = (total / total[..., -1:]).expand(*quantiles.shape, NUMBER_TOKENS)
-        tokens = torch.searchsorted(total.contiguous(), quantiles[..., None], right=True)[..., 0]
+        total = total / total[..., -1:]
+        tokens = torch.searchsorted(total, quantiles[..., None], right=True)[..., 0]
         last = NUMBER_TOKENS - 1 - self.allowed[place].flip(0).int().argmax()
         tokens = tokens.clamp(max=int(last))
-        share = probability.expand_as(total).gather(-1, tokens[..., None])[..., 0]
+        share = probability.gather(-1, tokens[..., None])[..., 0]
         start = total.gather(-1, tokens[..., None])[..., 0] - share
         return tokens, ((quantiles - start) / share.clamp_min(1e-300)).clamp(0, 1 - 1e-12)
+
+
+def _prefixes(owner: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Number the distinct prefixes among neighbouring samples.
+
+    owner, tokens: (B, S), each sample's old prefix and new token. Returns each sample's new prefix (B, S) and a sample
+    that stands for each prefix (B, G); rows with fewer prefixes repeat one.
+    """
+    new = torch.ones_like(owner, dtype=torch.bool)
+    new[:, 1:] = (owner[:, 1:] != owner[:, :-1]) | (tokens[:, 1:] != tokens[:, :-1])
+    prefix = new.long().cumsum(1) - 1
+    stands = torch.zeros(len(owner), int(prefix.max()) + 1, dtype=torch.long)
+    return prefix, stands.scatter_(1, prefix, torch.arange(owner.shape[1]).expand_as(owner))
 
 
 @torch.inference_mode()
@@ -48,24 +63,29 @@ def sample_numbers(
     """Number tokens (B, S, asked metrics, length) of the metrics in `slots`, in that order, conditioned on `forced`.
 
     forced: tokens (B,) per position, a prefix of known metrics with their numbers, the same for all samples.
+    The decoder runs once for all samples that agree so far: with quantiles in order those are neighbours.
     """
     batch, length = memory.states.shape[0], len(sampler.allowed)
     caches = decoder.caches(memory)
-    position = 0
-    for tokens in forced:
+    for position, tokens in enumerate(forced):
         decoder.step(tokens[:, None], position, caches, memory.mask)
-        position += 1
+    position = len(forced)
+    owner = torch.zeros(batch, sampler.samples, dtype=torch.long)
+    stands = torch.zeros(batch, 1, dtype=torch.long)
     numbers = torch.empty(batch, sampler.samples, len(slots), length, dtype=torch.long)
     for column, slot in enumerate(slots):
-        quantiles = sampler.quantiles(batch)
-        # Until the first digit is drawn all samples are one.
-        tokens = torch.full((batch, 1 if column == 0 else sampler.samples), NUMBER_TOKENS + slot)
+        tokens = torch.full((batch, sampler.samples), NUMBER_TOKENS + slot)
+        quantiles = sampler.quantiles(batch, shuffled=column > 0)
         for place in range(length):
-            logits = decoder.step(tokens, position, caches, memory.mask)
+            logits = decoder.step(tokens.gather(1, stands), position, caches, memory.mask)
+            logits = logits.gather(1, owner[..., None].expand(-1, -1, NUMBER_TOKENS))
             tokens, quantiles = sampler.pick(logits, place, quantiles)
             numbers[:, :, column, place] = tokens
-            position += 1
+            prefix, stands = _prefixes(owner, tokens)
+            for cache in caches:
+                cache.select(owner.gather(1, stands))
+            owner, position = prefix, position + 1
         if column + 1 < len(slots):
-            decoder.step(tokens, position, caches, memory.mask)
+            decoder.step(tokens.gather(1, stands), position, caches, memory.mask)
             position += 1
     return numbers

@@ -115,6 +115,12 @@ class Cache:
     cross: tuple[Tensor, Tensor]
     own: tuple[Tensor, Tensor] | None = None
 
+    def select(self, rows: Tensor) -> None:
+        """Go on with the samples `rows` (B, S'), each a continuation of one there was."""
+        if self.own is not None and (rows.shape[1] > 1 or self.own[0].shape[1] > 1):
+            index = rows[:, :, None, None, None].expand(-1, -1, *self.own[0].shape[2:])
+            self.own = (self.own[0].gather(1, index), self.own[1].gather(1, index))
+
 
 class DecoderLayer(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
@@ -140,9 +146,8 @@ class DecoderLayer(nn.Module):
         key, value = self.self_attention.project(y)  # (B, S, h, 1, H)
         key = _rotate(key, rotary)
         if cache.own is not None:
-            wide = (x.shape[0], x.shape[1], -1, -1, -1)
-            key = torch.cat([cache.own[0].expand(wide), key], -2)
-            value = torch.cat([cache.own[1].expand(wide), value], -2)
+            key = torch.cat([cache.own[0], key], -2)
+            value = torch.cat([cache.own[1], value], -2)
         cache.own = (key, value)
         query = _rotate(self.self_attention.split(self.self_attention.query(y)), rotary)
         x = x + self.self_attention.attend(query, key, value, None)[:, :, 0]

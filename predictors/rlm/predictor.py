@@ -26,7 +26,7 @@ from predictors.base import (
 )
 from predictors.metrics import decoding_order, is_cheap
 from predictors.rlm.decoding import Sampler, sample_numbers
-from predictors.rlm.model import MAX_METRICS, ModelConfig, NumberDecoder, TextEncoder
+from predictors.rlm.model import MAX_METRICS, Memory, ModelConfig, NumberDecoder, TextEncoder
 from predictors.rlm.numbers import NUMBER_TOKENS, NumberFormat, Scale
 from predictors.rlm.reader import Reader, batches
 from predictors.rlm.tokenizer import train_tokenizer
@@ -53,6 +53,7 @@ class RLM(Predictor):
     encoder: "frozen" fine-tunes the decoder only, so a text is read once, however often the model is refitted;
         "tuned" trains everything. Without a base everything is trained.
     steps: optimizer steps of a fit; None chooses by the amount of data.
+    precision: "bfloat16" trains the encoder about twice as fast on processors that have it; for pretraining.
     """
 
     kind = "rlm"
@@ -63,6 +64,7 @@ class RLM(Predictor):
         base: str | None = BASE,
         encoder: str = "frozen",
         steps: int | None = None,
+        precision: str = "float32",
         sizes: dict[str, int] | None = None,
         schedule: dict[str, float] | None = None,
         progress: Callable[[int, int, float], None] | None = None,
@@ -70,7 +72,10 @@ class RLM(Predictor):
         super().__init__(seed)
         if encoder not in ("frozen", "tuned"):
             raise InputError(f"encoder must be 'frozen' or 'tuned', not {encoder!r}")
+        if precision not in ("float32", "bfloat16"):
+            raise InputError(f"precision must be 'float32' or 'bfloat16', not {precision!r}")
         self.base, self.mode, self.steps = base, encoder, steps
+        self.precision = getattr(torch, precision)
         self.sizes, self.schedule, self.progress = sizes or {}, schedule or {}, progress
         self.scales: dict[str, Scale] = {}
         self.reader: Reader | None = None
@@ -106,9 +111,13 @@ class RLM(Predictor):
             reader.read(texts)
         rng = np.random.default_rng(self.seed)
 
-        def read(rows: np.ndarray) -> Any:
+        def read(rows: np.ndarray) -> Memory:
             batch = [texts[i] for i in rows]
-            return reader.encode(batch) if tuned else reader.recall(batch)
+            if not tuned:
+                return reader.recall(batch)
+            with torch.autocast("cpu", self.precision, enabled=self.precision is torch.bfloat16):
+                memory = reader.encode(batch)
+            return Memory(memory.states.float(), memory.mask)
 
         schedule = self._schedule(distinct, tuned)
         decoder.train()

@@ -1,0 +1,399 @@
+"""The command line `nas`. Heavy packages are imported inside the commands, so that help answers at once."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from search_spaces.errors import InputError
+
+if TYPE_CHECKING:
+    import onnx
+
+app = typer.Typer(
+    name="nas",
+    help="Multi-objective neural architecture search guided by a language model that reads ONNX text.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+benchmarks_app = typer.Typer(help="Benchmark tables: list, fetch, import, build.", no_args_is_help=True)
+app.add_typer(benchmarks_app, name="benchmarks")
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
+Space = Annotated[str, typer.Option("--space", help="Space name, or FILE.py:CLASS.")]
+BenchmarkName = Annotated[str, typer.Option("--benchmark", help="digits201, nasbench201, or a CSV file.")]
+
+
+def main() -> None:
+    """Entry point: bad input is one line on standard error and exit status 2."""
+    try:
+        app()
+    except InputError as error:
+        print(f"nas: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        print(f"nas: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("nas: interrupted; run the same command again to go on", file=sys.stderr)
+        sys.exit(130)
+
+
+@contextmanager
+def progress_bar(label: str) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on standard error; call with what is done, how far, of how much."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label, total=None)
+
+        def update(what: str, done: int, total: int) -> None:
+            bar.update(task, description=f"{label}: {what}" if what else label, completed=done, total=total)
+
+        yield update
+
+
+def print_json(value: object) -> None:
+    print(json.dumps(value, indent=1))
+
+
+def print_table(title: str, rows: list[dict[str, Any]]) -> None:
+    """Rows of one kind as a table on standard output."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for name in rows[0] if rows else ():
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()))
+    Console().print(table)
+
+
+def _write_text(path: Path | None, text: str) -> None:
+    if path is None:
+        print(text, end="")
+    else:
+        from nas.benchmarks.cache import replacing
+
+        with replacing(path) as temporary:
+            temporary.write_text(text)
+
+
+# --- spaces and texts ------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def spaces(as_json: Json = False) -> None:
+    """List the search spaces."""
+    from search_spaces import get_space, list_spaces
+
+    rows = []
+    for name in list_spaces():
+        space = get_space(name)
+        size = "unknown" if space.size is None else f"{space.size:,}"
+        rows.append({"space": name, "architectures": size, "about": (space.__doc__ or "").strip().split("\n")[0]})
+    print_json(rows) if as_json else print_table("Search spaces", rows)
+
+
+@app.command()
+def sample(
+    space: Space,
+    count: Annotated[int, typer.Option(help="How many architectures.", min=1)] = 1,
+    seed: Seed = 0,
+    out: Annotated[Path | None, typer.Option(help="Write .onnx and .txt files into this folder.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Random architectures with their costs, as table, JSON, or ONNX files."""
+    import numpy as np
+
+    from search_spaces import get_space
+
+    chosen, rng = get_space(space), np.random.default_rng(seed)
+    rows = []
+    for i in range(count):
+        arch = chosen.sample(rng)
+        rows.append({"architecture": chosen.format(arch), "params": chosen.params(arch), "flops": chosen.flops(arch)})
+        if out is not None:
+            from nas.benchmarks.cache import replacing
+
+            out.mkdir(parents=True, exist_ok=True)
+            with replacing(out / f"{i:04d}.onnx") as file:
+                file.write_bytes(chosen.to_onnx(arch, seed).SerializeToString())
+            _write_text(out / f"{i:04d}.txt", chosen.to_text(arch))
+    print_json(rows) if as_json else print_table(f"{count} of {space}", rows)
+
+
+@app.command()
+def text(
+    model: Annotated[Path, typer.Argument(help="An .onnx file.")],
+    out: Annotated[Path | None, typer.Option(help="Write the text here instead of printing it.")] = None,
+) -> None:
+    """The compact text of an ONNX model."""
+    from search_spaces import load_model, to_text
+
+    _write_text(out, _naming(model, lambda: to_text(load_model(str(model)))))
+
+
+def _naming(path: Path, action: Callable[[], Any]) -> Any:
+    """Run an action on a file; its errors name the file."""
+    try:
+        return action()
+    except InputError as error:
+        raise error if str(path) in str(error) else InputError(f"{path}: {error}") from None
+
+
+def _read_network(path: Path) -> str | onnx.ModelProto:
+    """A `.txt` file as checked text, anything else as an ONNX model."""
+    from search_spaces import load_model
+    from search_spaces.program import compact, expand
+    from search_spaces.text import read, write
+
+    if path.suffix != ".txt":
+        return load_model(str(path))
+    try:
+        content = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as text ({error})") from None
+    return _naming(path, lambda: write(compact(expand(read(content)))))
+
+
+# --- benchmarks ------------------------------------------------------------------------------------------------------
+
+
+@benchmarks_app.command("list")
+def benchmarks_list(as_json: Json = False) -> None:
+    """The benchmark tables and how to get them."""
+    from dataclasses import asdict
+
+    from nas.benchmarks import list_benchmarks
+
+    infos = [asdict(info) for info in list_benchmarks()]
+    if as_json:
+        print_json(infos)
+        return
+    rows = [{**i, "rows": i["rows"] or "–", "metrics": len(i["metrics"]) or "–"} for i in infos]
+    print_table("Benchmarks", rows)
+
+
+@benchmarks_app.command("fetch")
+def benchmarks_fetch(
+    name: Annotated[str, typer.Argument(help="nasbench201")] = "nasbench201",
+    base_url: Annotated[str | None, typer.Option(help="Download from a mirror instead of GitHub.")] = None,
+) -> None:
+    """Download public measurements at their pinned versions and build the table."""
+    from nas.benchmarks import fetch
+
+    with progress_bar(f"fetching {name}") as bar:
+        table = fetch(name, progress=bar, **({"base_url": base_url} if base_url else {}))
+    _announce(f"{table.name}: {len(table):,} architectures, {len(table.metrics)} metrics")
+
+
+@benchmarks_app.command("import")
+def benchmarks_import(path: Annotated[Path, typer.Argument(help="NAS-Bench-201-*.pth or HW-NAS-Bench-*.pickle")]) -> None:
+    """Read an official benchmark file that you have, without running code in it."""
+    from nas.benchmarks import import_file
+
+    with progress_bar(f"importing {path.name}") as bar:
+        table = import_file(path, bar)
+    _announce(f"{table.name}: {len(table):,} architectures, {len(table.metrics)} metrics")
+
+
+def _announce(line: str) -> None:
+    import os
+
+    print(line)
+    if os.environ.get("NAS_DATA"):
+        print("note: NAS_DATA is set, and its nasbench201 table is preferred to this one")
+
+
+@benchmarks_app.command("build")
+def benchmarks_build(
+    name: Annotated[str, typer.Argument(help="digits201")] = "digits201",
+    out: Annotated[Path, typer.Option(help="Folder for journals and the table.")] = Path("results/digits201"),
+    stage: Annotated[list[str] | None, typer.Option(help="accuracy, latency, or both (the default).")] = None,
+) -> None:
+    """Train and time every network of digits201 again (hours; interrupt and resume as you like)."""
+    from nas.benchmarks.digits201 import build
+    from search_spaces.errors import unknown
+
+    if name != "digits201":
+        raise unknown("benchmark that can be built", name, ["digits201"])
+    for chosen in stage or ():
+        if chosen not in ("accuracy", "latency"):
+            raise unknown("stage", chosen, ["accuracy", "latency"])
+    with progress_bar("building digits201") as bar:
+        path = build(out, stages=tuple(stage or ("accuracy", "latency")), progress=bar)
+    print(path)
+
+
+# --- predictors ------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def train(
+    predictor: Annotated[str, typer.Argument(help="rlm, gnn, ridge or forest")],
+    benchmark: BenchmarkName,
+    metrics: Annotated[str, typer.Option(help="Metrics to learn, comma-separated.")],
+    out: Annotated[Path, typer.Option(help="Folder for the checkpoint.")],
+    size: Annotated[int | None, typer.Option(help="Train on this many random architectures; all by default.")] = None,
+    seed: Seed = 0,
+) -> None:
+    """Train a predictor on a benchmark and save a checkpoint."""
+    import numpy as np
+
+    import predictors
+    from nas.benchmarks import load_benchmark
+    from nas.compare import known_metrics
+
+    model, table, names = predictors.create(predictor, seed=seed), load_benchmark(benchmark), _split(metrics)
+    count = len(table) if size is None else size
+    if not 1 <= count <= len(table):
+        raise InputError(f"--size {count}: {benchmark} has {len(table)} architectures")
+    rows = np.random.default_rng(seed).permutation(len(table))[:count]
+    columns = known_metrics(table, [n for n in names if n in ("params", "flops")])
+    columns |= {n: table.values(n) for n in names if n not in columns}
+    with progress_bar(f"training {predictor}") as bar:
+        texts = table.load_texts(bar)
+        bar("fitting", 0, 1)
+        model.fit([texts[i] for i in rows], {n: v[rows] for n, v in columns.items()})
+    model.save(out)
+    print(out)
+
+
+@app.command()
+def predict(
+    networks: Annotated[list[Path], typer.Argument(help=".onnx or .txt files")],
+    checkpoint: Annotated[Path, typer.Option(help="Checkpoint folder.")],
+    metrics: Annotated[str | None, typer.Option(help="Comma-separated; all that the checkpoint knows by default.")] = None,
+    given: Annotated[list[str] | None, typer.Option(help="A known value, METRIC=NUMBER; for all networks.")] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Samples per network.")] = 64,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Predict metrics of ONNX models or texts, with uncertainty (mean ± standard deviation)."""
+    import predictors
+    from predictors.rlm.predictor import checkpoint as find
+
+    model = predictors.load(find(str(checkpoint)))
+    known = {name: [value] * len(networks) for name, value in map(_known_value, given or ())}
+    asked = _split(metrics) if metrics else [m for m in model.metrics if m not in known]
+    inputs = [_read_network(path) for path in networks]
+    result = model.predict(inputs, asked, given=known, samples=samples, seed=seed)
+    rows: list[dict[str, Any]] = []
+    for i, path in enumerate(networks):
+        values = {m: {"mean": result.mean[i, j], "std": result.std[i, j]} for j, m in enumerate(asked)}
+        rows.append({"network": str(path), **values})
+    if as_json:
+        print_json(rows)
+        return
+    shown = [{k: f"{v['mean']:.4g} ± {v['std']:.2g}" if isinstance(v, dict) else v for k, v in r.items()} for r in rows]
+    print_table(f"Predictions of {checkpoint}", shown)
+
+
+def _known_value(argument: str) -> tuple[str, float]:
+    name, _, value = argument.partition("=")
+    try:
+        return name, float(value)
+    except ValueError:
+        raise InputError(f"--given {argument}: write METRIC=NUMBER") from None
+
+
+def _split(names: str) -> list[str]:
+    parts = [part.strip() for part in names.split(",") if part.strip()]
+    if not parts:
+        raise InputError("no metric is named")
+    return parts
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(f"--sizes {text}: write whole numbers separated by commas") from None
+
+
+@app.command()
+def compare(
+    benchmark: BenchmarkName,
+    metric: Annotated[str, typer.Option(help="Metric that the predictors learn.")],
+    test_metric: Annotated[str | None, typer.Option(help="Metric to rank by; the same by default.")] = None,
+    predictor: Annotated[str, typer.Option("--predictors", help="Comma-separated.")] = "rlm,gnn,ridge,forest",
+    sizes: Annotated[str, typer.Option(help="Training sizes, comma-separated.")] = "78,156,469,781",
+    seeds: Annotated[int, typer.Option(help="Number of seeds.")] = 5,
+    given: Annotated[str, typer.Option(help="Exact metrics that are known of all, such as params,flops.")] = "",
+    out: Annotated[Path | None, typer.Option(help="Folder for scores; an interrupted comparison goes on there.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Rank unseen architectures with every predictor: Kendall's τ against the number of examples."""
+    from nas.benchmarks import load_benchmark
+    from nas.compare import Comparison
+    from nas.compare import compare as run
+    from nas.compare import summarize
+
+    known = tuple(_split(given)) if given else ()
+    comparison = Comparison(
+        benchmark, metric, test_metric or metric, tuple(_split(predictor)), _sizes(sizes), seeds, known
+    )
+    table = load_benchmark(benchmark)
+    with progress_bar("comparing") as bar:
+        rows = summarize(run(comparison, table, out / "scores.jsonl" if out else None, bar))
+    if out:
+        _write_text(out / "summary.json", json.dumps(rows, indent=1) + "\n")
+    if as_json:
+        print_json(rows)
+        return
+    shown = [
+        {
+            "predictor": r["predictor"],
+            "N": r["size"],
+            **{n: f"{r[n]:.3f} ± {r[f'{n}_std']:.3f}" for n in ("tau", "spearman", "tau_top")},
+            **{n: f"{r[n]:.2f} ± {r[f'{n}_std']:.2f}" for n in ("top10", "fit_seconds", "predict_seconds")},
+        }
+        for r in rows
+    ]
+    print_table(f"{metric} → {test_metric or metric} on {benchmark}, {seeds} seeds (mean ± std)", shown)
+
+
+# --- search ----------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def search(
+    benchmark: BenchmarkName,
+    objectives: Annotated[str, typer.Option(help="Comma-separated metrics; METRIC:max or METRIC:min to override.")],
+    sampler: Annotated[str, typer.Option(help="rlm, gnn, forest, ridge, nsga2, nsga3, tpe, gp or random.")] = "rlm",
+    evaluations: Annotated[int, typer.Option(min=1, help="True evaluations to spend.")] = 200,
+    constraint: Annotated[list[str] | None, typer.Option(help='Such as "pixel3_latency_ms <= 8"; repeatable.')] = None,
+    seed: Seed = 0,
+    seeds: Annotated[int, typer.Option(min=1, help="Repeat with this many seeds and report mean ± std.")] = 1,
+    out: Annotated[Path, typer.Option(help="Result folder; an interrupted search goes on there.")] = Path("results/search"),
+    as_json: Json = False,
+) -> None:
+    """Search a benchmark for the Pareto front of several objectives."""
+    from nas.studies import run_studies
+
+    with progress_bar("searching") as bar:
+        studies = run_studies(
+            benchmark, objectives, [sampler], evaluations, range(seed, seed + seeds), out, constraint or [], bar
+        )
+        studies.save(out)
+    front = studies.results[sampler][0].front
+    if as_json:
+        print_json({"summary": studies.table(), "front": front})
+        return
+    print_table(f"{objectives} on {benchmark}: share of the true hypervolume", studies.table())
+    print_table(f"Pareto front of seed {seed}", front)
+    print(f"written to {out}")

@@ -1,0 +1,92 @@
+"""Training: regression and ranking on normalized metrics, every member without its own held-out part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from predictors.gnn.graph import TextGraph, Vocabulary, collate
+from predictors.gnn.model import Network
+
+MARGIN = 0.1  # between the normalized metrics of two ranked architectures
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """AdamW with one cycle of the learning rate."""
+
+    steps: int
+    batch: int = 32
+    learning_rate: float = 3e-3
+    weight_decay: float = 1e-2
+
+
+def held_out(n: int, members: int, folds: int, rng: np.random.Generator) -> np.ndarray:
+    """(members, n) bool: the part, a `folds`-th, that a member does not learn from; none where n < 2 * folds.
+
+    Two members share a part: their difference there tells how much members differ on what they have not seen.
+    """
+    fold = rng.permutation(n) % folds if n >= 2 * folds else np.full(n, -1)
+    return np.stack([fold == member // 2 for member in range(members)])
+
+
+def train(
+    network: Network,
+    vocabulary: Vocabulary,
+    graphs: Sequence[TextGraph],
+    targets: np.ndarray,
+    hidden: np.ndarray,
+    schedule: Schedule,
+    rng: np.random.Generator,
+) -> None:
+    """Fit to normalized targets (n, M), NaN where missing; hidden (K, n): what a member must not learn from."""
+    values = torch.tensor(np.nan_to_num(targets), dtype=torch.float32)
+    observed = torch.tensor(~np.isnan(targets))
+    allowed = torch.tensor(~hidden, dtype=torch.float32)
+    size = min(schedule.batch, len(graphs))
+    optimizer = torch.optim.AdamW(
+        network.parameters(), schedule.learning_rate, weight_decay=schedule.weight_decay, fused=True
+    )
+    cycle = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, schedule.learning_rate, total_steps=schedule.steps, pct_start=0.1
+    )
+    network.train()
+    order = np.array([], int)
+    for _ in range(schedule.steps):
+        if len(order) < size:
+            order = np.concatenate([order, rng.permutation(len(graphs))])
+        chosen, order = order[:size], order[size:]
+        known = observed[chosen] & torch.from_numpy(_given(size, targets.shape[1], rng))
+        batch = collate([graphs[i] for i in chosen])
+        predicted = network(batch, vocabulary.features(batch.kinds), torch.cat([values[chosen] * known, known], dim=1))
+        weights = allowed[:, chosen, None] * (observed[chosen] & ~known)
+        loss = _loss(predicted, values[chosen], weights)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 5.0)
+        optimizer.step()
+        cycle.step()
+    network.eval()
+
+
+def _given(n: int, metrics: int, rng: np.random.Generator) -> np.ndarray:
+    """(n, metrics) bool: which metrics a training example is told; none in half of the examples."""
+    share = rng.uniform(size=(n, 1)) * (rng.uniform(size=(n, 1)) < 0.5)
+    return rng.uniform(size=(n, metrics)) < (share if metrics > 1 else 0.0)
+
+
+def _loss(predicted: Tensor, target: Tensor, weights: Tensor) -> Tensor:
+    """Squared error plus hinge loss of the pairs, summed over members: predicted, weights (K, B, M), target (B, M)."""
+    squared = (weights * (predicted - target) ** 2).sum((1, 2)) / weights.sum((1, 2)).clamp(min=1)
+    return squared.sum() + _hinge(predicted, target, weights)
+
+
+def _hinge(predicted: Tensor, target: Tensor, weights: Tensor) -> Tensor:
+    better = (target[:, None] > target[None]) * weights[:, :, None] * weights[:, None]  # (K, B, B, M)
+    short = F.relu(MARGIN - (predicted[:, :, None] - predicted[:, None]))
+    return ((better * short).sum((1, 2, 3)) / better.sum((1, 2, 3)).clamp(min=1)).sum()

@@ -1,0 +1,255 @@
+"""Two simple baselines on counts and costs: ridge regression and a random forest."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from predictors.base import Inputs, Metrics, Predictions, Predictor, as_targets, as_texts, check_request
+from predictors.features import feature_matrix, features
+from predictors.noise import text_noise
+from search_spaces.errors import InputError, unknown
+
+if TYPE_CHECKING:
+    from sklearn.ensemble import RandomForestRegressor
+
+_PRIOR_WEIGHT = 2.0  # of "errors are independent", in architectures
+_ALPHAS = np.logspace(-3, 6, 28)
+
+
+class _Simple(Predictor):
+    """One model per metric on the features of the text; what is given moves the others by the errors' correlation.
+
+    Samples are normal around the prediction. The errors of two metrics on architectures that were not seen in training
+    are correlated; where a metric is given, its error is known, and the others follow as in a joint normal distribution.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__(seed)
+        self._metrics: tuple[str, ...] = ()
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return self._metrics
+
+    def fit(self, architectures: Inputs, metrics: Metrics) -> Self:
+        targets = as_targets(architectures, metrics)
+        texts = as_texts(architectures)
+        self._metrics = tuple(targets)
+        self._names = sorted(set().union(*(features(text) for text in texts)))
+        errors = self._fit(feature_matrix(texts, self._names), np.stack(list(targets.values()), axis=1))
+        self._correlation = _correlation(errors)
+        return self
+
+    def predict(
+        self, architectures: Inputs, metrics: Sequence[str], given: Metrics | None = None, samples: int = 64, seed: int = 0
+    ) -> Predictions:
+        known = check_request(self, architectures, metrics, given, samples)
+        for name in known:
+            if name not in self.metrics:
+                raise unknown("given metric", name, self.metrics)
+        texts = as_texts(architectures)
+        mean, spread = self._predict(feature_matrix(texts, self._names))
+        values = np.stack([known.get(name, np.full(len(texts), np.nan)) for name in self.metrics], axis=1)
+        noise = text_noise(texts, samples, len(self.metrics), (self.seed, seed))
+        drawn = mean[:, None] + spread[:, None] * self._condition((values - mean) / spread, noise)
+        drawn = np.where(np.isnan(values)[:, None], drawn, values[:, None])
+        return Predictions.of_samples(metrics, drawn[:, :, [self.metrics.index(name) for name in metrics]])
+
+    def _condition(self, errors: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        """Samples (n, samples, M) of the standardized errors, given those in `errors` (n, M) that are not NaN."""
+        drawn = np.zeros_like(noise)
+        patterns, rows = np.unique(np.isnan(errors), axis=0, return_inverse=True)
+        for i, free in enumerate(patterns):
+            here = np.flatnonzero(rows.ravel() == i)
+            among = self._correlation[np.ix_(free, free)]
+            across = self._correlation[np.ix_(free, ~free)]
+            weights = np.linalg.solve(self._correlation[np.ix_(~free, ~free)], across.T).T
+            root = _root(among - weights @ across.T)
+            moved = errors[here][:, ~free] @ weights.T
+            drawn[np.ix_(here, np.arange(noise.shape[1]), free)] = moved[:, None] + noise[here][:, :, free] @ root.T
+        return drawn
+
+    @abstractmethod
+    def _fit(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """Fit targets (n, M), NaN where missing; returns the standardized errors (n, M) on what was not seen."""
+
+    @abstractmethod
+    def _predict(self, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation (n, M), the latter above 0."""
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        if not self.metrics:
+            raise InputError(f"the {self.kind} predictor is not trained: there is nothing to save")
+        config = {"seed": self.seed, "metrics": list(self.metrics), "features": self._names}
+        return config, {"correlation": self._correlation}
+
+    @classmethod
+    def _restore(cls, config: dict[str, Any], tensors: dict[str, np.ndarray]) -> Self:
+        self = cls(seed=config["seed"])
+        self._metrics, self._names = tuple(config["metrics"]), list(config["features"])
+        self._correlation = tensors["correlation"].reshape(len(self._metrics), len(self._metrics))
+        return self
+
+
+def _correlation(errors: np.ndarray) -> np.ndarray:
+    """(M, M) correlation of standardized errors (n, M), NaN where there is none, drawn towards independence."""
+    seen = ~np.isnan(errors)
+    filled = np.where(seen, errors, 0.0)
+    moments = filled.T @ filled / (seen.T.astype(float) @ seen + _PRIOR_WEIGHT)
+    scale = np.sqrt(np.maximum(np.diag(moments), 1e-12))
+    root = _root(moments / np.outer(scale, scale))
+    covariance = root @ root.T + 1e-6 * np.eye(len(scale))
+    norm = np.sqrt(np.diag(covariance))
+    return covariance / np.outer(norm, norm)
+
+
+def _root(covariance: np.ndarray) -> np.ndarray:
+    """A with A A^T = covariance, negative eigenvalues (of rounding, of missing values) set to 0."""
+    values, vectors = np.linalg.eigh(covariance)
+    return vectors * np.sqrt(np.maximum(values, 0.0))
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A linear model: weights (features,), its value at zero, standard deviation of its errors."""
+
+    weights: np.ndarray
+    start: float
+    spread: float
+
+
+class Ridge(_Simple):
+    """Ridge regression on standardized features; the penalty with the least leave-one-out error."""
+
+    kind = "ridge"
+
+    def _fit(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        self._lines: list[_Line] = []
+        errors = np.full(targets.shape, np.nan)
+        for column, values in enumerate(targets.T):
+            seen = ~np.isnan(values)
+            line, left_out = _ridge(inputs[seen], values[seen])
+            self._lines.append(line)
+            errors[seen, column] = left_out / line.spread
+        return errors
+
+    def _predict(self, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        mean = np.stack([inputs @ line.weights + line.start for line in self._lines], axis=1)
+        return mean, np.broadcast_to([line.spread for line in self._lines], mean.shape)
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        config, tensors = super()._state()
+        tensors["weights"] = np.stack([line.weights for line in self._lines])
+        tensors["start_and_spread"] = np.array([(line.start, line.spread) for line in self._lines])
+        return config, tensors
+
+    @classmethod
+    def _restore(cls, config: dict[str, Any], tensors: dict[str, np.ndarray]) -> Self:
+        self = super()._restore(config, tensors)
+        weights = tensors["weights"].reshape(len(self._metrics), len(self._names))
+        ends = tensors["start_and_spread"].reshape(len(self._metrics), 2).tolist()
+        self._lines = [_Line(w, *end) for w, end in zip(weights, ends, strict=True)]
+        return self
+
+
+def _ridge(inputs: np.ndarray, values: np.ndarray) -> tuple[_Line, np.ndarray]:
+    """The model for inputs (n, features) and values (n,), and its leave-one-out errors (n,)."""
+    center, scale = inputs.mean(0), inputs.std(0)
+    scale = np.where(scale > 0, scale, 1.0)
+    left, singular, right = np.linalg.svd((inputs - center) / scale, full_matrices=False)
+    kept = singular > 1e-9 * max(1.0, singular.max(initial=0.0))
+    left, singular, right = left[:, kept], singular[kept], right[kept]
+    target = values - values.mean()
+    along = left.T @ target
+
+    def left_out(alpha: float) -> np.ndarray:
+        shrink = singular**2 / (singular**2 + alpha)
+        leverage = (left**2 * shrink).sum(1) + 1 / len(values)
+        return (target - left @ (shrink * along)) / np.maximum(1 - leverage, 1e-3)
+
+    alpha = min(_ALPHAS, key=lambda alpha: float((left_out(alpha) ** 2).mean()))
+    weights = right.T @ (along * singular / (singular**2 + alpha)) / scale
+    errors = left_out(alpha)
+    spread = max(float(errors.std()), 1e-9 * max(1.0, float(np.abs(values).max())))
+    return _Line(weights, float(values.mean() - center @ weights), spread), errors
+
+
+class Forest(_Simple):
+    """A random forest per metric; its uncertainty is the trees' spread, scaled to its out-of-bag errors.
+
+    A checkpoint holds the training data, and loading it fits the same forest again: a forest's own format is a pickle.
+    """
+
+    kind = "forest"
+
+    def __init__(self, seed: int = 0, trees: int = 200) -> None:
+        super().__init__(seed)
+        if trees < 1:
+            raise InputError(f"forest: trees must be at least 1, not {trees}")
+        self.trees = trees
+
+    def _fit(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        self._inputs, self._targets = inputs, targets
+        self._forests: list[RandomForestRegressor] = []
+        self._inflation, self._least = np.ones(targets.shape[1]), np.ones(targets.shape[1])
+        errors = np.full(targets.shape, np.nan)
+        for column, values in enumerate(targets.T):
+            seen = ~np.isnan(values)
+            forest = self._grow(inputs[seen], values[seen])
+            mean, spread = _out_of_bag(forest, inputs[seen])
+            error = values[seen] - mean
+            self._least[column] = max(0.02 * float(values[seen].std()), 1e-9 * max(1.0, float(np.abs(values[seen]).max())))
+            raw = error / np.hypot(spread, self._least[column])
+            if not np.isnan(raw).all():
+                self._inflation[column] = max(float(np.sqrt(np.nanmean(raw**2))), 1e-3)
+            errors[seen, column] = raw / self._inflation[column]
+            self._forests.append(forest)
+        return errors
+
+    def _grow(self, inputs: np.ndarray, values: np.ndarray) -> RandomForestRegressor:
+        from sklearn.ensemble import RandomForestRegressor
+
+        return RandomForestRegressor(self.trees, max_features=1 / 3, random_state=self.seed).fit(inputs, values)
+
+    def _predict(self, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        mean, spread = np.empty((2, len(inputs), len(self._forests)))
+        for column, forest in enumerate(self._forests):
+            trees = _by_tree(forest, inputs)
+            mean[:, column] = trees.mean(0)
+            spread[:, column] = np.hypot(trees.std(0), self._least[column]) * self._inflation[column]
+        return mean, spread
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        config, tensors = super()._state()
+        return config | {"trees": self.trees}, tensors | {"inputs": self._inputs, "targets": self._targets}
+
+    @classmethod
+    def _restore(cls, config: dict[str, Any], tensors: dict[str, np.ndarray]) -> Self:
+        self = super()._restore(config, tensors)
+        self.trees = config["trees"]
+        n = tensors["inputs"].shape[0]
+        self._fit(tensors["inputs"].reshape(n, len(self._names)), tensors["targets"].reshape(n, len(self._metrics)))
+        return self
+
+
+def _by_tree(forest: RandomForestRegressor, inputs: np.ndarray) -> np.ndarray:
+    """(trees, n) predictions."""
+    if not len(inputs):
+        return np.zeros((len(forest.estimators_), 0))
+    return np.stack([tree.predict(inputs) for tree in forest.estimators_])
+
+
+def _out_of_bag(forest: RandomForestRegressor, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation (n,) of the trees that have not seen a row; NaN where all have."""
+    trees = _by_tree(forest, inputs)
+    for predicted, seen in zip(trees, forest.estimators_samples_, strict=True):
+        predicted[seen] = np.nan
+    unseen = (~np.isnan(trees)).sum(0)
+    with np.errstate(invalid="ignore"):
+        mean = np.nansum(trees, 0) / unseen
+        return mean, np.sqrt(np.nansum((trees - mean) ** 2, 0) / unseen)

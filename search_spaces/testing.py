@@ -1,0 +1,66 @@
+"""`check_space`: the conformance suite that every search space must pass, a user's own included."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+
+from search_spaces import Architecture, SearchSpace, flops, from_text, params, to_text
+
+
+def check_space(space: SearchSpace, count: int = 20, seed: int = 0) -> None:
+    """Check `count` random architectures; AssertionError says what to change.
+
+    Costs, ONNX models and text must be valid and agree; sampling, mutation and crossover must stay in the space and
+    depend on the generator alone. Models are also run where onnxruntime is installed.
+    """
+    rng = np.random.default_rng(seed)
+    archs = [space.sample(rng) for _ in range(count)]
+    again = [space.sample(np.random.default_rng(seed)) for _ in range(2)]
+    assert again[0] == again[1] == archs[0], "sample: the same generator must give the same architecture"
+    for arch in archs:
+        _check_architecture(space, arch)
+        _check_network(space, arch)
+    _check_variation(space, archs, rng)
+
+
+def _check_architecture(space: SearchSpace, arch: Architecture) -> None:
+    assert isinstance(hash(arch), int), "choices must be hashable: use strings and numbers as options"
+    assert space.architecture(arch.as_dict()) == arch, "build must ask the same questions for the same choices"
+    assert space.parse(space.format(arch)) == arch, f"parse(format(arch)) must give arch back: {space.format(arch)}"
+
+
+def _check_network(space: SearchSpace, arch: Architecture) -> None:
+    model, text = space.to_onnx(arch), space.to_text(arch)
+    onnx.checker.check_model(model, full_check=True)
+    onnx.checker.check_model(onnx.parser.parse_model(text))
+    assert to_text(model) == text, "the text of the model must be the text of the architecture"
+    rebuilt = from_text(text)
+    assert to_text(rebuilt) == text, "text → model → text must be a fixed point"
+    assert params(model) == params(rebuilt) == space.params(arch), "params must survive text → model"
+    assert flops(model) == flops(rebuilt) == space.flops(arch), "FLOPs must survive text → model"
+    shape = [d.dim_value or d.dim_param for d in model.graph.output[0].type.tensor_type.shape.dim]
+    assert shape == ["N", space.num_classes], f"build must return logits (N, {space.num_classes}), not {shape}"
+    _check_run(model, space)
+
+
+def _check_run(model: onnx.ModelProto, space: SearchSpace) -> None:
+    try:
+        import onnxruntime
+    except ImportError:  # this package needs onnx alone
+        return
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    x = np.random.default_rng(0).standard_normal((2, *space.input_shape)).astype(np.float32)
+    logits = session.run(None, {session.get_inputs()[0].name: x})[0]
+    assert logits.shape == (2, space.num_classes), f"the model gives {logits.shape} for a batch of 2"
+    assert np.isfinite(logits).all(), "the untrained model gives NaN or infinite logits"
+
+
+def _check_variation(space: SearchSpace, archs: list[Architecture], rng: np.random.Generator) -> None:
+    for a, b in zip(archs, archs[1:], strict=False):
+        mutant = space.mutate(a, rng)
+        assert space.size == 1 or mutant != a, f"mutate must change something in {a}"
+        assert space.architecture(mutant.as_dict()) == mutant, "mutate must stay in the space"
+        child = space.crossover(a, b, rng)
+        assert space.architecture(child.as_dict()) == child, "crossover must stay in the space"
+        assert space.crossover(a, a, rng) == a, "crossover of an architecture with itself must give it back"

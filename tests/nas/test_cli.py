@@ -1,0 +1,184 @@
+"""Claims about the command line: quick help, useful output, one clear line for every bad input."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from nas import cli
+from search_spaces import get_space
+
+SPACE = get_space("nasbench201", channels=4, cells=1, input_shape=(1, 8, 8))
+ARCHS = [f"|{a}~0|+|{b}~0|{c}~1|+|skip_connect~0|none~1|{d}~2|" for a, b, c, d in [
+    ("none", "none", "nor_conv_3x3", "nor_conv_1x1"), ("skip_connect", "none", "nor_conv_1x1", "nor_conv_3x3"),
+    ("nor_conv_3x3", "avg_pool_3x3", "none", "skip_connect"), ("none", "nor_conv_3x3", "none", "avg_pool_3x3"),
+    ("avg_pool_3x3", "none", "skip_connect", "none"), ("nor_conv_1x1", "skip_connect", "none", "nor_conv_1x1"),
+]]  # fmt: skip
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """Exit status of `nas …` in this process."""
+    monkeypatch.setattr(sys, "argv", ["nas", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    return int(stop.value.code or 0)
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's CSV of six architectures; the cache is kept out of the user's home."""
+    monkeypatch.setenv("NAS_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "mine.csv"
+    rows = [f"{arch},{90 - i},{1.5 + i * i}" for i, arch in enumerate(ARCHS)]
+    path.write_text("\n".join(["arch,my_accuracy,my_latency_ms", *rows]) + "\n")
+    return path
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "net.onnx"
+    path.write_bytes(SPACE.to_onnx(SPACE.parse(ARCHS[0])).SerializeToString())
+    return path
+
+
+def test_help_answers_at_once() -> None:
+    """The limit of 0.7 s is for a quiet machine; the best of three shields it from a busy one."""
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "nas.cli", "--help"], check=True, capture_output=True)
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.7 * 2
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = "import sys, nas.cli; sys.exit(bool({'torch', 'optuna', 'transformers', 'matplotlib'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_spaces_and_samples_as_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run(monkeypatch, "spaces", "--json") == 0
+    assert "nasbench201" in {row["space"] for row in json.loads(capsys.readouterr().out)}
+    assert run(monkeypatch, "sample", "--space", "tiny-resnet", "--count", "2", "--out", str(tmp_path), "--json") == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert len(rows) == 2
+    assert rows[0]["params"] > 0
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["0000.onnx", "0000.txt", "0001.onnx", "0001.txt"]
+
+
+def test_text_of_a_model(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], model: Path) -> None:
+    assert run(monkeypatch, "text", str(model)) == 0
+    assert capsys.readouterr().out == SPACE.to_text(SPACE.parse(ARCHS[0]))
+
+
+def test_train_then_predict(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], table: Path, model: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "checkpoint"
+    train = ("train", "ridge", "--benchmark", str(table), "--metrics", "my_accuracy,my_latency_ms", "--out", str(out))
+    assert run(monkeypatch, *train) == 0
+    capsys.readouterr()
+    assert run(monkeypatch, "predict", str(model), "--checkpoint", str(out), "--json") == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert set(row) == {"network", "my_accuracy", "my_latency_ms"}
+    assert 80 < row["my_accuracy"]["mean"] < 95
+
+
+def test_compare_gives_a_row_per_predictor_and_resumes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("NAS_CACHE", str(tmp_path / "cache"))
+    archs = [SPACE.format(a) for a, _ in zip(SPACE.enumerate(), range(3000), strict=False)][::100]
+    path = tmp_path / "t.csv"
+    costs = [SPACE.params(SPACE.parse(arch)) for arch in archs]
+    path.write_text("\n".join(["arch,d_latency_ms", *(f"{a},{c}" for a, c in zip(archs, costs, strict=True))]))
+    command = ("compare", "--benchmark", str(path), "--metric", "d_latency_ms", "--predictors", "ridge,forest")
+    command = (*command, "--sizes", "10,15", "--seeds", "2", "--out", str(tmp_path / "out"), "--json")
+    assert run(monkeypatch, *command) == 0
+    first = capsys.readouterr().out
+    assert [(r["predictor"], r["size"], r["seeds"]) for r in json.loads(first)] == [
+        ("ridge", 10, 2), ("forest", 10, 2), ("ridge", 15, 2), ("forest", 15, 2),
+    ]  # fmt: skip
+    assert run(monkeypatch, *command) == 0
+    assert capsys.readouterr().out == first  # times included: nothing was computed again
+
+
+def test_search_writes_its_results(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("NAS_CACHE", str(tmp_path / "cache"))
+    space = get_space("nasbench201")
+    path, out = tmp_path / "t.csv", tmp_path / "out"
+    lines = [f"{space.format(a)},{i % 97},{(i * 7) % 101 + 1}" for i, a in enumerate(space.enumerate())]
+    path.write_text("\n".join(["arch,x_accuracy,d_latency_ms", *lines]))
+    command = ("search", "--benchmark", str(path), "--objectives", "x_accuracy,d_latency_ms", "--sampler", "random")
+    assert run(monkeypatch, *command, "--evaluations", "30", "--out", str(out), "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["front"]
+    names = {p.name for p in out.iterdir()}
+    assert names >= {"front", "front.csv", "summary.json", "pareto.png", "hypervolume.png", "studies"}
+    assert len(list((out / "front").glob("*.onnx"))) == len(result["front"])
+
+
+BAD = {
+    "unknown space": (("sample", "--space", "nasbench21"), "did you mean 'nasbench201'"),
+    "unknown benchmark": (("search", "--benchmark", "digit201", "--objectives", "a"), "did you mean 'digits201'"),
+    "unknown predictor": (("train", "rml", "--benchmark", "T", "--metrics", "a", "--out", "x"), "did you mean 'rlm'"),
+    "unknown metric": (("train", "ridge", "--benchmark", "T", "--metrics", "my_acuracy", "--out", "x"), "did you mean 'my_accuracy'"),
+    "unknown objective": (("search", "--benchmark", "T", "--objectives", "my_latency"), "did you mean 'my_latency_ms'"),
+    "unknown sampler": (("search", "--benchmark", "T", "--objectives", "my_accuracy", "--sampler", "nsga"), "did you mean 'nsga"),
+    "size beyond the table": (("compare", "--benchmark", "T", "--metric", "my_accuracy", "--sizes", "99"), "cannot train on 99 of 6"),
+    "sizes that are no numbers": (("compare", "--benchmark", "T", "--metric", "my_accuracy", "--sizes", "1,b"), "whole numbers"),
+    "bad constraint": (("search", "--benchmark", "T", "--objectives", "my_accuracy", "--constraint", "my_latency_ms < x"), "my_latency_ms < x"),
+    "missing model": (("text", "none.onnx"), "none.onnx: no such file"),
+    "model that is none": (("text", "T"), "not an ONNX model"),
+    "missing checkpoint": (("predict", "M", "--checkpoint", "none"), "not a checkpoint"),
+    "unknown build": (("benchmarks", "build", "digits"), "did you mean 'digits201'"),
+    "unwritable folder": (("sample", "--space", "tiny-resnet", "--out", "/proc/none"), "/proc/none"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_clear_line(
+    case: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], table: Path, model: Path, tmp_path: Path
+) -> None:
+    arguments, message = BAD[case]
+    monkeypatch.chdir(tmp_path)
+    named = {"T": str(table), "M": str(model)}
+    assert run(monkeypatch, *(named.get(a, a) for a in arguments)) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert message in lines[-1]
+    assert lines[-1].startswith("nas: ")
+    assert not any("Traceback" in line for line in lines)
+
+
+def test_truncated_model_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], model: Path) -> None:
+    model.write_bytes(model.read_bytes()[:-200])
+    assert run(monkeypatch, "text", str(model)) == 2
+    assert str(model) in capsys.readouterr().err
+
+
+def test_text_that_does_not_parse_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], table: Path, tmp_path: Path
+) -> None:
+    out, broken = tmp_path / "c", tmp_path / "broken.txt"
+    assert run(monkeypatch, "train", "ridge", "--benchmark", str(table), "--metrics", "my_accuracy", "--out", str(out)) == 0
+    broken.write_text("net (float[N,3] x) => {")
+    assert run(monkeypatch, "predict", str(broken), "--checkpoint", str(out)) == 2
+    assert f"{broken}: not ONNX text" in capsys.readouterr().err
+
+
+def test_checkpoint_of_another_version_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], table: Path, model: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "c"
+    assert run(monkeypatch, "train", "ridge", "--benchmark", str(table), "--metrics", "my_accuracy", "--out", str(out)) == 0
+    config = json.loads((out / "config.json").read_text())
+    (out / "config.json").write_text(json.dumps({**config, "version": 99}))
+    assert run(monkeypatch, "predict", str(model), "--checkpoint", str(out)) == 2
+    assert "format version 99" in capsys.readouterr().err

@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+import doctest
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import numpy as np
+import optuna
+import pytest
+from optuna.samplers import BaseSampler
+from optuna.testing.pytest_samplers import BasicSamplerTestCase, MultiObjectiveSamplerTestCase
+from optuna.trial import TrialState
+
+import nas.sampler
+from nas import PredictorSampler, create_sampler, list_samplers
+from nas.evolution import random_unseen, spread
+from nas.pareto import hypervolume
+from predictors import Predictions
+from search_spaces import Architecture, SearchSpace, get_space
+from search_spaces.errors import InputError
+from search_spaces.network import Network, Tensor
+
+SPACE = get_space("tiny-resnet")
+METRICS = ("mass_accuracy", "length_ms")
+DIRECTIONS = ["maximize", "minimize"]
+
+
+def measure(text: str) -> list[float]:
+    """Two conflicting metrics: large networks are accurate, long texts slow."""
+    return [100 - 1e5 / sum(map(ord, text)), len(text) / 100 + text.count("[5,5]")]
+
+
+class Oracle:
+    """A predictor that knows the truth but for a little noise."""
+
+    fits = 0
+
+    def fit(self, texts: Sequence[str], metrics: dict[str, np.ndarray]) -> Self:
+        type(self).fits += 1
+        assert all(np.isfinite(values).all() and len(values) == len(texts) for values in metrics.values())
+        return self
+
+    def predict(
+        self, texts: Sequence[str], metrics: Sequence[str], given: Any = None, samples: int = 64, seed: int = 0
+    ) -> Predictions:
+        truth = np.array([measure(text) for text in texts])[:, None, [METRICS.index(metric) for metric in metrics]]
+        noise = np.random.default_rng(seed).standard_normal((len(texts), samples, len(metrics)))
+        return Predictions.of_samples(metrics, truth + 0.01 * noise)
+
+
+class Switches(SearchSpace):
+    """Eight networks."""
+
+    name = "switches"
+    input_shape = (1, 4, 4)
+    num_classes = 2
+    size = 8
+
+    def build(self, trial: Any, net: Network) -> Tensor:
+        x = net.input
+        for i in range(3):
+            x = net.conv_bn_relu(x, trial.suggest_categorical(f"width{i}", [1, 2]))
+        return net.classifier(x)
+
+
+def guided(space: SearchSpace = SPACE, **options: Any) -> PredictorSampler:
+    options = {"n_startup": 6, "refit_every": 5, "pool": 60} | options
+    return PredictorSampler(space, Oracle, METRICS, **options)  # type: ignore[arg-type]
+
+
+def objective(trial: optuna.Trial, space: SearchSpace = SPACE) -> list[float]:
+    return measure(space.to_text(space.choose(trial)))
+
+
+def study_of(sampler: BaseSampler, n_trials: int, storage: Any = None, **options: Any) -> optuna.Study:
+    study = optuna.create_study(
+        directions=DIRECTIONS, sampler=sampler, storage=storage, study_name="s", load_if_exists=True
+    )
+    study.optimize(objective, n_trials=n_trials, **options)
+    return study
+
+
+def architectures(study: optuna.Study, space: SearchSpace = SPACE) -> list[Architecture]:
+    return [space.architecture(trial.params) for trial in study.trials]
+
+
+class TestOptunaConformance(BasicSamplerTestCase, MultiObjectiveSamplerTestCase):
+    """Optuna's own suite for samplers: parameters that do not belong to the space are sampled at random."""
+
+    @pytest.fixture
+    def sampler(self) -> Callable[[], BaseSampler]:
+        return lambda: guided(Switches())
+
+
+def test_the_example_of_the_docstring_runs() -> None:
+    result = doctest.testmod(nas.sampler)
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+def test_guided_search_beats_random_search() -> None:
+    def volume(study: optuna.Study) -> float:
+        return hypervolume(np.array([trial.values for trial in study.trials]) * [-1, 1], [-98.0, 15.0])
+
+    def mean(sampler: Callable[[int], BaseSampler]) -> float:
+        return float(np.mean([volume(study_of(sampler(seed), 30)) for seed in range(3)]))
+
+    assert mean(lambda seed: guided(seed=seed)) > mean(lambda seed: create_sampler("random", SPACE, METRICS, seed))
+
+
+def test_no_architecture_is_chosen_twice_and_the_predictor_is_fitted_once_per_batch() -> None:
+    Oracle.fits = 0
+    chosen = architectures(study_of(guided(), 31))
+    assert len(set(chosen)) == 31
+    assert Oracle.fits == 5
+
+
+def test_the_same_seed_chooses_the_same() -> None:
+    assert architectures(study_of(guided(seed=3), 15)) == architectures(study_of(guided(seed=3), 15))
+    assert architectures(study_of(guided(seed=3), 15)) != architectures(study_of(guided(seed=4), 15))
+
+
+def test_a_resumed_study_goes_on_without_repeating_anything() -> None:
+    storage = optuna.storages.InMemoryStorage()
+    for _ in range(4):  # in the start and in the middle of batches
+        study = study_of(guided(), 4, storage)
+    assert len(set(architectures(study))) == 16
+
+
+def test_parallel_trials_get_different_architectures() -> None:
+    study = study_of(guided(), 24, n_jobs=3)
+    assert len(set(architectures(study))) == 24
+
+
+def test_a_small_space_is_searched_completely_and_then_repeated() -> None:
+    space = Switches()
+    study = optuna.create_study(directions=DIRECTIONS, sampler=guided(space, n_startup=3, refit_every=2))
+    study.optimize(lambda trial: objective(trial, space), n_trials=10)
+    assert len(set(architectures(study, space)[:8])) == 8
+
+
+def test_an_enqueued_architecture_is_evaluated_as_given() -> None:
+    wanted = SPACE.sample(np.random.default_rng(5))
+    study = optuna.create_study(directions=DIRECTIONS, sampler=guided())
+    study.enqueue_trial(wanted.as_dict())
+    study.optimize(objective, n_trials=3)
+    assert architectures(study)[0] == wanted
+    assert len(set(architectures(study))) == 3
+
+
+def test_a_trial_keeps_its_architecture_when_its_process_is_replaced() -> None:
+    study = optuna.create_study(directions=DIRECTIONS, sampler=guided(seed=1))
+    trial = study.ask()
+    study.sampler = guided(seed=2)
+    finished_elsewhere = optuna.Trial(study, trial._trial_id)
+    assert SPACE.choose(finished_elsewhere) == SPACE.choose(trial)
+
+
+def test_failed_trials_are_neither_learned_from_nor_repeated() -> None:
+    study = optuna.create_study(directions=DIRECTIONS, sampler=guided())
+    for i in range(20):
+        trial = study.ask()
+        values = objective(trial)
+        if i % 2:
+            study.tell(trial, state=TrialState.FAIL)
+        else:
+            study.tell(trial, [*values[:1], float("inf") if i == 4 else values[1]])
+    assert len(set(architectures(study))) == 20
+
+
+def test_candidates_that_break_a_constraint_are_avoided() -> None:
+    bound = 12.0
+    study = optuna.create_study(directions=DIRECTIONS, sampler=guided(constraints=f"length_ms <= {bound}"))
+
+    def constrained(trial: optuna.Trial) -> list[float]:
+        values = objective(trial)
+        trial.set_constraint(f"length_ms <= {bound:g}", values[1] - bound)
+        return values
+
+    study.optimize(constrained, n_trials=26)
+    kept = [trial.values[1] <= bound for trial in study.trials]
+    assert not all(kept[:6])
+    assert all(kept[6:])
+
+
+def test_startup_is_spread_over_the_costs() -> None:
+    def gap(sample: list[Architecture]) -> float:
+        """Smallest distance in log FLOPs between the k-th and the (k+5)-th network."""
+        flops = np.sort([np.log(SPACE.flops(architecture)) for architecture in sample])
+        return float((flops[5:] - flops[:-5]).min())
+
+    rngs = [np.random.default_rng(seed) for seed in range(5)]
+    random = [gap([SPACE.sample(rng) for _ in range(20)]) for rng in rngs]
+    assert np.mean([gap(spread(SPACE, 20, rng)) for rng in rngs]) > np.mean(random)
+
+
+def test_random_unseen_finds_the_last_network_and_then_none() -> None:
+    space = Switches()
+    *seen, last = space.enumerate()
+    assert random_unseen(space, set(seen), np.random.default_rng(0)) == last
+    assert random_unseen(space, {*seen, last}, np.random.default_rng(0)) is None
+
+
+@pytest.mark.parametrize(
+    "options", [{"n_startup": 0}, {"refit_every": 0}, {"pool": 0}, {"given": ("accuracy",)}, {"constraints": "x < 1"}]
+)
+def test_bad_options_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(InputError):
+        guided(**options)
+
+
+@pytest.mark.parametrize("name", list_samplers())
+def test_every_sampler_is_made_by_name(name: str) -> None:
+    assert isinstance(create_sampler(name, SPACE, METRICS, seed=1), BaseSampler)
+
+
+def test_an_unknown_sampler_names_the_nearest() -> None:
+    with pytest.raises(InputError, match="did you mean 'nsga2'"):
+        create_sampler("nsga-2", SPACE, METRICS)

@@ -1,0 +1,244 @@
+"""Claims about the regression language model: numbers, grammar, decoding, conditioning, checkpoints."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import kendalltau
+
+import predictors
+from predictors.rlm.decoding import Sampler, sample_numbers
+from predictors.rlm.model import ModelConfig, NumberDecoder, TextEncoder
+from predictors.rlm.numbers import MINUS, NUMBER_TOKENS, PLUS, ZERO, NumberFormat, Scale
+from predictors.rlm.predictor import RLM
+from predictors.rlm.reader import Reader
+from predictors.rlm.tokenizer import tokenize, train_tokenizer
+from search_spaces import InputError, get_space
+
+SPACE = get_space("nasbench201", channels=4, cells=1, input_shape=(1, 8, 8))
+TINY = {"width": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 1}
+
+
+@cache
+def _table(count: int = 60) -> tuple[list[str], dict[str, np.ndarray]]:
+    rng = np.random.default_rng(0)
+    archs = [SPACE.sample(rng) for _ in range(count)]
+    params = np.array([float(SPACE.params(a)) for a in archs])
+    return [SPACE.to_text(a) for a in archs], {"params": params, "x_accuracy": 90 - 1e5 / params, "d_latency_ms": params / 1e3}
+
+
+@cache
+def _fitted() -> RLM:
+    texts, metrics = _table()
+    model = predictors.create("rlm", base=None, sizes=TINY, steps=200, schedule={"batch": 32, "learning_rate": 5e-3})
+    return model.fit(texts, metrics)  # type: ignore[return-value]
+
+
+# --- numbers
+
+
+@pytest.mark.parametrize(
+    ("value", "tokens"),
+    [
+        (3.142, [PLUS, PLUS, 0, 3, 1, 4]),
+        (-0.0271828, [MINUS, MINUS, 2, 2, 7, 2]),
+        (9.996, [PLUS, PLUS, 1, 1, 0, 0]),
+        (0.0, [PLUS, PLUS, 0, 0, 0, 0]),
+        (1e30, [PLUS, PLUS, 9, 9, 9, 9]),
+    ],
+)
+def test_numbers_are_written_rounded(value: float, tokens: list[int]) -> None:
+    expected = tokens[:2] + [ZERO + t for t in tokens[2:]]
+    assert NumberFormat(3).encode(np.array([value]))[0].tolist() == expected
+
+
+@given(st.floats(-9e9, 9e9, allow_nan=False), st.integers(2, 6))
+def test_a_number_survives_to_its_digits(value: float, digits: int) -> None:
+    number = NumberFormat(digits)
+    back = float(number.decode(number.encode(np.array([value])))[0])
+    assert abs(back - value) <= max(0.5 * 10.0 ** (1 - digits) * abs(value), 10.0 ** (-8 - digits)) * (1 + 1e-9)
+
+
+@given(st.floats(-9e9, 9e9), st.floats(-9e9, 9e9))
+def test_written_numbers_keep_their_order(a: float, b: float) -> None:
+    number = NumberFormat(4)
+    low, high = number.decode(number.encode(np.array([min(a, b), max(a, b)])))
+    assert low <= high
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=80), st.lists(st.floats(-0.4, 1.4), min_size=2, max_size=5))
+def test_scale_is_increasing_and_invertible_in_and_around_its_range(values: list[float], places: list[float]) -> None:
+    scale = Scale.of(np.array(values))
+    span = scale.knots[-1] - scale.knots[0]
+    asked = scale.knots[0] + span * np.sort(np.array(places))
+    on_scale = scale.to_scale(asked)
+    assert (np.diff(on_scale) >= 0).all()
+    back = scale.from_scale(on_scale)
+    inside = (on_scale > -6.9) & (on_scale < 16.9)
+    np.testing.assert_allclose(back[inside], asked[inside], rtol=1e-6, atol=1e-6 * (span + np.abs(asked).max()))
+
+
+def test_values_far_outside_of_the_training_range_are_cut_off() -> None:
+    scale = Scale.of(np.arange(100.0))
+    assert scale.from_scale(np.array([1e9]))[0] == pytest.approx(198, abs=1)
+
+
+def test_scale_gives_most_of_its_digits_to_where_the_values_are() -> None:
+    values = np.concatenate([np.linspace(90, 91, 990), np.linspace(10, 90, 10)])
+    low, high = Scale.of(values).to_scale(np.array([90.0, 91.0]))
+    assert high - low > 6
+
+
+# --- tokenizer
+
+
+def test_tokenizer_is_lossless_and_short() -> None:
+    texts, _ = _table()
+    tokenizer = train_tokenizer(texts)
+    ids = tokenize(tokenizer, texts, limit=150)
+    assert all(tokenizer.decode(i, skip_special_tokens=False) == t for i, t in zip(ids, texts, strict=True))
+    assert tokenizer.decode(tokenizer.encode("anything – even ünseen").ids) == "anything – even ünseen"
+
+
+def test_text_beyond_the_limit_is_refused_not_cut() -> None:
+    texts, _ = _table()
+    with pytest.raises(InputError, match="this model reads 20"):
+        tokenize(train_tokenizer(texts), texts[:1], limit=20)
+
+
+# --- decoding
+
+
+def _random_models(seed: int, scale: float) -> tuple[TextEncoder, NumberDecoder]:
+    torch.manual_seed(seed)
+    config = ModelConfig(vocabulary=50, **TINY)
+    encoder, decoder = TextEncoder(config).eval(), NumberDecoder(config).eval()
+    with torch.no_grad():
+        for parameter in decoder.parameters():
+            parameter.mul_(scale)
+    return encoder, decoder
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 1000), st.sampled_from([0.0, 1.0, 30.0, 1e6, float("inf"), float("nan")]))
+def test_no_weights_can_produce_an_invalid_number(seed: int, scale: float) -> None:
+    encoder, decoder = _random_models(seed, scale)
+    number = NumberFormat(3)
+    memory = encoder(torch.randint(1, 50, (3, 7)), torch.tensor([7, 5, 1]))
+    sampler = Sampler(torch.from_numpy(number.allowed), 8, torch.Generator().manual_seed(seed))
+    tokens = sample_numbers(decoder, memory, [], [0, 3], sampler).numpy()
+    assert tokens.shape == (3, 8, 2, number.length)
+    assert number.allowed[np.arange(number.length), tokens].all()
+    assert np.isfinite(number.decode(tokens)).all()
+
+
+def test_decoding_with_caches_gives_the_logits_of_teacher_forcing() -> None:
+    encoder, decoder = _random_models(0, 1.0)
+    memory = encoder(torch.randint(1, 50, (2, 9)), torch.tensor([9, 4]))
+    length = NumberFormat(3).length
+    sequence = torch.randint(ZERO, NUMBER_TOKENS, (2, 3, 2 * (length + 1)))  # (texts, samples, tokens)
+    sequence[:, :, 0], sequence[:, :, length + 1] = NUMBER_TOKENS, NUMBER_TOKENS + 5
+    caches = decoder.caches(memory)
+    with torch.inference_mode():
+        decoder.step(sequence[:, :1, 0], 0, caches, memory.mask)
+        for cache in caches:
+            cache.select(torch.zeros(2, 3, dtype=torch.long))
+        for position in range(1, sequence.shape[2]):
+            logits = decoder.step(sequence[:, :, position], position, caches, memory.mask)
+            for sample in range(3):
+                expected = decoder(memory, sequence[:, sample, : position + 1])[:, -1]
+                torch.testing.assert_close(logits[:, sample], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_samples_follow_the_model_jointly_over_metrics() -> None:
+    """Frequencies of the second metric's first digit are the mean of what each sample's own prefix predicts."""
+    encoder, decoder = _random_models(1, 1.0)
+    number, samples = NumberFormat(3), 4000
+    memory = encoder(torch.randint(1, 50, (1, 9)), torch.tensor([9]))
+    sampler = Sampler(torch.from_numpy(number.allowed), samples, torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        tokens = sample_numbers(decoder, memory, [], [2, 5], sampler)[0]
+        first = torch.cat([torch.full((samples, 1), NUMBER_TOKENS + 2), tokens[:, 0]], 1)
+        prefix = torch.cat([first, torch.full((samples, 1), NUMBER_TOKENS + 5), tokens[:, 1, :3]], 1)
+        wide = type(memory)(memory.states.expand(samples, -1, -1), memory.mask)
+        expected = decoder(wide, prefix)[:, -1, ZERO:].softmax(-1).mean(0)
+    drawn = torch.bincount(tokens[:, 1, 3] - ZERO, minlength=10) / samples
+    assert (expected - drawn).abs().max() < 0.025
+
+
+def test_sampling_covers_the_distribution_evenly() -> None:
+    sampler = Sampler(torch.from_numpy(NumberFormat(3).allowed), 100, torch.Generator().manual_seed(0))
+    logits = torch.log(torch.tensor([0.25, 0.75] + [1e-9] * 10)).expand(1, 100, NUMBER_TOKENS)
+    tokens, _ = sampler.pick(logits, 0, sampler.quantiles(1, shuffled=True))
+    assert int((tokens == PLUS).sum()) in (24, 25, 26)
+
+
+def test_padding_does_not_change_what_is_read() -> None:
+    encoder, _ = _random_models(0, 1.0)
+    tokens = torch.randint(1, 50, (1, 6))
+    alone = encoder(tokens, torch.tensor([6])).states
+    padded = encoder(torch.nn.functional.pad(tokens, (0, 5)), torch.tensor([6])).states[:, :6]
+    torch.testing.assert_close(alone, padded)
+
+
+# --- the predictor
+
+
+def test_it_learns_metrics_and_gives_them_in_their_units() -> None:
+    texts, metrics = _table()
+    result = _fitted().predict(texts, list(metrics), samples=32)
+    for name, values in metrics.items():
+        assert kendalltau(result[name], values).statistic > 0.5, name
+        assert values.min() * 0.5 < np.median(result[name]) < values.max() * 1.5
+
+
+def test_a_given_metric_moves_the_prediction_of_those_that_depend_on_it() -> None:
+    texts, metrics = _table()
+    model = _fitted()
+    low, high = (model.predict(texts[:20], ["d_latency_ms"], given={"x_accuracy": np.full(20, v)}) for v in (60.0, 89.0))
+    assert not np.array_equal(low.samples, high.samples)
+
+
+def test_rows_with_and_without_a_given_value_are_those_predicted_apart() -> None:
+    texts, metrics = _table()
+    given_values = metrics["params"][:6].copy()
+    given_values[[1, 4]] = np.nan
+    mixed = _fitted().predict(texts[:6], ["x_accuracy"], given={"params": given_values}, samples=8)
+    without = _fitted().predict([texts[1], texts[4]], ["x_accuracy"], samples=8)
+    np.testing.assert_allclose(np.sort(mixed.samples[[1, 4]], 1), np.sort(without.samples, 1), rtol=0.2)
+
+
+def test_fine_tuning_with_a_frozen_encoder_leaves_the_base_as_it_was(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    texts, metrics = _table()
+    _fitted().save(tmp_path / "base")
+    tuned = predictors.create("rlm", base=str(tmp_path / "base"), steps=5)
+    tuned.fit(texts[:20], {"new_accuracy": np.linspace(0, 1, 20)})
+    assert set(tuned.metrics) == {*_fitted().metrics, "new_accuracy"}
+    again = predictors.load(tmp_path / "base").predict(texts, ["params"], samples=4)
+    np.testing.assert_array_equal(again.samples, _fitted().predict(texts, ["params"], samples=4).samples)
+
+
+def test_reader_reads_each_text_once() -> None:
+    texts, _ = _table()
+    tokenizer = train_tokenizer(texts)
+    encoder = TextEncoder(ModelConfig(vocabulary=tokenizer.get_vocab_size(), **TINY))
+    reader, seen = Reader(tokenizer, encoder), []
+    encoder.register_forward_hook(lambda _m, inputs, _o: seen.append(len(inputs[0])))
+    reader.recall([texts[0], texts[1], texts[0]])
+    reader.recall([texts[1], texts[2]])
+    assert sum(seen) == 3
+
+
+def test_given_metric_that_was_never_learned_is_refused() -> None:
+    with pytest.raises(InputError, match="has not learned 'depth'"):
+        _fitted().predict(_table()[0][:1], ["params"], given={"depth": [3.0]})
+
+
+def test_missing_base_checkpoint_is_named(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(InputError, match="not a checkpoint"):
+        predictors.create("rlm", base=str(tmp_path / "none")).fit(*_table())
