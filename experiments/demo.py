@@ -35,7 +35,7 @@ def rank_unseen(benchmark: Benchmark, progress: Progress) -> dict[tuple[str, str
     texts = benchmark.load_texts(progress)
     order = np.random.default_rng(0).permutation(len(benchmark))
     train, test = order[:TRAIN], order[TRAIN : TRAIN + TEST]
-    panels = {}
+    panels: dict[tuple[str, str], tuple[np.ndarray, np.ndarray]] = {}
     for i, name in enumerate(("rlm", "gnn")):
         progress(f"{name} learns {TRAIN} networks, ranks {TEST} others", i, 2)
         model = predictors.create(name, seed=0)

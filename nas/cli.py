@@ -51,7 +51,14 @@ def main() -> None:
 def progress_bar(label: str) -> Iterator[Callable[[str, int, int], None]]:
     """A bar on standard error; call with what is done, how far, of how much."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
@@ -197,12 +204,14 @@ def benchmarks_fetch(
     from nas.benchmarks import fetch
 
     with progress_bar(f"fetching {name}") as bar:
-        table = fetch(name, progress=bar, **({"base_url": base_url} if base_url else {}))
+        table = fetch(name, base_url=base_url, progress=bar) if base_url else fetch(name, progress=bar)
     _announce(f"{table.name}: {len(table):,} architectures, {len(table.metrics)} metrics")
 
 
 @benchmarks_app.command("import")
-def benchmarks_import(path: Annotated[Path, typer.Argument(help="NAS-Bench-201-*.pth or HW-NAS-Bench-*.pickle")]) -> None:
+def benchmarks_import(
+    path: Annotated[Path, typer.Argument(help="NAS-Bench-201-*.pth or HW-NAS-Bench-*.pickle")],
+) -> None:
     """Read an official benchmark file that you have, without running code in it."""
     from nas.benchmarks import import_file
 
@@ -277,7 +286,9 @@ def train(
 def predict(
     networks: Annotated[list[Path], typer.Argument(help=".onnx or .txt files")],
     checkpoint: Annotated[Path, typer.Option(help="Checkpoint folder.")],
-    metrics: Annotated[str | None, typer.Option(help="Comma-separated; all that the checkpoint knows by default.")] = None,
+    metrics: Annotated[
+        str | None, typer.Option(help="Comma-separated; all that the checkpoint knows by default.")
+    ] = None,
     given: Annotated[list[str] | None, typer.Option(help="A known value, METRIC=NUMBER; for all networks.")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Samples per network.")] = 64,
     seed: Seed = 0,
@@ -334,14 +345,15 @@ def compare(
     sizes: Annotated[str, typer.Option(help="Training sizes, comma-separated.")] = "78,156,469,781",
     seeds: Annotated[int, typer.Option(help="Number of seeds.")] = 5,
     given: Annotated[str, typer.Option(help="Exact metrics that are known of all, such as params,flops.")] = "",
-    out: Annotated[Path | None, typer.Option(help="Folder for scores; an interrupted comparison goes on there.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for scores; an interrupted comparison goes on there.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Rank unseen architectures with every predictor: Kendall's τ against the number of examples."""
     from nas.benchmarks import load_benchmark
-    from nas.compare import Comparison
+    from nas.compare import Comparison, summarize
     from nas.compare import compare as run
-    from nas.compare import summarize
 
     known = tuple(_split(given)) if given else ()
     comparison = Comparison(
@@ -379,7 +391,9 @@ def search(
     constraint: Annotated[list[str] | None, typer.Option(help='Such as "pixel3_latency_ms <= 8"; repeatable.')] = None,
     seed: Seed = 0,
     seeds: Annotated[int, typer.Option(min=1, help="Repeat with this many seeds and report mean ± std.")] = 1,
-    out: Annotated[Path, typer.Option(help="Result folder; an interrupted search goes on there.")] = Path("results/search"),
+    out: Annotated[Path, typer.Option(help="Result folder; an interrupted search goes on there.")] = Path(
+        "results/search"
+    ),
     as_json: Json = False,
 ) -> None:
     """Search a benchmark for the Pareto front of several objectives."""

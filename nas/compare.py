@@ -65,9 +65,7 @@ def compare(
     """All scores of a comparison; with a `journal`, finished ones are kept there and not computed again."""
     _check(comparison, benchmark)
     done = _read(journal, comparison) if journal else {}
-    jobs = [
-        (p, n, s) for s in range(comparison.seeds) for n in comparison.sizes for p in comparison.predictors
-    ]
+    jobs = [(p, n, s) for s in range(comparison.seeds) for n in comparison.sizes for p in comparison.predictors]
     for i, job in enumerate(jobs):
         if progress:
             progress(f"{job[0]}, {job[1]} architectures, seed {job[2]}", i, len(jobs))
@@ -89,7 +87,9 @@ def _check(comparison: Comparison, benchmark: Benchmark) -> None:
             raise unknown("predictor", name, list_predictors())
     for size in comparison.sizes:
         if not 1 <= size <= len(benchmark) - 10:
-            raise InputError(f"cannot train on {size} of {len(benchmark)} architectures: give 1 to {len(benchmark) - 10}")
+            raise InputError(
+                f"cannot train on {size} of {len(benchmark)} architectures: give 1 to {len(benchmark) - 10}"
+            )
     if comparison.seeds < 1:
         raise InputError(f"seeds must be at least 1, not {comparison.seeds}")
 

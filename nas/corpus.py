@@ -43,7 +43,7 @@ def random_skeleton(rng: np.random.Generator) -> SearchSpace:
 def build_corpus(
     folder: Path, size: int, *, seed: int = 0, progress: Progress | None = None
 ) -> tuple[list[str], dict[str, np.ndarray]]:
-    """`size` texts with params, flops and proxies (NaN where unknown); proxies are kept in `folder` for the next time."""
+    """`size` texts with params, flops and proxies (NaN where unknown); proxies are kept in `folder`."""
     rng = np.random.default_rng(seed)
     small, residual = get_space("nasbench201", **SPACE_OPTIONS), get_space("tiny-resnet")
     texts: list[str] = []

@@ -8,7 +8,9 @@ import numpy as np
 import onnx
 
 
-def measure_latency(model: onnx.ModelProto, *, batch: int = 1, threads: int = 1, warmup: int = 10, runs: int = 60) -> float:
+def measure_latency(
+    model: onnx.ModelProto, *, batch: int = 1, threads: int = 1, warmup: int = 10, runs: int = 60
+) -> float:
     """Median wall time of one inference on the CPU in milliseconds, after warm-up, all graph optimizations on."""
     import onnxruntime
 

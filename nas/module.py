@@ -64,8 +64,9 @@ class _Function(nn.Module):
 def _layer(node: Node, shapes: list[Shape], replicas: int) -> nn.Module:
     attrs: dict[str, Any] = dict(node.attrs)
     if node.op in ("Conv", "ConvBn"):
+        channels = convolution(node.attrs, shapes[0]).channels * replicas
         conv = _conv(node, shapes[0], replicas)
-        return nn.Sequential(*conv, _norm(attrs, conv[-1].out_channels)) if node.op == "ConvBn" else conv
+        return nn.Sequential(*conv, _norm(attrs, channels)) if node.op == "ConvBn" else conv
     if node.op == "Linear":
         return _Linear(int(shapes[0][-1]), attrs["features"], bool(attrs.get("bias", 1)), replicas)
     if node.op == "BatchNorm":

@@ -36,7 +36,7 @@ Metrics = Mapping[str, Sequence[float] | np.ndarray]
 class Predictions:
     """Predictions of m metrics for n architectures, in the metrics' own units.
 
-    mean, median, std: (n, m). samples: (n, samples, m), joint over the metrics. All float64, `metrics` names the columns.
+    mean, median, std: (n, m). samples: (n, samples, m), joint over the metrics. `metrics` names the columns.
     """
 
     metrics: tuple[str, ...]
@@ -78,7 +78,12 @@ class Predictor(ABC):
 
     @abstractmethod
     def predict(
-        self, architectures: Inputs, metrics: Sequence[str], given: Metrics | None = None, samples: int = 64, seed: int = 0
+        self,
+        architectures: Inputs,
+        metrics: Sequence[str],
+        given: Metrics | None = None,
+        samples: int = 64,
+        seed: int = 0,
     ) -> Predictions:
         """Predict `metrics` for n architectures; `given` holds n known values of other metrics (NaN: unknown)."""
 
@@ -103,7 +108,9 @@ class Predictor(ABC):
             _write(folder / "model.safetensors", save({k: np.ascontiguousarray(v) for k, v in tensors.items()}))
             _write(folder / "config.json", json.dumps({**header, **config}, indent=1).encode())
         except OSError as error:
-            raise InputError(f"{folder}: cannot write the checkpoint ({error.strerror}); choose another folder") from None
+            raise InputError(
+                f"{folder}: cannot write the checkpoint ({error.strerror}); choose another folder"
+            ) from None
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -154,12 +161,12 @@ def load(folder: str | Path) -> Predictor:
         raise InputError(f"{folder}: config.json is not of a predictor")
     if config.get("version") != FORMAT_VERSION:
         raise InputError(
-            f"{folder}: the checkpoint has format version {config.get('version')}, this release reads {FORMAT_VERSION}; "
-            "train it again"
+            f"{folder}: the checkpoint has format version {config.get('version')}, "
+            f"this release reads {FORMAT_VERSION}; train it again"
         )
     try:
         return _class(config["kind"])._restore(config, tensors)
-    except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
+    except (KeyError, TypeError, AttributeError, IndexError, RuntimeError, ValueError) as error:
         raise InputError(f"{folder}: damaged checkpoint ({type(error).__name__}: {str(error)[:200]})") from None
 
 

@@ -42,7 +42,9 @@ def sites(program: Program) -> tuple[Site, ...]:
     """The items of the main block with their shapes and costs; `InputError` where sizes or calls do not fit."""
     known: dict[tuple[str, tuple[Shape, ...], Arguments], tuple[tuple[Shape, ...], Cost]] = {}
 
-    def run(block: Block, shapes: tuple[Shape, ...], arguments: Arguments, depth: int) -> tuple[list[Shape], list[Site]]:
+    def run(
+        block: Block, shapes: tuple[Shape, ...], arguments: Arguments, depth: int
+    ) -> tuple[list[Shape], list[Site]]:
         if depth > MAX_DEPTH:
             raise InputError(f"functions call each other more than {MAX_DEPTH} deep; a function must not call itself")
         values, found = list(shapes), []
@@ -135,11 +137,12 @@ def feature_matrix(texts: Sequence[str], names: Sequence[str]) -> np.ndarray:
 @lru_cache(maxsize=16384)
 def _paths(block: Block, functions: frozenset[str]) -> Counter[str]:
     """Paths of 1 to PATH_NODES operators by their kinds."""
-    ends: list[Counter[tuple[str, ...]]] = [Counter({("x",): 1}) for _ in range(block.inputs)]
+    start: Counter[tuple[str, ...]] = Counter({("x",): 1})
+    ends = [start] * block.inputs
     counts: Counter[tuple[str, ...]] = Counter()
     for item in block.items:
         kind = "call" if item.op in functions else kind_name(item)
-        here = Counter({(kind,): 1})
+        here: Counter[tuple[str, ...]] = Counter({(kind,): 1})
         for value in item.inputs:
             for path, n in ends[value].items():
                 if len(path) < PATH_NODES:

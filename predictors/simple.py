@@ -18,14 +18,15 @@ if TYPE_CHECKING:
     from sklearn.ensemble import RandomForestRegressor
 
 _PRIOR_WEIGHT = 2.0  # of "errors are independent", in architectures
-_ALPHAS = np.logspace(-3, 6, 28)
+_ALPHAS = np.logspace(1, 6, 21)  # a smaller penalty overfits: failed trainings far below the others rule its choice
 
 
 class _Simple(Predictor):
     """One model per metric on the features of the text; what is given moves the others by the errors' correlation.
 
     Samples are normal around the prediction. The errors of two metrics on architectures that were not seen in training
-    are correlated; where a metric is given, its error is known, and the others follow as in a joint normal distribution.
+    are correlated; where a metric is given, its error is known, and the others follow as in a joint normal
+    distribution.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -46,7 +47,12 @@ class _Simple(Predictor):
         return self
 
     def predict(
-        self, architectures: Inputs, metrics: Sequence[str], given: Metrics | None = None, samples: int = 64, seed: int = 0
+        self,
+        architectures: Inputs,
+        metrics: Sequence[str],
+        given: Metrics | None = None,
+        samples: int = 64,
+        seed: int = 0,
     ) -> Predictions:
         known = check_request(self, architectures, metrics, given, samples)
         for name in known:
@@ -106,6 +112,11 @@ def _correlation(errors: np.ndarray) -> np.ndarray:
     covariance = root @ root.T + 1e-6 * np.eye(len(scale))
     norm = np.sqrt(np.diag(covariance))
     return covariance / np.outer(norm, norm)
+
+
+def _rounding(values: np.ndarray) -> float:
+    """A standard deviation that is above 0 and means nothing."""
+    return 1e-9 * max(1.0, float(np.abs(values).max()))
 
 
 def _root(covariance: np.ndarray) -> np.ndarray:
@@ -175,7 +186,7 @@ def _ridge(inputs: np.ndarray, values: np.ndarray) -> tuple[_Line, np.ndarray]:
     alpha = min(_ALPHAS, key=lambda alpha: float((left_out(alpha) ** 2).mean()))
     weights = right.T @ (along * singular / (singular**2 + alpha)) / scale
     errors = left_out(alpha)
-    spread = max(float(errors.std()), 1e-9 * max(1.0, float(np.abs(values).max())))
+    spread = max(float(errors.std()), _rounding(values))
     return _Line(weights, float(values.mean() - center @ weights), spread), errors
 
 
@@ -203,7 +214,7 @@ class Forest(_Simple):
             forest = self._grow(inputs[seen], values[seen])
             mean, spread = _out_of_bag(forest, inputs[seen])
             error = values[seen] - mean
-            self._least[column] = max(0.02 * float(values[seen].std()), 1e-9 * max(1.0, float(np.abs(values[seen]).max())))
+            self._least[column] = max(0.02 * float(values[seen].std()), _rounding(values[seen]))
             raw = error / np.hypot(spread, self._least[column])
             if not np.isnan(raw).all():
                 self._inflation[column] = max(float(np.sqrt(np.nanmean(raw**2))), 1e-3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import onnx
@@ -24,7 +25,9 @@ def to_model(graph: Graph, seed: int = 0) -> onnx.ModelProto:
     for node in graph.nodes:
         writer.write(node)
     inputs = [helper.make_tensor_value_info(writer.names[v], TensorProto.FLOAT, graph.shapes[v]) for v in graph.inputs]
-    outputs = [helper.make_tensor_value_info(writer.names[v], TensorProto.FLOAT, graph.shapes[v]) for v in graph.outputs]
+    outputs = [
+        helper.make_tensor_value_info(writer.names[v], TensorProto.FLOAT, graph.shapes[v]) for v in graph.outputs
+    ]
     proto = helper.make_graph(writer.nodes, "net", inputs, outputs, writer.initializers)
     return helper.make_model(proto, ir_version=IR_VERSION, opset_imports=[helper.make_opsetid("", OPSET)])
 
@@ -86,7 +89,7 @@ class _Writer:
             raise InputError(f"Linear needs an input of rank 2, not {rank}")
         self._add("Gemm", name, [*inputs, *tensors], output, transB=1)
 
-    def _add(self, op: str, name: str, inputs: list[str], output: str, **attrs: object) -> None:
+    def _add(self, op: str, name: str, inputs: list[str], output: str, **attrs: Any) -> None:
         self.nodes.append(helper.make_node(op, inputs, [output], name=name, **attrs))
 
     def _unique(self, name: str) -> str:
@@ -119,7 +122,9 @@ def from_model(model: onnx.ModelProto) -> Graph:
 def _defaults(op: str) -> dict[str, object]:
     schema = onnx.defs.get_schema(op, OPSET)
     return {
-        name: helper.get_attribute_value(a.default_value) for name, a in schema.attributes.items() if a.default_value.name
+        name: helper.get_attribute_value(a.default_value)
+        for name, a in schema.attributes.items()
+        if a.default_value.name
     }
 
 
@@ -169,7 +174,9 @@ class _Reader:
 
     def _node(self, node: onnx.NodeProto) -> None:
         if node.domain not in ("", "ai.onnx"):
-            raise InputError(f"operator {node.domain}.{node.op_type} (node {node.name!r}) is not a standard ONNX operator")
+            raise InputError(
+                f"operator {node.domain}.{node.op_type} (node {node.name!r}) is not a standard ONNX operator"
+            )
         if len([name for name in node.output if name]) != 1:
             raise InputError(f"operator {node.op_type} (node {node.name!r}) with several outputs is not supported")
         scope = tuple(part for part in node.name.split("/")[:-1] if part)
@@ -190,13 +197,13 @@ class _Reader:
             raise InputError(f"{node.op_type} (node {node.name!r}) needs its weights as initializers")
         return tuple(tensor.dims)
 
-    def _conv(self, node: onnx.NodeProto, attrs: dict[str, Value], scope: tuple[str, ...]) -> int:
+    def _conv(self, node: onnx.NodeProto, attrs: dict[str, Any], scope: tuple[str, ...]) -> int:
         weight = self._weight(node, 1)
         x = self._value(node.input[0])
         if len(weight) != 4 or attrs.get("auto_pad", "NOTSET") != "NOTSET":
             raise InputError(f"Conv (node {node.name!r}): only 2-D convolutions with explicit pads are supported")
         kernel, dilations = (weight[2], weight[3]), attrs.get("dilations", (1, 1))
-        same = same_pads(kernel, dilations)  # type: ignore[arg-type]
+        same = same_pads(kernel, dilations)
         given: dict[str, tuple[Value, Value]] = {
             "bias": (int(len(node.input) > 2 and node.input[2] != ""), 0),
             "channels": (weight[0], self.shapes[x][1]),
@@ -208,7 +215,7 @@ class _Reader:
         kept = {name: value for name, (value, default) in given.items() if value != default}
         return self._emit("Conv", (x,), tuple(sorted({**kept, "kernel": kernel}.items())), scope)
 
-    def _gemm(self, node: onnx.NodeProto, attrs: dict[str, Value], scope: tuple[str, ...]) -> int:
+    def _gemm(self, node: onnx.NodeProto, attrs: dict[str, Any], scope: tuple[str, ...]) -> int:
         if {attrs.get("alpha", 1.0), attrs.get("beta", 1.0)} != {1.0} or attrs.get("transA", 0):
             raise InputError(f"Gemm (node {node.name!r}): only alpha = beta = 1 and transA = 0 are supported")
         weight = self._weight(node, 1)
@@ -217,7 +224,7 @@ class _Reader:
         given: Attrs = (("features", features),) if bias else (("bias", 0), ("features", features))
         return self._emit("Linear", (self._value(node.input[0]),), given, scope)
 
-    def _batch_norm(self, node: onnx.NodeProto, attrs: dict[str, Value], scope: tuple[str, ...]) -> int:
+    def _batch_norm(self, node: onnx.NodeProto, attrs: dict[str, Any], scope: tuple[str, ...]) -> int:
         x = self._value(node.input[0])
         epsilon = float(np.float32(attrs.get("epsilon", BATCH_NORM_EPSILON)))
         extra: Attrs = () if epsilon == float(np.float32(BATCH_NORM_EPSILON)) else (("epsilon", epsilon),)
@@ -228,17 +235,17 @@ class _Reader:
         self.nodes[-1] = last._replace(op="ConvBn", attrs=tuple(sorted((*last.attrs, *extra))))
         return x
 
-    def _mul(self, node: onnx.NodeProto, attrs: dict[str, Value], scope: tuple[str, ...]) -> int:
+    def _mul(self, node: onnx.NodeProto, attrs: dict[str, Any], scope: tuple[str, ...]) -> int:
         for x, factor in (node.input, reversed(node.input)):
             tensor = self.initializers.get(factor)
             if tensor is not None and not tensor.dims and onnx.numpy_helper.to_array(tensor) == 0:
                 return self._emit("Zero", (self._value(x),), (), scope)
         return self._standard(node, attrs, scope)
 
-    def _identity(self, node: onnx.NodeProto, attrs: dict[str, Value], scope: tuple[str, ...]) -> int:
+    def _identity(self, node: onnx.NodeProto, attrs: dict[str, Any], scope: tuple[str, ...]) -> int:
         return self._value(node.input[0])
 
-    def _standard(self, node: onnx.NodeProto, attrs: dict[str, Value], scope: tuple[str, ...]) -> int:
+    def _standard(self, node: onnx.NodeProto, attrs: dict[str, Any], scope: tuple[str, ...]) -> int:
         defaults = _defaults(node.op_type)
         kept = {n: v for n, v in attrs.items() if _plain(defaults.get(n)) != v and not _neutral(n, v)}
         inputs = tuple(self._value(name) for name in node.input if name)

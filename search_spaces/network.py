@@ -14,9 +14,9 @@ from search_spaces.operators import output_shape, pair, same_pads
 
 
 class Tensor(NamedTuple):
-    """A value of the network under construction; `shape` is (N, channels, height, width) for images."""
+    """Value `number` of the network under construction; `shape` is (N, channels, height, width) for images."""
 
-    index: int
+    number: int
     shape: Shape
 
 
@@ -70,11 +70,11 @@ class Network:
 
     def op(self, op: str, *inputs: Tensor, attrs: Attrs = ()) -> Tensor:
         """Add any supported operator by its ONNX name, with its attributes in alphabetical order."""
-        index = len(self._shapes)
+        number = len(self._shapes)
         shape = output_shape(op, attrs, tuple([x.shape for x in inputs]))
-        self._nodes.append(Node(op, tuple([x.index for x in inputs]), (index,), attrs, self._scope))
+        self._nodes.append(Node(op, tuple([x.number for x in inputs]), (number,), attrs, self._scope))
         self._shapes.append(shape)
-        return Tensor(index, shape)
+        return Tensor(number, shape)
 
     def conv(
         self, x: Tensor, channels: int | None = None, kernel: int | tuple[int, int] = 3, stride: int = 1,
@@ -145,9 +145,9 @@ class Network:
 
     def graph(self, output: Tensor) -> Graph:
         """The finished graph with this output."""
-        if output.index == 0:
+        if output.number == 0:
             output = self.op("Identity", output)
-        return Graph((0,), tuple(self._nodes), (output.index,), tuple(self._shapes))
+        return Graph((0,), tuple(self._nodes), (output.number,), tuple(self._shapes))
 
 
 @lru_cache(maxsize=256)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from search_spaces.errors import InputError
 from search_spaces.graph import Attrs, Dim, Shape
@@ -64,27 +64,34 @@ class Convolution(NamedTuple):
 
 def convolution(attrs: Attrs, shape: Shape) -> Convolution:
     """Read a `Conv` or `ConvBn` node's attributes; `shape` (N, C, H, W) is its input's."""
-    given = dict(attrs)
+    given: dict[str, Any] = dict(attrs)
     if len(shape) != 4 or isinstance(shape[1], str):
         raise InputError(f"Conv needs an input of shape (N, channels, height, width), not {shape}")
     if "kernel" not in given:
         raise InputError("Conv needs the attribute kernel = [height, width]")
-    kernel, dilations = pair(given["kernel"]), pair(given.get("dilations", 1))  # type: ignore[arg-type]
+    kernel, dilations = pair(given["kernel"]), pair(given.get("dilations", 1))
     conv = Convolution(
         in_channels=shape[1],
-        channels=int(given.get("channels", shape[1])),  # type: ignore[arg-type]
+        channels=int(given.get("channels", shape[1])),
         kernel=kernel,
-        strides=pair(given.get("strides", 1)),  # type: ignore[arg-type]
-        pads=given.get("pads", same_pads(kernel, dilations)),  # type: ignore[arg-type]
+        strides=pair(given.get("strides", 1)),
+        pads=given.get("pads", same_pads(kernel, dilations)),
         dilations=dilations,
-        group=int(given.get("group", 1)),  # type: ignore[arg-type]
+        group=int(given.get("group", 1)),
         bias=bool(given.get("bias", 0)),
     )
     if min(conv.channels, conv.group, *kernel, *conv.strides, *dilations) < 1:
         raise InputError(f"Conv sizes must be positive: {dict(attrs)}")
     if conv.in_channels % conv.group or conv.channels % conv.group:
-        raise InputError(f"group = {conv.group} must divide {conv.in_channels} input and {conv.channels} output channels")
+        raise InputError(
+            f"group = {conv.group} must divide {conv.in_channels} input and {conv.channels} output channels"
+        )
     return conv
+
+
+def _int(attrs: Attrs, name: str) -> int:
+    given: dict[str, Any] = dict(attrs)
+    return int(given[name])
 
 
 def _window(size: Dim, kernel: int, stride: int, pads: int, dilation: int = 1, ceil: bool = False) -> Dim:
@@ -106,13 +113,12 @@ def _conv_shape(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
 
 
 def _pool_shape(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
-    given = dict(attrs)
-    kernel = pair(given["kernel_shape"])  # type: ignore[arg-type]
-    strides, pads = pair(given.get("strides", 1)), given.get("pads", (0, 0, 0, 0))  # type: ignore[arg-type]
+    given: dict[str, Any] = dict(attrs)
+    kernel = pair(given["kernel_shape"])
+    strides, pads = pair(given.get("strides", 1)), given.get("pads", (0, 0, 0, 0))
     ceil = bool(given.get("ceil_mode", 0))
     spatial = (
-        _window(size, kernel[i], strides[i], pads[i] + pads[i + 2], ceil=ceil)  # type: ignore[index,operator]
-        for i, size in enumerate(shapes[0][2:])
+        _window(size, kernel[i], strides[i], pads[i] + pads[i + 2], ceil=ceil) for i, size in enumerate(shapes[0][2:])
     )
     return (*shapes[0][:2], *spatial)
 
@@ -135,17 +141,17 @@ def _same_shape(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
 
 
 def _concat_shape(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
-    axis = int(dict(attrs)["axis"])  # type: ignore[arg-type]
-    total = sum(s[axis] for s in shapes)  # type: ignore[misc]
+    axis = _int(attrs, "axis")
+    total = sum(int(s[axis]) for s in shapes)
     return (*shapes[0][:axis], total, *shapes[0][axis:][1:])
 
 
 def _flatten_shape(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
-    return (shapes[0][0], prod(shapes[0][1:]))  # type: ignore[arg-type]
+    return (shapes[0][0], prod(map(int, shapes[0][1:])))
 
 
 def _linear_shape(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
-    return (*shapes[0][:-1], int(dict(attrs)["features"]))  # type: ignore[arg-type]
+    return (*shapes[0][:-1], _int(attrs, "features"))
 
 
 def _pooled_shape(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
@@ -153,7 +159,8 @@ def _pooled_shape(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
 
 
 def _param_shape(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
-    return dict(attrs)["shape"]  # type: ignore[return-value]
+    given: dict[str, Any] = dict(attrs)
+    return given["shape"]
 
 
 _SHAPES: dict[str, Callable[[Attrs, tuple[Shape, ...]], Shape]] = {
@@ -198,7 +205,7 @@ def _batch_norm(channels: int) -> tuple[Weight, ...]:
 @lru_cache(maxsize=65536)
 def weights(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> tuple[Weight, ...]:
     """The tensors that a node owns, in the order of the ONNX operator's inputs; `shapes` are its inputs' shapes."""
-    given = dict(attrs)
+    given: dict[str, Any] = dict(attrs)
     if op in ("Conv", "ConvBn"):
         conv = convolution(attrs, shapes[0])
         kernel = Weight("weight", conv.weight_shape, "kaiming")
@@ -206,13 +213,13 @@ def weights(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> tuple[Weight, .
             return (kernel, *_batch_norm(conv.channels))
         return (kernel, Weight("bias", (conv.channels,), "zeros")) if conv.bias else (kernel,)
     if op == "Linear":
-        features, inputs = int(given["features"]), int(shapes[0][-1])  # type: ignore[arg-type]
+        features, inputs = int(given["features"]), int(shapes[0][-1])
         matrix = Weight("weight", (features, inputs), "kaiming")
         return (matrix, Weight("bias", (features,), "zeros")) if given.get("bias", 1) else (matrix,)
     if op == "BatchNorm":
         return _batch_norm(int(shapes[0][1]))
     if op == "Param":
-        return (Weight("value", given["shape"], "kaiming"),)  # type: ignore[arg-type]
+        return (Weight("value", given["shape"], "kaiming"),)
     return ()
 
 
@@ -224,5 +231,5 @@ def multiply_accumulates(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> in
         height, width = _conv_shape(attrs, shapes)[2:]
         return prod(conv.weight_shape) * int(height) * int(width)
     if op == "Linear":
-        return prod(int(d) for d in shapes[0][1:]) * int(dict(attrs)["features"])  # type: ignore[arg-type]
+        return prod(int(d) for d in shapes[0][1:]) * _int(attrs, "features")
     return 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import onnx
 
@@ -57,7 +59,7 @@ def _check_run(model: onnx.ModelProto, space: SearchSpace) -> None:
 
 
 def _check_variation(space: SearchSpace, archs: list[Architecture], rng: np.random.Generator) -> None:
-    for a, b in zip(archs, archs[1:], strict=False):
+    for a, b in pairwise(archs):
         mutant = space.mutate(a, rng)
         assert space.size == 1 or mutant != a, f"mutate must change something in {a}"
         assert space.architecture(mutant.as_dict()) == mutant, "mutate must stay in the space"

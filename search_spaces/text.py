@@ -16,8 +16,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
+from typing import Any
 
 import onnx
 
@@ -61,7 +61,7 @@ def _value_names(count: int) -> tuple[str, ...]:
     letters = "abcdefghijklmnopqrstuvwz"
     names: list[str] = list(letters)
     while len(names) < count:
-        names += [a + b for a in names[-len(letters) ** (len(names[-1])) :] for b in letters]
+        names += [a + b for a in names[-(len(letters) ** (len(names[-1]))) :] for b in letters]
     return tuple(names[:count])
 
 
@@ -75,9 +75,13 @@ def _lines(block: Block) -> str:
         made = [ends.get(len(names) + k) or next(free) for k in range(item.outputs)]
         ins = ", ".join([names[v] for v in item.inputs])
         names += made
-        op = f"net.{item.op}" if item.op in NET_OPERATORS or item.op[0] == "F" and item.op[1:].isdigit() else item.op
+        op = f"net.{item.op}" if item.op in NET_OPERATORS or _is_function(item.op) else item.op
         lines.append(f"  {', '.join(made)} = {op}{_attrs(item)} ({ins})\n")
     return "".join(lines)
+
+
+def _is_function(op: str) -> bool:
+    return op[0] == "F" and op[1:].isdigit()
 
 
 def _attrs(item: Item) -> str:
@@ -86,15 +90,17 @@ def _attrs(item: Item) -> str:
     return f" <{', '.join([_attr(name, value) for name, value in item.attrs])}>"
 
 
-def _attr(name: str, value: Value | Ref) -> str:
+def _attr(name: str, value: Any) -> str:
     if isinstance(value, Ref):
         return f"{name}: int = @{value.name}"
+    if isinstance(value, str):
+        return f'{name} = "{value}"'
     if isinstance(value, tuple):
-        return f"{name} = [{','.join(map(_number, value))}]"
-    return f'{name} = "{value}"' if isinstance(value, str) else f"{name} = {_number(value)}"
+        return f"{name} = [{','.join([_number(v) for v in value])}]"
+    return f"{name} = {_number(value)}"
 
 
-def _number(value: float | int) -> str:
+def _number(value: int | float) -> str:
     if isinstance(value, int):
         return str(value)
     text = repr(value)
@@ -113,7 +119,9 @@ def read(text: str) -> Program:
     except (onnx.parser.ParseError, UnicodeError, RuntimeError) as error:
         raise InputError(f"not ONNX text: {' '.join(str(error).split())[:300]}") from None
     graph = model.graph
-    functions = {f.name: _block(list(f.input), list(f.node), list(f.output), tuple(f.attribute)) for f in model.functions}
+    functions = {
+        f.name: _block(list(f.input), list(f.node), list(f.output), tuple(f.attribute)) for f in model.functions
+    }
     main = _block([v.name for v in graph.input], list(graph.node), [v.name for v in graph.output], ())
     return Program(main, functions, tuple(map(_shape, graph.input)), tuple(map(_shape, graph.output)))
 

@@ -71,11 +71,11 @@ def text_graph(text: str) -> TextGraph:
     graphs: dict[str, BlockGraph] = {}
 
     def graph(block: Block) -> BlockGraph:
-        callees = tuple([function(item.op) if item.op in program.functions else None for item in block.items])
+        callees = tuple([called(item.op) if item.op in program.functions else None for item in block.items])
         named = [i._replace(op="call") if callee else i for i, callee in zip(block.items, callees, strict=True)]
         return _block_graph(block._replace(items=tuple(named)), callees)
 
-    def function(name: str) -> BlockGraph:
+    def called(name: str) -> BlockGraph:
         if name not in graphs:
             graphs[name] = graph(program.functions[name])
         return graphs[name]
@@ -112,9 +112,9 @@ def _block_graph(block: Block, callees: tuple[BlockGraph | None, ...]) -> BlockG
 
 
 def _flow(heavy: list[bool], edges: list[tuple[int, int]], outputs: list[int]) -> np.ndarray:
-    """Per node: most heavy nodes on a path from the inputs and to the outputs, log2 of the numbers of such paths, is output.
+    """(n, 5): most heavy nodes on a path from an input, to an output; log2 of the numbers of paths; is it an output.
 
-    (n, 5). A node is heavy when it owns weights or calls a function.
+    A node is heavy when it owns weights or calls a function.
     """
     n = len(heavy)
     reached = {target for _, target in edges}
@@ -128,9 +128,9 @@ def _flow(heavy: list[bool], edges: list[tuple[int, int]], outputs: list[int]) -
     for source, target in reversed(edges):
         depth_out[source] = max(depth_out[source], depth_out[target] + heavy[target])
         paths_out[source] += paths_out[target]
-    rows = zip(depth_in, depth_out, paths_in, paths_out, strict=True)
+    paths = [[log2(1 + count) for count in column] for column in (paths_in, paths_out)]
     ends = set(outputs)
-    return np.array([[a / 4, b / 4, log2(1 + c) / 4, log2(1 + d) / 4, i in ends] for i, (a, b, c, d) in enumerate(rows)])
+    return np.array([depth_in, depth_out, *paths, [4 * (node in ends) for node in range(n)]]).T / 4
 
 
 def _placed(graph: BlockGraph, places: Sequence[Site]) -> BlockGraph:
@@ -197,8 +197,9 @@ class Level:
 
 @dataclass(frozen=True)
 class Batch:
-    """t texts. kinds: distinct kinds; levels: from the lowest; main (t,): block of each text; numbers (t, TEXT_NUMBERS).
+    """t texts.
 
+    kinds: distinct kinds; levels: from the lowest; main (t,): block of each text; numbers (t, TEXT_NUMBERS);
     part_text, part_block, part_share (p,): the functions of the texts.
     """
 

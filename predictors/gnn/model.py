@@ -6,6 +6,7 @@ Sizes in comments: K members, N nodes, E edges, B blocks, T texts, D width, M me
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -80,8 +81,8 @@ class Edges(NamedTuple):
 class FlowLayer(nn.Module):
     """Directed graph flow plus graph attention, along the edges and against them, on the residual stream.
 
-    Flow: sigmoid(G) * (A X W) + X W with the gate G of the node's kind and A normalized by degree. Attention: as in GAT,
-    one head. Both directions are one graph of 2N nodes: 2i is node i along the edges, 2i + 1 against them.
+    Flow: sigmoid(G) * (A X W) + X W with the gate G of the node's kind and A normalized by degree. Attention: as in
+    GAT, one head. Both directions are one graph of 2N nodes: 2i is node i along the edges, 2i + 1 against them.
     """
 
     def __init__(self, config: Config) -> None:
@@ -89,7 +90,6 @@ class FlowLayer(nn.Module):
         members, self.width = config.members, config.width
         self.norm = Norm(members, self.width)
         self.project = Linear(members, self.width, 4 * self.width + 4)
-        self.gate = Linear(members, self.width, 2 * self.width)
 
     def forward(self, h: Tensor, gates: Tensor, edges: Edges) -> Tensor:
         """h (K, N, D); gates (K, N, 2D)."""
@@ -123,11 +123,13 @@ class Network(nn.Module):
         self.words = Linear(members, config.words + KIND_NUMBERS, width)
         self.numbers = Linear(members, NODE_NUMBERS, width)
         self.called = Linear(members, width, width)
+        self.gates = Linear(members, width, config.layers * 2 * width)
         self.layers = nn.ModuleList(FlowLayer(config) for _ in range(config.layers))
         self.pool = Linear(members, 3 * width, width)
         self.pool_norm = Norm(members, width)
         self.join = Linear(members, 2 * width + TEXT_NUMBERS, width)
         self.hidden = Linear(members, width + 2 * config.metrics, 2 * width)
+        self.told = Linear(members, 2 * config.metrics, config.metrics, scale=0.3)
         self.out = Linear(members, 2 * width, config.metrics, scale=0.3)
 
     def forward(self, batch: Batch, words: Tensor, known: Tensor) -> Tensor:
@@ -138,7 +140,7 @@ class Network(nn.Module):
         """words (kinds, words + KIND_NUMBERS): features of the batch's kinds. -> (K, T, D)."""
         members = self.config.members
         kinds = self.words(words.expand(members, -1, -1))
-        gates = [torch.sigmoid(layer.gate(kinds)) for layer in self.layers]
+        gates = torch.sigmoid(self.gates(kinds)).chunk(self.config.layers, dim=-1)
         blocks = kinds.new_zeros(members, 0, self.config.width)
         for level in batch.levels:
             blocks = torch.cat([blocks, self._blocks(level, kinds, gates, blocks)], dim=1)
@@ -150,10 +152,11 @@ class Network(nn.Module):
 
     def read_out(self, embedding: Tensor, known: Tensor) -> Tensor:
         """embedding (K, T, D); known (T, 2M): values, 0 where unknown, and 1 where known. -> normalized (K, T, M)."""
-        x = torch.cat([embedding, known.expand(len(embedding), -1, -1)], dim=-1)
-        return self.out(F.gelu(self.hidden(x)))
+        known = known.expand(len(embedding), -1, -1)
+        hidden = F.gelu(self.hidden(torch.cat([embedding, known], dim=-1)))
+        return self.out(hidden) + self.told(known)
 
-    def _blocks(self, level: Level, kinds: Tensor, gates: list[Tensor], callees: Tensor) -> Tensor:
+    def _blocks(self, level: Level, kinds: Tensor, gates: Sequence[Tensor], callees: Tensor) -> Tensor:
         """(K, B, D) of one level's blocks."""
         edges = Edges.of(level)
         h = _gather(kinds, level.node_kind) + self.numbers(level.numbers.expand(len(kinds), -1, -1))

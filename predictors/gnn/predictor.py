@@ -11,9 +11,9 @@ import torch
 from predictors.base import Inputs, Metrics, Predictions, Predictor, as_targets, as_texts, check_request
 from predictors.gnn.graph import TextGraph, Vocabulary, collate, text_graph
 from predictors.gnn.model import Config, Network
+from predictors.gnn.training import Schedule, held_out, train
 from predictors.noise import text_noise
 from predictors.scale import Scale
-from predictors.gnn.training import Schedule, held_out, train
 from search_spaces.errors import InputError, unknown
 
 FOLDS = 8
@@ -24,7 +24,7 @@ _BATCH = 256  # texts encoded at once
 
 
 class GNN(Predictor):
-    """Directed graph flow and graph attention on the blocks of the ONNX graph, as in FLAN (Akhauri and Abdelfattah, 2024).
+    """Directed graph flow and graph attention on the blocks of the ONNX graph (FLAN, Akhauri and Abdelfattah 2024).
 
     width, layers: of the network; members: networks in the ensemble; steps: of training (None: by the number of
     architectures).
@@ -61,7 +61,12 @@ class GNN(Predictor):
         return self
 
     def predict(
-        self, architectures: Inputs, metrics: Sequence[str], given: Metrics | None = None, samples: int = 64, seed: int = 0
+        self,
+        architectures: Inputs,
+        metrics: Sequence[str],
+        given: Metrics | None = None,
+        samples: int = 64,
+        seed: int = 0,
     ) -> Predictions:
         known = check_request(self, architectures, metrics, given, samples)
         for name in known:
@@ -107,7 +112,7 @@ class GNN(Predictor):
         return self._network.read_out(torch.cat(embeddings, dim=1)[:, rows], told).double().numpy()
 
     def _measure_noise(self, graphs: Sequence[TextGraph], targets: np.ndarray, hidden: np.ndarray) -> np.ndarray:
-        """(M, M): root of the covariance of the errors on what members have not seen, beyond the members' differences."""
+        """(M, M): root of the covariance of the errors on what was held out, beyond the members' differences there."""
         size = targets.shape[1]
         scores = self._scores(graphs, np.full_like(targets, np.nan))
         errors = np.where(hidden[:, :, None], targets - scores, np.nan)

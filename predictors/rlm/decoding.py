@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from predictors.rlm.model import Memory, NumberDecoder
+from predictors.rlm.model import NumberDecoder
 from predictors.rlm.numbers import NUMBER_TOKENS
 
 
@@ -58,17 +58,17 @@ def _prefixes(owner: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.inference_mode()
 def sample_numbers(
-    decoder: NumberDecoder, memory: Memory, forced: list[Tensor], slots: list[int], sampler: Sampler
+    decoder: NumberDecoder, memory: Tensor, forced: list[Tensor], slots: list[int], sampler: Sampler
 ) -> Tensor:
     """Number tokens (B, S, asked metrics, length) of the metrics in `slots`, in that order, conditioned on `forced`.
 
-    forced: tokens (B,) per position, a prefix of known metrics with their numbers, the same for all samples.
+    memory: (B, M, D). forced: tokens (B,) per position, a prefix of known metrics with their numbers, the same for all samples.
     The decoder runs once for all samples that agree so far: with quantiles in order those are neighbours.
     """
-    batch, length = memory.states.shape[0], len(sampler.allowed)
+    batch, length = len(memory), len(sampler.allowed)
     caches = decoder.caches(memory)
     for position, tokens in enumerate(forced):
-        decoder.step(tokens[:, None], position, caches, memory.mask)
+        decoder.step(tokens[:, None], position, caches)
     position = len(forced)
     owner = torch.zeros(batch, sampler.samples, dtype=torch.long)
     stands = torch.zeros(batch, 1, dtype=torch.long)
@@ -77,7 +77,7 @@ def sample_numbers(
         tokens = torch.full((batch, sampler.samples), NUMBER_TOKENS + slot)
         quantiles = sampler.quantiles(batch, shuffled=column > 0)
         for place in range(length):
-            logits = decoder.step(tokens.gather(1, stands), position, caches, memory.mask)
+            logits = decoder.step(tokens.gather(1, stands), position, caches)
             logits = logits.gather(1, owner[..., None].expand(-1, -1, NUMBER_TOKENS))
             tokens, quantiles = sampler.pick(logits, place, quantiles)
             numbers[:, :, column, place] = tokens
@@ -86,6 +86,6 @@ def sample_numbers(
                 cache.select(owner.gather(1, stands))
             owner, position = prefix, position + 1
         if column + 1 < len(slots):
-            decoder.step(tokens.gather(1, stands), position, caches, memory.mask)
+            decoder.step(tokens.gather(1, stands), position, caches)
             position += 1
     return numbers

@@ -1,7 +1,7 @@
 """The regression language model: a small Transformer encoder over text tokens and a causal digit decoder.
 
 After T5 and "Regression Language Models for Code" (arXiv 2509.26476), with rotary positions, RMSNorm and SwiGLU.
-Sizes in comments: B texts, T text tokens, L decoder tokens, S samples, D width, h heads, H head width.
+Sizes in comments: B texts, T text tokens, M latents, L decoder tokens, S samples, D width, h heads, H head width.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ class ModelConfig:
     vocabulary: int
     width: int = 128
     heads: int = 4
-    encoder_layers: int = 4
+    encoder_layers: int = 3
+    latents: int = 16
     decoder_layers: int = 2
     number_length: int = 6
     text_tokens: int = 2048
@@ -50,7 +51,6 @@ class Attention(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.heads = config.heads
-        self.dropout = config.dropout
         self.query = nn.Linear(config.width, config.width, bias=False)
         self.key_value = nn.Linear(config.width, 2 * config.width, bias=False)
         self.out = nn.Linear(config.width, config.width, bias=False)
@@ -63,9 +63,7 @@ class Attention(nn.Module):
         return self.split(key), self.split(value)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool = False) -> Tensor:
-        y = functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, is_causal=causal, dropout_p=self.dropout if self.training else 0.0
-        )
+        y = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal)
         return self.out(y.transpose(-2, -3).flatten(-2))  # (B, h, T, H) -> (B, T, D)
 
 
@@ -100,17 +98,27 @@ class EncoderLayer(nn.Module):
         return x + self.feed(self.feed_norm(x))
 
 
-@dataclass
-class Memory:
-    """A batch of read texts: encoder output (B, T, D) and mask (B, 1, 1, T), true on tokens."""
+class Pooling(nn.Module):
+    """Gathers a text of any length in M latent states, as a Perceiver does (arXiv 2103.03206)."""
 
-    states: Tensor
-    mask: Tensor
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.latents = nn.Parameter(torch.randn(config.latents, config.width))
+        self.norm = nn.RMSNorm(config.width)
+        self.attention = Attention(config)
+        self.feed_norm = nn.RMSNorm(config.width)
+        self.feed = FeedForward(config)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """(B, T, D) -> (B, M, D)"""
+        query = self.attention.split(self.attention.query(self.latents)).expand(len(x), -1, -1, -1)
+        y = self.latents + self.attention.attend(query, *self.attention.project(self.norm(x)), mask)
+        return y + self.feed(self.feed_norm(y))
 
 
 @dataclass
 class Cache:
-    """What one decoder layer keeps: cross-attention keys and values (B, h, T, H), and its own (B, S, h, L, H)."""
+    """What one decoder layer keeps: cross-attention keys and values (B, h, M, H), and its own (B, S, h, L, H)."""
 
     cross: tuple[Tensor, Tensor]
     own: tuple[Tensor, Tensor] | None = None
@@ -132,15 +140,15 @@ class DecoderLayer(nn.Module):
         self.feed_norm = nn.RMSNorm(config.width)
         self.feed = FeedForward(config)
 
-    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], memory: Memory) -> Tensor:
+    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], memory: Tensor) -> Tensor:
         """Teacher forcing: x (B, L, D), every position sees those before it."""
         y = self.self_norm(x)
         key, value = self.self_attention.project(y)
         query = _rotate(self.self_attention.split(self.self_attention.query(y)), rotary)
         x = x + self.self_attention.attend(query, _rotate(key, rotary), value, None, causal=True)
-        return self._rest(x, self.cross_attention.project(memory.states), memory.mask)
+        return self._rest(x, self.cross_attention.project(memory))
 
-    def step(self, x: Tensor, rotary: tuple[Tensor, Tensor], cache: Cache, mask: Tensor) -> Tensor:
+    def step(self, x: Tensor, rotary: tuple[Tensor, Tensor], cache: Cache) -> Tensor:
         """One more token for each sample: x (B, S, D). All samples of a text share its cross-attention keys."""
         y = self.self_norm(x)[:, :, None]  # (B, S, 1, D)
         key, value = self.self_attention.project(y)  # (B, S, h, 1, H)
@@ -151,11 +159,11 @@ class DecoderLayer(nn.Module):
         cache.own = (key, value)
         query = _rotate(self.self_attention.split(self.self_attention.query(y)), rotary)
         x = x + self.self_attention.attend(query, key, value, None)[:, :, 0]
-        return self._rest(x, cache.cross, mask)
+        return self._rest(x, cache.cross)
 
-    def _rest(self, x: Tensor, cross: tuple[Tensor, Tensor], mask: Tensor) -> Tensor:
+    def _rest(self, x: Tensor, cross: tuple[Tensor, Tensor]) -> Tensor:
         query = self.cross_attention.split(self.cross_attention.query(self.cross_norm(x)))
-        x = x + self.cross_attention.attend(query, *cross, mask)
+        x = x + self.cross_attention.attend(query, *cross, None)
         return x + self.feed(self.feed_norm(x))
 
 
@@ -171,27 +179,28 @@ def _initialize(module: nn.Module, layers: nn.ModuleList, width: int) -> None:
 
 
 class TextEncoder(nn.Module):
-    """Reads texts: tokens (B, T) and lengths (B,) to a `Memory`."""
+    """Reads texts: tokens (B, T) and lengths (B,) to latent states (B, M, D), the decoder's memory of them."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.vocabulary, config.width)
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
+        self.pooling = Pooling(config)
         self.norm = nn.RMSNorm(config.width)
         _initialize(self, self.layers, config.width)
 
-    def forward(self, tokens: Tensor, lengths: Tensor) -> Memory:
+    def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         mask = (torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None])[:, None, None]
         rotary = _rotary(tokens.shape[1], self.config.width // self.config.heads, tokens.device)
         x = self.embedding(tokens)
         for layer in self.layers:
             x = layer(x, rotary, mask)
-        return Memory(self.norm(x), mask)
+        return self.norm(self.pooling(x, mask))
 
 
 class NumberDecoder(nn.Module):
-    """Number tokens in, logits of the next number token out, with a text's `Memory` in view.
+    """Number tokens in, logits of the next number token out, with a text's memory (B, M, D) in view.
 
     A sequence is, metric after metric, the metric's token (`NUMBER_TOKENS` + slot) and its number's tokens.
     """
@@ -209,7 +218,7 @@ class NumberDecoder(nn.Module):
     def _embed(self, tokens: Tensor, place: Tensor) -> Tensor:
         return self.embedding(tokens) + self.place(place)
 
-    def forward(self, memory: Memory, tokens: Tensor) -> Tensor:
+    def forward(self, memory: Tensor, tokens: Tensor) -> Tensor:
         """Logits (B, L, 12) of the token after each of `tokens` (B, L)."""
         length = tokens.shape[1]
         rotary = _rotary(length, self.config.width // self.config.heads, tokens.device)
@@ -219,14 +228,14 @@ class NumberDecoder(nn.Module):
             x = layer(x, rotary, memory)
         return self.head(self.norm(x))
 
-    def caches(self, memory: Memory) -> list[Cache]:
+    def caches(self, memory: Tensor) -> list[Cache]:
         """Empty caches for decoding from `memory`."""
-        return [Cache(layer.cross_attention.project(memory.states)) for layer in self.layers]  # type: ignore[union-attr, operator]
+        return [Cache(layer.cross_attention.project(memory)) for layer in self.layers]  # type: ignore[union-attr, operator]
 
-    def step(self, tokens: Tensor, position: int, caches: list[Cache], mask: Tensor) -> Tensor:
+    def step(self, tokens: Tensor, position: int, caches: list[Cache]) -> Tensor:
         """Logits (B, S, 12) after one more token per sample; tokens (B, S) stand at `position`."""
         rotary = _rotary(1, self.config.width // self.config.heads, tokens.device, start=position)
         x = self._embed(tokens, torch.tensor(position % (self.config.number_length + 1), device=tokens.device))
         for layer, cache in zip(self.layers, caches, strict=True):
-            x = layer.step(x, rotary, cache, mask)  # type: ignore[operator]
+            x = layer.step(x, rotary, cache)  # type: ignore[operator]
         return self.head(self.norm(x))

@@ -26,7 +26,7 @@ from predictors.base import (
 )
 from predictors.metrics import decoding_order, is_cheap
 from predictors.rlm.decoding import Sampler, sample_numbers
-from predictors.rlm.model import MAX_METRICS, Memory, ModelConfig, NumberDecoder, TextEncoder
+from predictors.rlm.model import MAX_METRICS, ModelConfig, NumberDecoder, TextEncoder
 from predictors.rlm.numbers import NUMBER_TOKENS, NumberFormat, Scale
 from predictors.rlm.reader import Reader, batches
 from predictors.rlm.tokenizer import train_tokenizer
@@ -85,10 +85,14 @@ class RLM(Predictor):
     def metrics(self) -> tuple[str, ...]:
         return tuple(self.scales)
 
+    def _parts(self) -> tuple[Reader, NumberDecoder]:
+        if self.reader is None or self.decoder is None:
+            raise InputError("the rlm predictor is not trained: call fit first, or load a checkpoint")
+        return self.reader, self.decoder
+
     @property
     def number(self) -> NumberFormat:
-        assert self.decoder is not None
-        return NumberFormat(self.decoder.config.number_length - 3)
+        return NumberFormat(self._parts()[1].config.number_length - 3)
 
     # --- learning
 
@@ -98,10 +102,9 @@ class RLM(Predictor):
         targets = as_targets(architectures, metrics)
         torch.manual_seed(self.seed)
         tuned = self._prepare(texts)
-        assert self.reader is not None and self.decoder is not None
         self._add_metrics(targets)
         columns = self._columns(targets)
-        reader, decoder = self.reader, self.decoder
+        reader, decoder = self._parts()
         parameters = list(decoder.parameters())
         distinct = len(set(texts))
         if tuned:
@@ -111,13 +114,12 @@ class RLM(Predictor):
             reader.read(texts)
         rng = np.random.default_rng(self.seed)
 
-        def read(rows: np.ndarray) -> Memory:
+        def read(rows: np.ndarray) -> torch.Tensor:
             batch = [texts[i] for i in rows]
             if not tuned:
                 return reader.recall(batch)
             with torch.autocast("cpu", self.precision, enabled=self.precision is torch.bfloat16):
-                memory = reader.encode(batch)
-            return Memory(memory.states.float(), memory.mask)
+                return reader.encode(batch).float()
 
         schedule = self._schedule(distinct, tuned)
         decoder.train()
@@ -176,13 +178,20 @@ class RLM(Predictor):
     # --- predicting
 
     def predict(
-        self, architectures: Inputs, metrics: Sequence[str], given: Metrics | None = None, samples: int = 64, seed: int = 0
+        self,
+        architectures: Inputs,
+        metrics: Sequence[str],
+        given: Metrics | None = None,
+        samples: int = 64,
+        seed: int = 0,
     ) -> Predictions:
         """Sample `metrics`, each conditioned on `given` and on those decoded before it."""
         known = check_request(self, architectures, metrics, given, samples)
         for name in known:
             if name not in self.scales:
-                raise InputError(f"the model has not learned {name!r}, so it can't be given; it knows {', '.join(self.scales)}")
+                raise InputError(
+                    f"the model has not learned {name!r}, so it can't be given; it knows {', '.join(self.scales)}"
+                )
         texts = as_texts(architectures)
         known = {name: values for name, values in known.items() if name not in metrics}
         result = np.empty((len(texts), samples, len(metrics)))
@@ -198,20 +207,20 @@ class RLM(Predictor):
         self, texts: list[str], metrics: Sequence[str], forced: dict[str, np.ndarray], samples: int, seed: int
     ) -> np.ndarray:
         """(n, samples, m) for texts that all have the same metrics given."""
-        assert self.reader is not None and self.decoder is not None
+        reader, decoder = self._parts()
         keys = list(zip(texts, *forced.values(), strict=True))
         rows: dict[tuple, int] = {key: row for row, key in reversed(list(enumerate(keys)))}
         asked = sorted(metrics, key=self._order)
         slots = [self._slot(name) for name in asked]
         values: dict[tuple, np.ndarray] = {}
         distinct = list(rows)
-        lengths = [len(ids) for ids in self.reader.tokens([key[0] for key in distinct])]
+        lengths = [len(ids) for ids in reader.tokens([key[0] for key in distinct])]
         for batch in batches(distinct, lengths):
             generator = torch.Generator().manual_seed(seed)
             sampler = Sampler(torch.from_numpy(self.number.allowed), samples, generator)
             prefix = self._prefix(forced, [rows[key] for key in batch])
-            memory = self.reader.recall([key[0] for key in batch])
-            tokens = sample_numbers(self.decoder, memory, prefix, slots, sampler)
+            memory = reader.recall([key[0] for key in batch])
+            tokens = sample_numbers(decoder, memory, prefix, slots, sampler)
             values.update(zip(batch, self.number.decode(tokens.numpy()), strict=True))
         scaled = np.stack([values[key] for key in keys])
         columns = [self.scales[name].from_scale(scaled[:, :, asked.index(name)]) for name in metrics]
@@ -228,16 +237,15 @@ class RLM(Predictor):
     # --- checkpoints
 
     def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        if self.reader is None or self.decoder is None:
-            raise InputError("the rlm predictor is not trained, so there is nothing to save")
+        reader, decoder = self._parts()
         config = {
             "seed": self.seed,
             "encoder": self.mode,
-            "model": asdict(self.decoder.config),
+            "model": asdict(decoder.config),
             "scales": {name: list(scale.knots) for name, scale in self.scales.items()},
-            "tokenizer": json.loads(self.reader.tokenizer.to_str()),
+            "tokenizer": json.loads(reader.tokenizer.to_str()),
         }
-        parts = {"encoder": self.reader.encoder, "decoder": self.decoder}
+        parts = {"encoder": reader.encoder, "decoder": decoder}
         return config, {f"{p}.{n}": t.numpy() for p, module in parts.items() for n, t in module.state_dict().items()}
 
     @classmethod

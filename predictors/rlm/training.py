@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from predictors.rlm.model import Memory, NumberDecoder
+from predictors.rlm.model import NumberDecoder
 from predictors.rlm.numbers import NUMBER_TOKENS, NumberFormat
 
 Progress = Callable[[int, int, float], None]
@@ -78,7 +78,7 @@ def make_sequences(
     return torch.from_numpy(inputs), torch.from_numpy(wanted)
 
 
-def digit_loss(decoder: NumberDecoder, memory: Memory, inputs: Tensor, wanted: Tensor, allowed: Tensor) -> Tensor:
+def digit_loss(decoder: NumberDecoder, memory: Tensor, inputs: Tensor, wanted: Tensor, allowed: Tensor) -> Tensor:
     """Mean cross-entropy per number token under the number grammar, in nats."""
     logits = decoder(memory, inputs)
     place = torch.arange(inputs.shape[1]) % (len(allowed) + 1)
@@ -88,7 +88,7 @@ def digit_loss(decoder: NumberDecoder, memory: Memory, inputs: Tensor, wanted: T
 
 
 def train(
-    read: Callable[[np.ndarray], Memory],
+    read: Callable[[np.ndarray], Tensor],
     decoder: NumberDecoder,
     parameters: list[torch.nn.Parameter],
     columns: Sequence[Column],
@@ -97,7 +97,7 @@ def train(
     rng: np.random.Generator,
     progress: Progress | None = None,
 ) -> None:
-    """AdamW with warm-up and cosine decay; `read` gives the memory of a batch of rows."""
+    """AdamW with warm-up and cosine decay; `read` gives the memory (B, M, D) of a batch of rows."""
     rows = np.flatnonzero(np.stack([~np.isnan(c.values) for c in columns if c.target]).any(0))
     optimizer = torch.optim.AdamW(
         parameters, schedule.learning_rate, betas=(0.9, 0.98), weight_decay=schedule.weight_decay

@@ -61,7 +61,9 @@ def test_help_imports_nothing_heavy() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_spaces_and_samples_as_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_spaces_and_samples_as_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     assert run(monkeypatch, "spaces", "--json") == 0
     assert "nasbench201" in {row["space"] for row in json.loads(capsys.readouterr().out)}
     assert run(monkeypatch, "sample", "--space", "tiny-resnet", "--count", "2", "--out", str(tmp_path), "--json") == 0
@@ -125,27 +127,35 @@ def test_search_writes_its_results(
     assert len(list((out / "front").glob("*.onnx"))) == len(result["front"])
 
 
+TABLE_METRIC = ("--benchmark", "T", "--metric", "my_accuracy")
+SEARCH = ("search", "--benchmark", "T", "--objectives")
+TRAIN = ("train", "ridge", "--benchmark", "T", "--out", "x", "--metrics")
 BAD = {
     "unknown space": (("sample", "--space", "nasbench21"), "did you mean 'nasbench201'"),
     "unknown benchmark": (("search", "--benchmark", "digit201", "--objectives", "a"), "did you mean 'digits201'"),
-    "unknown predictor": (("train", "rml", "--benchmark", "T", "--metrics", "a", "--out", "x"), "did you mean 'rlm'"),
-    "unknown metric": (("train", "ridge", "--benchmark", "T", "--metrics", "my_acuracy", "--out", "x"), "did you mean 'my_accuracy'"),
-    "unknown objective": (("search", "--benchmark", "T", "--objectives", "my_latency"), "did you mean 'my_latency_ms'"),
-    "unknown sampler": (("search", "--benchmark", "T", "--objectives", "my_accuracy", "--sampler", "nsga"), "did you mean 'nsga"),
-    "size beyond the table": (("compare", "--benchmark", "T", "--metric", "my_accuracy", "--sizes", "99"), "cannot train on 99 of 6"),
-    "sizes that are no numbers": (("compare", "--benchmark", "T", "--metric", "my_accuracy", "--sizes", "1,b"), "whole numbers"),
-    "bad constraint": (("search", "--benchmark", "T", "--objectives", "my_accuracy", "--constraint", "my_latency_ms < x"), "my_latency_ms < x"),
+    "unknown predictor": (("train", "rml", *TRAIN[2:], "my_accuracy"), "did you mean 'rlm'"),
+    "unknown metric": ((*TRAIN, "my_acuracy"), "did you mean 'my_accuracy'"),
+    "unknown objective": ((*SEARCH, "my_latency"), "did you mean 'my_latency_ms'"),
+    "unknown sampler": ((*SEARCH, "my_accuracy", "--sampler", "nsga"), "did you mean 'nsga"),
+    "bad constraint": ((*SEARCH, "my_accuracy", "--constraint", "my_latency_ms < x"), "my_latency_ms < x"),
+    "size beyond the table": (("compare", *TABLE_METRIC, "--sizes", "99"), "cannot train on 99 of 6"),
+    "sizes that are no numbers": (("compare", *TABLE_METRIC, "--sizes", "1,b"), "whole numbers"),
     "missing model": (("text", "none.onnx"), "none.onnx: no such file"),
     "model that is none": (("text", "T"), "not an ONNX model"),
     "missing checkpoint": (("predict", "M", "--checkpoint", "none"), "not a checkpoint"),
     "unknown build": (("benchmarks", "build", "digits"), "did you mean 'digits201'"),
     "unwritable folder": (("sample", "--space", "tiny-resnet", "--out", "/proc/none"), "/proc/none"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_is_one_clear_line(
-    case: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], table: Path, model: Path, tmp_path: Path
+    case: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    table: Path,
+    model: Path,
+    tmp_path: Path,
 ) -> None:
     arguments, message = BAD[case]
     monkeypatch.chdir(tmp_path)
@@ -157,7 +167,9 @@ def test_bad_input_is_one_clear_line(
     assert not any("Traceback" in line for line in lines)
 
 
-def test_truncated_model_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], model: Path) -> None:
+def test_truncated_model_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], model: Path
+) -> None:
     model.write_bytes(model.read_bytes()[:-200])
     assert run(monkeypatch, "text", str(model)) == 2
     assert str(model) in capsys.readouterr().err
@@ -167,7 +179,10 @@ def test_text_that_does_not_parse_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], table: Path, tmp_path: Path
 ) -> None:
     out, broken = tmp_path / "c", tmp_path / "broken.txt"
-    assert run(monkeypatch, "train", "ridge", "--benchmark", str(table), "--metrics", "my_accuracy", "--out", str(out)) == 0
+    assert (
+        run(monkeypatch, "train", "ridge", "--benchmark", str(table), "--metrics", "my_accuracy", "--out", str(out))
+        == 0
+    )
     broken.write_text("net (float[N,3] x) => {")
     assert run(monkeypatch, "predict", str(broken), "--checkpoint", str(out)) == 2
     assert f"{broken}: not ONNX text" in capsys.readouterr().err
@@ -177,7 +192,10 @@ def test_checkpoint_of_another_version_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], table: Path, model: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "c"
-    assert run(monkeypatch, "train", "ridge", "--benchmark", str(table), "--metrics", "my_accuracy", "--out", str(out)) == 0
+    assert (
+        run(monkeypatch, "train", "ridge", "--benchmark", str(table), "--metrics", "my_accuracy", "--out", str(out))
+        == 0
+    )
     config = json.loads((out / "config.json").read_text())
     (out / "config.json").write_text(json.dumps({**config, "version": 99}))
     assert run(monkeypatch, "predict", str(model), "--checkpoint", str(out)) == 2

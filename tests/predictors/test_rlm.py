@@ -29,7 +29,11 @@ def _table(count: int = 60) -> tuple[list[str], dict[str, np.ndarray]]:
     rng = np.random.default_rng(0)
     archs = [SPACE.sample(rng) for _ in range(count)]
     params = np.array([float(SPACE.params(a)) for a in archs])
-    return [SPACE.to_text(a) for a in archs], {"params": params, "x_accuracy": 90 - 1e5 / params, "d_latency_ms": params / 1e3}
+    return [SPACE.to_text(a) for a in archs], {
+        "params": params,
+        "x_accuracy": 90 - 1e5 / params,
+        "d_latency_ms": params / 1e3,
+    }
 
 
 @cache
@@ -145,11 +149,11 @@ def test_decoding_with_caches_gives_the_logits_of_teacher_forcing() -> None:
     sequence[:, :, 0], sequence[:, :, length + 1] = NUMBER_TOKENS, NUMBER_TOKENS + 5
     caches = decoder.caches(memory)
     with torch.inference_mode():
-        decoder.step(sequence[:, :1, 0], 0, caches, memory.mask)
+        decoder.step(sequence[:, :1, 0], 0, caches)
         for cache in caches:
             cache.select(torch.zeros(2, 3, dtype=torch.long))
         for position in range(1, sequence.shape[2]):
-            logits = decoder.step(sequence[:, :, position], position, caches, memory.mask)
+            logits = decoder.step(sequence[:, :, position], position, caches)
             for sample in range(3):
                 expected = decoder(memory, sequence[:, sample, : position + 1])[:, -1]
                 torch.testing.assert_close(logits[:, sample], expected, rtol=1e-4, atol=1e-4)
@@ -165,8 +169,7 @@ def test_samples_follow_the_model_jointly_over_metrics() -> None:
         tokens = sample_numbers(decoder, memory, [], [2, 5], sampler)[0]
         first = torch.cat([torch.full((samples, 1), NUMBER_TOKENS + 2), tokens[:, 0]], 1)
         prefix = torch.cat([first, torch.full((samples, 1), NUMBER_TOKENS + 5), tokens[:, 1, :3]], 1)
-        wide = type(memory)(memory.states.expand(samples, -1, -1), memory.mask)
-        expected = decoder(wide, prefix)[:, -1, ZERO:].softmax(-1).mean(0)
+        expected = decoder(memory.expand(samples, -1, -1), prefix)[:, -1, ZERO:].softmax(-1).mean(0)
     drawn = torch.bincount(tokens[:, 1, 3] - ZERO, minlength=10) / samples
     assert (expected - drawn).abs().max() < 0.025
 
@@ -181,8 +184,8 @@ def test_sampling_covers_the_distribution_evenly() -> None:
 def test_padding_does_not_change_what_is_read() -> None:
     encoder, _ = _random_models(0, 1.0)
     tokens = torch.randint(1, 50, (1, 6))
-    alone = encoder(tokens, torch.tensor([6])).states
-    padded = encoder(torch.nn.functional.pad(tokens, (0, 5)), torch.tensor([6])).states[:, :6]
+    alone = encoder(tokens, torch.tensor([6]))
+    padded = encoder(torch.nn.functional.pad(tokens, (0, 5)), torch.tensor([6]))
     torch.testing.assert_close(alone, padded)
 
 
@@ -198,9 +201,11 @@ def test_it_learns_metrics_and_gives_them_in_their_units() -> None:
 
 
 def test_a_given_metric_moves_the_prediction_of_those_that_depend_on_it() -> None:
-    texts, metrics = _table()
+    texts, _ = _table()
     model = _fitted()
-    low, high = (model.predict(texts[:20], ["d_latency_ms"], given={"x_accuracy": np.full(20, v)}) for v in (60.0, 89.0))
+    low, high = (
+        model.predict(texts[:20], ["d_latency_ms"], given={"x_accuracy": np.full(20, v)}) for v in (60.0, 89.0)
+    )
     assert not np.array_equal(low.samples, high.samples)
 
 
@@ -214,7 +219,7 @@ def test_rows_with_and_without_a_given_value_are_those_predicted_apart() -> None
 
 
 def test_fine_tuning_with_a_frozen_encoder_leaves_the_base_as_it_was(tmp_path) -> None:  # type: ignore[no-untyped-def]
-    texts, metrics = _table()
+    texts, _ = _table()
     _fitted().save(tmp_path / "base")
     tuned = predictors.create("rlm", base=str(tmp_path / "base"), steps=5)
     tuned.fit(texts[:20], {"new_accuracy": np.linspace(0, 1, 20)})

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import kendalltau
+
+from predictors.features import calls, sites
+from predictors.gnn import GNN
+from predictors.gnn.graph import TextGraph, Vocabulary, collate, text_graph
+from predictors.gnn.model import Config, Network
+from predictors.gnn.training import held_out
+from predictors.scale import Scale
+from search_spaces import InputError, expand, get_space, graph_flops, graph_params, read
+
+SPACES = [get_space("tiny-resnet"), get_space("nasbench201", channels=4, cells=2)]
+
+
+def some_texts(n: int, seed: int = 0) -> list[str]:
+    rng = np.random.default_rng(seed)
+    return [space.to_text(space.sample(rng)) for space in SPACES for _ in range(n)]
+
+
+def embeddings(graphs: list[TextGraph]) -> torch.Tensor:
+    """Of one random network, (K, T, D)."""
+    torch.manual_seed(0)
+    vocabulary = Vocabulary.of(graphs)
+    batch = collate(graphs)
+    with torch.no_grad():
+        return Network(Config(len(vocabulary), metrics=1)).embed(batch, vocabulary.features(batch.kinds))
+
+
+@pytest.mark.parametrize("text", some_texts(3))
+def test_costs_and_calls_are_those_of_the_expanded_network(text: str) -> None:
+    program = read(text)
+    flat = expand(program)
+    costs = [site.cost for site in sites(program)]
+    assert sum(cost.params for cost in costs) == graph_params(flat)
+    assert sum(cost.flops for cost in costs) == graph_flops(flat)
+    for name, runs in calls(program).items():
+        places = {node.scope[: i + 1] for node in flat.nodes for i in range(len(node.scope))}
+        assert runs == sum(place[-1].rsplit("_")[0] == name for place in places)
+
+
+def test_a_function_that_calls_itself_is_refused() -> None:
+    text = some_texts(1)[-1]
+    body = text.index("F1 (x) => (y) {\n") + len("F1 (x) => (y) {\n")
+    with pytest.raises(InputError, match="must not call itself"):
+        text_graph(text[:body] + "  z = net.F1 (x)\n" + text[body:])
+
+
+def test_every_distinct_block_is_encoded_once() -> None:
+    graphs = [text_graph(text) for text in some_texts(4)]
+    once, twice = collate(graphs), collate(graphs + graphs)
+    assert [level.blocks for level in once.levels] == [level.blocks for level in twice.levels]
+    blocks = {block for graph in graphs for block in (graph.main, *(part for part, _ in graph.parts))}
+    assert sum(level.blocks for level in once.levels) == len(blocks)
+    space = SPACES[1]
+    two = [text_graph(space.to_text(space.sample(np.random.default_rng(seed)))) for seed in (0, 1)]
+    shared = {part for part, _ in two[0].parts} & {part for part, _ in two[1].parts}
+    assert len(shared) == 1, "the reduction block is the same in all networks of the space"
+
+
+def test_an_embedding_does_not_depend_on_the_other_texts_of_the_batch() -> None:
+    graphs = [text_graph(text) for text in some_texts(3)]
+    together = embeddings(graphs)
+    backwards = embeddings(graphs[::-1]).flip(1)
+    assert torch.allclose(together, backwards, atol=1e-4)
+
+
+def test_different_networks_get_different_embeddings() -> None:
+    space = get_space("nasbench201", channels=4, cells=1)
+    rng = np.random.default_rng(0)
+    texts = list(dict.fromkeys(space.to_text(space.sample(rng)) for _ in range(60)))
+    embedded = embeddings([text_graph(text) for text in texts])[0]
+    distances = torch.cdist(embedded, embedded) + 1e3 * torch.eye(len(texts))
+    assert distances.min() > 1e-4
+
+
+def test_operators_never_seen_in_training_are_taken_by_their_sizes() -> None:
+    space = SPACES[0]
+    texts = some_texts(4)[:4]
+    predictor = GNN(steps=5).fit(texts, {"metric": np.arange(4.0)})
+    unseen = texts[0].replace("Relu", "Sigmoid")
+    assert np.isfinite(predictor.predict([unseen], ["metric"]).mean).all()
+    assert space.name == "tiny-resnet"
+
+
+@given(st.lists(st.floats(-1e9, 1e9, allow_subnormal=False), min_size=1, max_size=200))
+def test_normal_scores_are_taken_back_exactly(values: list[float]) -> None:
+    array = np.array(values)
+    scale = Scale.fit(array)
+    width = max(1e-6, np.abs(array).max())
+    assert np.abs(scale.restore(scale.normalize(array)) - array).max() <= 1e-6 * width
+    line = np.linspace(-5, 5, 101)
+    assert (np.diff(scale.restore(line)) >= 0).all(), "ranks are kept"
+
+
+@settings(max_examples=30)
+@given(st.integers(1, 200), st.integers(1, 6))
+def test_members_learn_from_all_but_a_small_part(n: int, members: int) -> None:
+    hidden = held_out(n, members, folds=8, rng=np.random.default_rng(0))
+    assert hidden.shape == (members, n)
+    assert (hidden.sum(axis=1) <= -(-n // 8)).all()
+    assert hidden.any() == (n >= 16)
+
+
+def test_a_given_metric_helps_to_predict_another() -> None:
+    space = SPACES[1]
+    rng = np.random.default_rng(1)
+    texts = [space.to_text(space.sample(rng)) for _ in range(160)]
+    first = rng.normal(size=160)  # nothing in the text tells it
+    second = 5 * first + 0.1 * rng.normal(size=160)
+    predictor = GNN(width=16, layers=1, members=2, steps=300).fit(
+        texts[:100], {"first": first[:100], "second": second[:100]}
+    )
+    told = predictor.predict(texts[100:], ["second"], given={"first": first[100:]})
+    assert kendalltau(told["second"], second[100:])[0] > 0.6
+    alone = predictor.predict(texts[100:], ["second"])
+    assert kendalltau(alone["second"], second[100:])[0] < 0.4
+
+
+def test_bad_options_are_refused() -> None:
+    with pytest.raises(InputError, match="members"):
+        GNN(members=0)
+
+
+def test_the_prediction_of_an_unknown_given_metric_is_refused() -> None:
+    predictor = GNN(steps=2).fit(some_texts(2), {"metric": np.arange(4.0)})
+    with pytest.raises(InputError, match="did you mean 'metric'"):
+        predictor.predict(some_texts(2), ["metric"], given={"metrik": np.zeros(4)})
+
+
+@pytest.fixture(scope="module")
+def nasbench201() -> tuple[list[str], np.ndarray, np.ndarray]:
+    """Texts, validation and test accuracies of 600 architectures of the real table."""
+    if not (Path(os.environ.get("NAS_DATA", "")) / "nasbench201.csv.gz").is_file():
+        pytest.skip("NAS_DATA does not name a folder with nasbench201.csv.gz")
+    from nas.benchmarks import load_benchmark
+
+    benchmark = load_benchmark("nasbench201")
+    chosen = np.random.default_rng(0).permutation(len(benchmark))[:600]
+    texts = [benchmark.space.to_text(benchmark.architectures[i]) for i in chosen]
+    columns = [benchmark.values(f"cifar10_{part}_accuracy")[chosen] for part in ("validation", "test")]
+    return texts, columns[0], columns[1]
+
+
+def test_it_ranks_real_networks_from_78_trainings(nasbench201: tuple[list[str], np.ndarray, np.ndarray]) -> None:
+    texts, validation, test = nasbench201
+    predictor = GNN().fit(texts[:78], {"accuracy": validation[:78]})
+    predictions = predictor.predict(texts[78:], ["accuracy"])
+    assert kendalltau(predictions["accuracy"], test[78:])[0] > 0.55
+    low, high = np.quantile(predictions.samples[:, :, 0], [0.1, 0.9], axis=1)
+    assert 0.6 < np.mean((low < validation[78:]) & (validation[78:] < high)) < 0.97, "80 % intervals hold about 80 %"

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import kendalltau, spearmanr
+
+from predictors import create, load
+from predictors.features import PATH_NODES, feature_matrix, features
+from predictors.simple import Ridge, _ridge
+from search_spaces import InputError, expand, get_space, graph_params, read
+
+SPACE = get_space("nasbench201", channels=4, cells=2)
+
+
+def some_texts(n: int, seed: int = 0) -> list[str]:
+    rng = np.random.default_rng(seed)
+    return [SPACE.to_text(SPACE.sample(rng)) for _ in range(n)]
+
+
+def test_operator_counts_are_those_of_the_expanded_network() -> None:
+    for text in some_texts(5):
+        flat = expand(read(text))
+        found = features(text)
+        assert found["log2 params"] == pytest.approx(np.log2(1 + graph_params(flat)))
+        convolutions = sum(n for name, n in found.items() if name.startswith("ConvBn kernel=(3,3)") and ">" not in name)
+        assert convolutions == sum(node.op == "ConvBn" and dict(node.attrs)["kernel"] == (3, 3) for node in flat.nodes)
+
+
+def test_paths_tell_cells_with_equal_operators_apart() -> None:
+    serial = "|nor_conv_3x3~0|+|none~0|nor_conv_1x1~1|+|none~0|none~1|skip_connect~2|"
+    parallel = "|none~0|+|none~0|none~1|+|nor_conv_3x3~0|none~1|none~2|"
+    swapped = "|nor_conv_1x1~0|+|none~0|nor_conv_3x3~1|+|none~0|none~1|skip_connect~2|"
+    rows = [features(SPACE.to_text(SPACE.parse(cell))) for cell in (serial, swapped, parallel)]
+    assert {k: v for k, v in rows[0].items() if ">" not in k} == {k: v for k, v in rows[1].items() if ">" not in k}
+    assert rows[0] != rows[1]
+    assert max(name.count(" > ") for row in rows for name in row) == PATH_NODES - 1
+
+
+def test_features_not_seen_in_training_are_left_out() -> None:
+    texts = some_texts(2)
+    names = sorted(features(texts[0]))
+    assert feature_matrix(texts, names).shape == (2, len(names))
+
+
+def test_leave_one_out_errors_are_those_of_leaving_one_out() -> None:
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(30, 5))
+    values = inputs @ rng.normal(size=5) + 0.1 * rng.normal(size=30)
+    _, errors = _ridge(inputs, values)
+    refitted = [
+        values[i] - (inputs[i] @ line.weights + line.start)
+        for i in range(30)
+        for line in [_ridge(np.delete(inputs, i, 0), np.delete(values, i))[0]]
+    ]
+    assert spearmanr(errors, refitted)[0] > 0.95
+    assert np.std(errors) == pytest.approx(np.std(refitted), rel=0.2)
+
+
+@pytest.mark.parametrize("kind", ["ridge", "forest"])
+def test_a_given_metric_moves_a_correlated_one_and_narrows_it(kind: str) -> None:
+    texts = some_texts(120)
+    rng = np.random.default_rng(0)
+    first = rng.normal(size=120)  # nothing in the text tells it
+    second = 10 + first + 0.3 * rng.normal(size=120)
+    predictor = create(kind).fit(texts[:80], {"first": first[:80], "second": second[:80]})
+    alone = predictor.predict(texts[80:], ["second"])
+    told = predictor.predict(texts[80:], ["second"], given={"first": first[80:]})
+    assert kendalltau(told["second"], second[80:])[0] > 0.6 > kendalltau(alone["second"], second[80:])[0]
+    assert told.std.mean() < 0.6 * alone.std.mean()
+
+
+def test_samples_of_correlated_metrics_are_correlated() -> None:
+    texts = some_texts(100)
+    first = np.random.default_rng(0).normal(size=100)
+    predictor = Ridge().fit(texts, {"first": first, "second": -first})
+    samples = predictor.predict(texts[:1], ["first", "second"], samples=256).samples[0]
+    assert np.corrcoef(samples.T)[0, 1] < -0.9
+
+
+@pytest.mark.parametrize("kind", ["ridge", "forest"])
+def test_a_damaged_checkpoint_is_refused(kind: str, tmp_path: Path) -> None:
+    create(kind).fit(some_texts(8), {"metric": np.arange(8.0)}).save(tmp_path)
+    config = (tmp_path / "config.json").read_text()
+    (tmp_path / "config.json").write_text(config.replace('"metric"', '"metric", "another"'))
+    with pytest.raises(InputError, match="damaged checkpoint"):
+        load(tmp_path)
+
+
+def test_an_untrained_predictor_is_not_saved(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not trained"):
+        Ridge().save(tmp_path)
