@@ -160,7 +160,10 @@ class PredictorSampler(BaseSampler):
         feasible = reader.violation(values) <= 0
         front = losses[feasible][non_dominated(losses[feasible])]
         ideal, reference = _frame(front if len(front) else losses)
-        self._surrogate.fit(evaluated, seed=int(rng.integers(2**31)))
+        # What lies beyond the reference point adds nothing: how bad it is must not dominate the fit.
+        signs = [objective.sign for objective in reader.objectives]
+        values[:, : len(signs)] = np.minimum(losses, reference) * signs
+        self._surrogate.fit(dict(zip(evaluated, values, strict=True)), seed=int(rng.integers(2**31)))
 
         def rank(architectures: Sequence[Architecture]) -> np.ndarray:
             means = self._surrogate.samples(architectures).mean(axis=1)

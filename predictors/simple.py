@@ -11,13 +11,12 @@ import numpy as np
 
 from predictors.base import Inputs, Metrics, Predictions, Predictor, as_targets, as_texts, check_request
 from predictors.features import feature_matrix, features
-from predictors.noise import text_noise
+from predictors.noise import conditional_errors, significant, text_noise
 from search_spaces.errors import InputError, unknown
 
 if TYPE_CHECKING:
     from sklearn.ensemble import RandomForestRegressor
 
-_PRIOR_WEIGHT = 2.0  # of "errors are independent", in architectures
 _ALPHAS = np.logspace(1, 6, 21)  # a smaller penalty overfits: failed trainings far below the others rule its choice
 
 
@@ -62,23 +61,11 @@ class _Simple(Predictor):
         mean, spread = self._predict(feature_matrix(texts, self._names))
         values = np.stack([known.get(name, np.full(len(texts), np.nan)) for name in self.metrics], axis=1)
         noise = text_noise(texts, samples, len(self.metrics), (self.seed, seed))
-        drawn = mean[:, None] + spread[:, None] * self._condition((values - mean) / spread, noise)
+        drawn = mean[:, None] + spread[:, None] * conditional_errors(
+            self._correlation, ((values - mean) / spread)[:, None], noise
+        )
         drawn = np.where(np.isnan(values)[:, None], drawn, values[:, None])
         return Predictions.of_samples(metrics, drawn[:, :, [self.metrics.index(name) for name in metrics]])
-
-    def _condition(self, errors: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        """Samples (n, samples, M) of the standardized errors, given those in `errors` (n, M) that are not NaN."""
-        drawn = np.zeros_like(noise)
-        patterns, rows = np.unique(np.isnan(errors), axis=0, return_inverse=True)
-        for i, free in enumerate(patterns):
-            here = np.flatnonzero(rows.ravel() == i)
-            among = self._correlation[np.ix_(free, free)]
-            across = self._correlation[np.ix_(free, ~free)]
-            weights = np.linalg.solve(self._correlation[np.ix_(~free, ~free)], across.T).T
-            root = _root(among - weights @ across.T)
-            moved = errors[here][:, ~free] @ weights.T
-            drawn[np.ix_(here, np.arange(noise.shape[1]), free)] = moved[:, None] + noise[here][:, :, free] @ root.T
-        return drawn
 
     @abstractmethod
     def _fit(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
@@ -103,26 +90,18 @@ class _Simple(Predictor):
 
 
 def _correlation(errors: np.ndarray) -> np.ndarray:
-    """(M, M) correlation of standardized errors (n, M), NaN where there is none, drawn towards independence."""
+    """(M, M) correlation of errors (n, M), NaN where there is none."""
     seen = ~np.isnan(errors)
     filled = np.where(seen, errors, 0.0)
-    moments = filled.T @ filled / (seen.T.astype(float) @ seen + _PRIOR_WEIGHT)
+    counts = seen.T.astype(float) @ seen
+    moments = filled.T @ filled / np.maximum(counts, 1)
     scale = np.sqrt(np.maximum(np.diag(moments), 1e-12))
-    root = _root(moments / np.outer(scale, scale))
-    covariance = root @ root.T + 1e-6 * np.eye(len(scale))
-    norm = np.sqrt(np.diag(covariance))
-    return covariance / np.outer(norm, norm)
+    return significant(moments / np.outer(scale, scale), counts)
 
 
 def _rounding(values: np.ndarray) -> float:
     """A standard deviation that is above 0 and means nothing."""
     return 1e-9 * max(1.0, float(np.abs(values).max()))
-
-
-def _root(covariance: np.ndarray) -> np.ndarray:
-    """A with A A^T = covariance, negative eigenvalues (of rounding, of missing values) set to 0."""
-    values, vectors = np.linalg.eigh(covariance)
-    return vectors * np.sqrt(np.maximum(values, 0.0))
 
 
 @dataclass(frozen=True)

@@ -340,9 +340,12 @@ def _walk_distinct(scope: _Scope, seen: set[str]) -> Iterator[_Scope]:
             yield from _walk_distinct(call, seen)
 
 
-def _function_scopes(graph: Graph, root: _Scope) -> list[tuple[str, ...]]:
-    """The nodes' scopes, cut down to those that are worth a function."""
-    count = Counter(call.certificate for call in _walk_distinct(root, set()))
+def _function_scopes(graph: Graph, root: _Scope) -> list[tuple[str, ...]] | None:
+    """The nodes' scopes, cut down to those that are worth a function; None where all are."""
+    sites = list(_walk_distinct(root, set()))
+    count = Counter(call.certificate for call in sites)
+    if all(call.size >= MIN_FUNCTION_NODES and count[call.certificate] >= 2 for call in sites):
+        return None
     keep: dict[int, tuple[str, ...]] = {}
 
     def visit(scope: _Scope, path: tuple[str, ...]) -> None:
@@ -370,7 +373,9 @@ def compact(graph: Graph) -> Program:
     scopes = [node.scope for node in graph.nodes]
     try:
         root = _closed_tree(graph, scopes)
-        root = _closed_tree(graph, _function_scopes(graph, root))
+        chosen = _function_scopes(graph, root)
+        if chosen is not None:
+            root = _closed_tree(graph, chosen)
     except _NotConvexError:
         root = _closed_tree(graph, [()] * len(graph.nodes))
     return _emit(graph, root)

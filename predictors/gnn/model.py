@@ -110,7 +110,7 @@ class FlowLayer(nn.Module):
 
 
 class Network(nn.Module):
-    """Texts, and what is known of their metrics, to M normalized metrics per member.
+    """Texts to M normalized metrics per member.
 
     A text's embedding joins its main block with the mean of all its functions: what a cell is has a short way to the
     output, however deep the cell stands in the network.
@@ -128,16 +128,15 @@ class Network(nn.Module):
         self.pool = Linear(members, 3 * width, width)
         self.pool_norm = Norm(members, width)
         self.join = Linear(members, 2 * width + TEXT_NUMBERS, width)
-        self.hidden = Linear(members, width + 2 * config.metrics, 2 * width)
-        self.told = Linear(members, 2 * config.metrics, config.metrics, scale=0.3)
+        self.hidden = Linear(members, width, 2 * width)
         self.out = Linear(members, 2 * width, config.metrics, scale=0.3)
 
-    def forward(self, batch: Batch, words: Tensor, known: Tensor) -> Tensor:
-        """`read_out` of `embed`."""
-        return self.read_out(self.embed(batch, words), known)
+    def forward(self, batch: Batch, words: Tensor) -> Tensor:
+        """words (kinds, words + KIND_NUMBERS): features of the batch's kinds. -> normalized metrics (K, T, M)."""
+        return self.out(F.gelu(self.hidden(self.embed(batch, words))))
 
     def embed(self, batch: Batch, words: Tensor) -> Tensor:
-        """words (kinds, words + KIND_NUMBERS): features of the batch's kinds. -> (K, T, D)."""
+        """(K, T, D)."""
         members = self.config.members
         kinds = self.words(words.expand(members, -1, -1))
         gates = torch.sigmoid(self.gates(kinds)).chunk(self.config.layers, dim=-1)
@@ -149,12 +148,6 @@ class Network(nn.Module):
         parts = _scatter(parts, batch.part_text, len(batch.main))
         numbers = batch.numbers.expand(members, -1, -1)
         return F.gelu(self.join(torch.cat([main, parts, numbers], dim=-1)))
-
-    def read_out(self, embedding: Tensor, known: Tensor) -> Tensor:
-        """embedding (K, T, D); known (T, 2M): values, 0 where unknown, and 1 where known. -> normalized (K, T, M)."""
-        known = known.expand(len(embedding), -1, -1)
-        hidden = F.gelu(self.hidden(torch.cat([embedding, known], dim=-1)))
-        return self.out(hidden) + self.told(known)
 
     def _blocks(self, level: Level, kinds: Tensor, gates: Sequence[Tensor], callees: Tensor) -> Tensor:
         """(K, B, D) of one level's blocks."""

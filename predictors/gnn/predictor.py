@@ -12,7 +12,7 @@ from predictors.base import Inputs, Metrics, Predictions, Predictor, as_targets,
 from predictors.gnn.graph import TextGraph, Vocabulary, collate, text_graph
 from predictors.gnn.model import Config, Network
 from predictors.gnn.training import Schedule, held_out, train
-from predictors.noise import text_noise
+from predictors.noise import conditional_errors, significant, text_noise
 from predictors.scale import Scale
 from search_spaces.errors import InputError, unknown
 
@@ -25,6 +25,9 @@ _BATCH = 256  # texts encoded at once
 
 class GNN(Predictor):
     """Directed graph flow and graph attention on the blocks of the ONNX graph (FLAN, Akhauri and Abdelfattah 2024).
+
+    Metrics are learned as normal scores. What is given moves the others: the errors of two metrics on architectures
+    that were held out are correlated, and where one is known the others follow as in a joint normal distribution.
 
     width, layers: of the network; members: networks in the ensemble; steps: of training (None: by the number of
     architectures).
@@ -57,7 +60,7 @@ class GNN(Predictor):
         hidden = held_out(len(graphs), self.members, FOLDS, rng)
         schedule = Schedule(self.steps or _steps(len(graphs)))
         train(self._network, self._vocabulary, graphs, normalized, hidden, schedule, rng)
-        self._noise = self._measure_noise(graphs, normalized, hidden)
+        self._covariance = self._measure_errors(graphs, normalized, hidden)
         return self
 
     def predict(
@@ -74,10 +77,11 @@ class GNN(Predictor):
                 raise unknown("given metric", name, self.metrics)
         texts = as_texts(architectures)
         normalized = self._normalize(known, len(texts))
-        scores = self._scores([text_graph(text) for text in texts], normalized)  # (K, n, M)
+        scores = self._scores([text_graph(text) for text in texts])  # (K, n, M)
         columns = [self.metrics.index(name) for name in metrics]
-        drawn = scores[np.arange(samples) % self.members].transpose(1, 0, 2)[:, :, columns]  # (n, samples, m)
-        drawn += (text_noise(texts, samples, len(self.metrics), (self.seed, seed)) @ self._noise.T)[:, :, columns]
+        drawn = scores[np.arange(samples) % self.members].transpose(1, 0, 2)  # (n, samples, M)
+        noise = text_noise(texts, samples, len(self.metrics), (self.seed, seed))
+        drawn = (drawn + conditional_errors(self._covariance, normalized[:, None] - drawn, noise))[:, :, columns]
         for j, name in enumerate(metrics):
             drawn[:, :, j] = self._scales[columns[j]].restore(drawn[:, :, j])
             if name in known:
@@ -99,29 +103,27 @@ class GNN(Predictor):
         return np.stack(columns, axis=1)
 
     @torch.no_grad()
-    def _scores(self, graphs: Sequence[TextGraph], known: np.ndarray) -> np.ndarray:
+    def _scores(self, graphs: Sequence[TextGraph]) -> np.ndarray:
         """(K, n, M) normalized predictions of the members; every distinct text is encoded once."""
         number = {graph: i for i, graph in enumerate(dict.fromkeys(graphs))}
         distinct = list(number)
-        embeddings = [torch.zeros(self.members, 0, self.width)]
+        scores = [torch.zeros(self.members, 0, len(self.metrics))]
         for start in range(0, len(distinct), _BATCH):
             batch = collate(distinct[start : start + _BATCH])
-            embeddings.append(self._network.embed(batch, self._vocabulary.features(batch.kinds)))
-        rows = torch.tensor([number[graph] for graph in graphs], dtype=torch.long)
-        told = torch.from_numpy(np.concatenate([np.nan_to_num(known), ~np.isnan(known)], axis=1)).float()
-        return self._network.read_out(torch.cat(embeddings, dim=1)[:, rows], told).double().numpy()
+            scores.append(self._network(batch, self._vocabulary.features(batch.kinds)))
+        return torch.cat(scores, dim=1).double().numpy()[:, [number[graph] for graph in graphs]]
 
-    def _measure_noise(self, graphs: Sequence[TextGraph], targets: np.ndarray, hidden: np.ndarray) -> np.ndarray:
-        """(M, M): root of the covariance of the errors on what was held out, beyond the members' differences there."""
-        size = targets.shape[1]
-        scores = self._scores(graphs, np.full_like(targets, np.nan))
-        errors = np.where(hidden[:, :, None], targets - scores, np.nan)
+    def _measure_errors(self, graphs: Sequence[TextGraph], targets: np.ndarray, hidden: np.ndarray) -> np.ndarray:
+        """(M, M): covariance of the errors on what was held out, beyond the members' differences there."""
+        errors = np.where(hidden[:, :, None], targets - self._scores(graphs), np.nan)
         pairs = errors[: self.members // 2 * 2].reshape(-1, 2, *targets.shape)
-        apart = (pairs[:, 0] - pairs[:, 1]).reshape(-1, size)
-        errors = errors.reshape(-1, size)
+        apart = (pairs[:, 0] - pairs[:, 1]).reshape(-1, targets.shape[1])
+        errors = errors.reshape(-1, targets.shape[1])
+        seen = (~np.isnan(errors)).astype(float)
         covariance = _moments(errors, _PRIOR_NOISE) - _moments(apart, 0.0) / 2
-        values, vectors = np.linalg.eigh(covariance)
-        return vectors * np.sqrt(np.maximum(values, MIN_NOISE**2))
+        scale = np.sqrt(np.maximum(np.diag(covariance), MIN_NOISE**2))
+        examples = seen.T @ seen / 2  # each is held out from two members
+        return significant(covariance / np.outer(scale, scale), examples) * np.outer(scale, scale)
 
     def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         if not self.metrics:
@@ -135,7 +137,7 @@ class GNN(Predictor):
         tensors = {f"network.{name}": value.numpy() for name, value in self._network.state_dict().items()}
         for i, scale in enumerate(self._scales):
             tensors |= {f"scale{i}.values": scale.values, f"scale{i}.scores": scale.scores}
-        return config, tensors | {"noise": self._noise}
+        return config, tensors | {"covariance": self._covariance}
 
     @classmethod
     def _restore(cls, config: dict[str, Any], tensors: dict[str, np.ndarray]) -> Self:
@@ -145,7 +147,7 @@ class GNN(Predictor):
         self._scales = [
             Scale(tensors[f"scale{i}.values"], tensors[f"scale{i}.scores"]) for i in range(len(self._metrics))
         ]
-        self._noise = tensors["noise"].reshape(len(self._metrics), len(self._metrics))
+        self._covariance = tensors["covariance"].reshape(len(self._metrics), len(self._metrics))
         self._network = self._new_network().eval()
         prefix = "network."
         weights = {k.removeprefix(prefix): torch.from_numpy(v) for k, v in tensors.items() if k.startswith(prefix)}
@@ -155,12 +157,12 @@ class GNN(Predictor):
 
 def _steps(n: int) -> int:
     """Training steps for n architectures."""
-    return 200 + n // 2
+    return 80 + n // 2
 
 
 def _moments(errors: np.ndarray, prior: float) -> np.ndarray:
     """(M, M) second moments of errors (e, M), NaN where there is none, with a few errors of size `prior` added."""
     seen = ~np.isnan(errors)
     filled = np.where(seen, errors, 0.0)
-    counts = (seen.T.astype(float) @ seen) + _PRIOR_WEIGHT
-    return (filled.T @ filled + _PRIOR_WEIGHT * prior**2 * np.eye(errors.shape[1])) / counts
+    counts = seen.T.astype(float) @ seen
+    return (filled.T @ filled + _PRIOR_WEIGHT * prior**2 * np.eye(len(counts))) / (counts + _PRIOR_WEIGHT)

@@ -22,7 +22,7 @@ class Schedule:
 
     steps: int
     batch: int = 32
-    learning_rate: float = 3e-3
+    learning_rate: float = 6e-3
     weight_decay: float = 1e-2
 
 
@@ -61,10 +61,9 @@ def train(
         if len(order) < size:
             order = np.concatenate([order, rng.permutation(len(graphs))])
         chosen, order = order[:size], order[size:]
-        known = observed[chosen] & torch.from_numpy(_given(size, targets.shape[1], rng))
         batch = collate([graphs[i] for i in chosen])
-        predicted = network(batch, vocabulary.features(batch.kinds), torch.cat([values[chosen] * known, known], dim=1))
-        weights = allowed[:, chosen, None] * (observed[chosen] & ~known)
+        predicted = network(batch, vocabulary.features(batch.kinds))
+        weights = allowed[:, chosen, None] * observed[chosen]
         loss = _loss(predicted, values[chosen], weights)
         optimizer.zero_grad()
         loss.backward()
@@ -72,12 +71,6 @@ def train(
         optimizer.step()
         cycle.step()
     network.eval()
-
-
-def _given(n: int, metrics: int, rng: np.random.Generator) -> np.ndarray:
-    """(n, metrics) bool: which metrics a training example is told; none in half of the examples."""
-    share = rng.uniform(size=(n, 1)) * (rng.uniform(size=(n, 1)) < 0.5)
-    return rng.uniform(size=(n, metrics)) < (share if metrics > 1 else 0.0)
 
 
 def _loss(predicted: Tensor, target: Tensor, weights: Tensor) -> Tensor:

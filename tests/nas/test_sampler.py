@@ -140,12 +140,12 @@ def test_a_small_space_is_searched_completely_and_then_repeated() -> None:
 
 
 def test_an_enqueued_architecture_is_evaluated_as_given() -> None:
-    wanted = SPACE.sample(np.random.default_rng(5))
-    study = optuna.create_study(directions=DIRECTIONS, sampler=guided())
+    wanted = spread(SPACE, 6, np.random.default_rng(0))[2]  # which the sampler would have chosen as its third
+    study = optuna.create_study(directions=DIRECTIONS, sampler=guided(seed=0))
     study.enqueue_trial(wanted.as_dict())
-    study.optimize(objective, n_trials=3)
+    study.optimize(objective, n_trials=6)
     assert architectures(study)[0] == wanted
-    assert len(set(architectures(study))) == 3
+    assert len(set(architectures(study))) == 6
 
 
 def test_a_trial_keeps_its_architecture_when_its_process_is_replaced() -> None:

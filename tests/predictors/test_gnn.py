@@ -116,7 +116,7 @@ def test_a_given_metric_helps_to_predict_another() -> None:
     texts = [space.to_text(space.sample(rng)) for _ in range(160)]
     first = rng.normal(size=160)  # nothing in the text tells it
     second = 5 * first + 0.1 * rng.normal(size=160)
-    predictor = GNN(width=16, layers=1, members=2, steps=300).fit(
+    predictor = GNN(width=16, layers=1, members=4, steps=50).fit(
         texts[:100], {"first": first[:100], "second": second[:100]}
     )
     told = predictor.predict(texts[100:], ["second"], given={"first": first[100:]})
