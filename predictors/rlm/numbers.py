@@ -99,11 +99,12 @@ class Scale:
         return _interpolate(np.asarray(values, np.float64), np.array(self.knots), self._positions)
 
     def from_scale(self, positions: np.ndarray) -> np.ndarray:
-        """The inverse of `to_scale`, up to one training range outside of the training values: beyond, it is cut off.
+        """The inverse of `to_scale`, up to a quarter of the range outside of the training values: there it is cut off.
 
         A language model now and then gets an exponent wrong; such a sample must not rule a mean.
         """
-        inside = np.asarray(positions, np.float64).clip(2 * LOW - HIGH, 2 * HIGH - LOW)
+        margin = (HIGH - LOW) / 4
+        inside = np.asarray(positions, np.float64).clip(LOW - margin, HIGH + margin)
         return _interpolate(inside, self._positions, np.array(self.knots))
 
 

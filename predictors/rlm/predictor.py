@@ -172,8 +172,9 @@ class RLM(Predictor):
         ]
 
     def _schedule(self, distinct: int, tuned: bool) -> Schedule:
-        steps = self.steps or int(np.clip(4 * distinct, 150, 600))
-        return Schedule(**{"steps": steps, "learning_rate": 5e-4 if tuned else 1e-3, **self.schedule})  # type: ignore[arg-type]
+        steps = self.steps or int(np.clip(2 * distinct, 100, 800))
+        chosen = {"steps": steps, "learning_rate": 5e-4 if tuned else 1e-3, "batch": 32, "jitter": 0.6}
+        return Schedule(**{**chosen, **self.schedule})  # type: ignore[arg-type]
 
     # --- predicting
 

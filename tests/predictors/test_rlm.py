@@ -83,13 +83,13 @@ def test_scale_is_increasing_and_invertible_in_and_around_its_range(values: list
     on_scale = scale.to_scale(asked)
     assert (np.diff(on_scale) >= 0).all()
     back = scale.from_scale(on_scale)
-    inside = (on_scale > -6.9) & (on_scale < 16.9)
+    inside = (on_scale > -0.9) & (on_scale < 10.9)
     np.testing.assert_allclose(back[inside], asked[inside], rtol=1e-6, atol=1e-6 * (span + np.abs(asked).max()))
 
 
 def test_values_far_outside_of_the_training_range_are_cut_off() -> None:
     scale = Scale.of(np.arange(100.0))
-    assert scale.from_scale(np.array([1e9]))[0] == pytest.approx(198, abs=1)
+    assert scale.from_scale(np.array([1e9]))[0] == pytest.approx(99 * 1.25, abs=1)
 
 
 def test_scale_gives_most_of_its_digits_to_where_the_values_are() -> None:
