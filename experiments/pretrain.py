@@ -1,4 +1,4 @@
-"""Pretrain `rlm-base`: the RLM on generated architectures and label-free metrics only (params, FLOPs, proxies).
+"""Pretrain `rlm-base`: the RLM on generated architectures and label-free metrics only (exact counts, proxies).
 
     python -m experiments.pretrain --out runs/pretrain
 
@@ -29,6 +29,7 @@ def main(
     out: Annotated[Path, typer.Option(help="Folder for proxies, corpus and checkpoint.")] = Path("results/pretrain"),
     size: Annotated[int, typer.Option(min=100, help="Generated architectures.")] = 40_000,
     steps: Annotated[int, typer.Option(min=1, help="Optimizer steps of 64 architectures.")] = 1500,
+    base: Annotated[str | None, typer.Option(help="Go on from this checkpoint instead of from nothing.")] = None,
     precision: Annotated[str, typer.Option(help="bfloat16, or float32 where the processor lacks it.")] = "bfloat16",
     seed: Annotated[int, typer.Option(help="Seed of corpus, weights and batches.")] = 0,
 ) -> None:
@@ -40,7 +41,9 @@ def main(
     checkpoint = out / "rlm-base"
     with progress_bar("pretraining") as bar:
         texts, metrics = build_corpus(out, size, seed=seed, progress=bar)
-        model = predictors.create("rlm", seed=seed, base=None, steps=steps, precision=precision, schedule=SCHEDULE)
+        model = predictors.create(
+            "rlm", seed=seed, base=base, encoder="tuned", steps=steps, precision=precision, schedule=SCHEDULE
+        )
         assert isinstance(model, RLM)
         model.progress = _saving(model, checkpoint, bar)
         model.fit(texts, metrics)

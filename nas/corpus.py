@@ -1,6 +1,6 @@
 """The label-free corpus that the RLM is pretrained on: generated architectures with metrics that need no training.
 
-Cells of `nasbench201` in many skeletons, and residual networks. Params and FLOPs are exact for each network; zero-cost
+Cells of `nasbench201` in many skeletons, and residual networks. Counts are exact for each network; zero-cost
 proxies are computed on the cell in its smallest skeleton. No trained accuracy and no device latency is in it.
 """
 
@@ -14,12 +14,19 @@ import numpy as np
 
 from nas.benchmarks.digits201 import SPACE_OPTIONS, read_journal
 from search_spaces import Architecture, SearchSpace, get_space
-from search_spaces.cost import graph_flops, graph_params
+from search_spaces.cost import graph_activations, graph_depth, graph_flops, graph_params
 from search_spaces.program import compact
 from search_spaces.text import write
 
 Progress = Callable[[str, int, int], None]
 PROXY_SEEDS = (0, 1)
+EXACT = {
+    "params": graph_params,
+    "flops": graph_flops,
+    "activations": graph_activations,
+    "depth": graph_depth,
+    "nodes": lambda graph: len(graph.nodes),
+}
 
 
 def random_skeleton(rng: np.random.Generator) -> SearchSpace:
@@ -43,7 +50,7 @@ def random_skeleton(rng: np.random.Generator) -> SearchSpace:
 def build_corpus(
     folder: Path, size: int, *, seed: int = 0, progress: Progress | None = None
 ) -> tuple[list[str], dict[str, np.ndarray]]:
-    """`size` texts with params, flops and proxies (NaN where unknown); proxies are kept in `folder`."""
+    """`size` texts with exact counts and proxies (NaN where unknown); proxies are kept in `folder`."""
     rng = np.random.default_rng(seed)
     small, residual = get_space("nasbench201", **SPACE_OPTIONS), get_space("tiny-resnet")
     texts: list[str] = []
@@ -53,12 +60,12 @@ def build_corpus(
         space = residual if rng.random() < 0.1 else random_skeleton(rng)
         arch = space.sample(rng)
         graph = space.graph(arch)
-        exact = {"params": float(graph_params(graph)), "flops": float(graph_flops(graph))}
+        exact = {name: float(count(graph)) for name, count in EXACT.items()}
         texts.append(write(compact(graph)))
         rows.append(exact if space is residual else {**exact, **scores.of(arch)})
         if progress:
             progress("corpus", i + 1, size)
-    names = sorted({name for row in rows for name in row}, key=lambda n: (n != "params", n != "flops", n))
+    names = [*EXACT, *sorted({name for row in rows for name in row if name not in EXACT})]
     return texts, {name: np.array([row.get(name, np.nan) for row in rows]) for name in names}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,7 @@ def search(
     constraints: str | Iterable[str | Constraint] | None = None,
     progress: Callable[[int, int], None] | None = None,
     name: str = "search",
+    sampler_options: Mapping[str, Any] | None = None,
 ) -> SearchResult:
     """Evaluate `evaluations` distinct architectures and return what was found.
 
@@ -59,6 +60,7 @@ def search(
         constraints: such as `"pixel3_latency_ms <= 8"`; architectures that break one are kept off the front.
         progress: called with the number of evaluations done and wanted, after each.
         name: of the study in the storage.
+        sampler_options: further options of `nas.samplers.create_sampler` for a sampler given by name.
 
     Raises InputError for bad settings, for settings other than those of the stored study, and for an unusable storage.
     """
@@ -70,10 +72,13 @@ def search(
         "objectives": [str(objective) for objective in reader.objectives],
         "constraints": [str(constraint) for constraint in reader.constraints],
         "sampler": sampler if isinstance(sampler, str) else type(sampler).__name__,
+        "sampler_options": dict(sampler_options or {}),
         "seed": seed,
     }
     if isinstance(sampler, str):
-        sampler = create_sampler(sampler, space, reader.objectives, seed, constraints=reader.constraints)
+        sampler = create_sampler(
+            sampler, space, reader.objectives, seed, constraints=reader.constraints, **(sampler_options or {})
+        )
     study = _open_study(storage, name, reader.objectives, sampler, settings)
     with _Worker(study) as worker:
         _Search(study, reader, evaluator, np.random.default_rng(seed), worker.alone).run(evaluations, progress)

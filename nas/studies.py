@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import optuna
 
 from nas.benchmarks import Benchmark, load_benchmark
 from nas.benchmarks.cache import replacing
@@ -20,6 +21,7 @@ from nas.pareto import Reference
 from nas.plots import plot_front, plot_hypervolume
 from nas.result import SearchResult
 from nas.searching import search
+from predictors import list_predictors
 
 Progress = Callable[[str, int, int], None]
 MARKS = (20, 50, 100, 200, 500)
@@ -123,8 +125,13 @@ def run_studies(
     folder: Path,
     constraints: Sequence[str] = (),
     progress: Progress | None = None,
+    sampler_options: Mapping[str, Any] | None = None,
 ) -> Studies:
-    """Run or resume every search; each keeps its study in `folder/studies/SAMPLER-SEED.journal`."""
+    """Run or resume every search; each keeps its study in `folder/studies/SAMPLER-SEED.journal`.
+
+    sampler_options: of the guided samplers (`nas.sampler.PredictorSampler`), such as `refit_every`.
+    """
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
     table = load_benchmark(benchmark) if isinstance(benchmark, str) else benchmark
     parsed, limits = parse_objectives(objectives), parse_constraints(constraints)
     metrics = list(dict.fromkeys([*(o.metric for o in parsed), *(c.metric for c in limits)]))
@@ -138,6 +145,7 @@ def run_studies(
             results[name].append(
                 search(
                     table.space, parsed, evaluator, name, evaluations, seed,
+                    sampler_options=sampler_options if name in list_predictors() else None,
                     storage=folder / "studies" / f"{name}-{seed}.journal",
                     constraints=limits,
                     progress=_labelled(progress, label),

@@ -1,7 +1,7 @@
 """The conformance suite of predictors: what the contract in `predictors.base` promises, checked on small spaces.
 
-    from predictors.testing import check_predictor
-    check_predictor(MyPredictor)
+from predictors.testing import check_predictor
+check_predictor(MyPredictor)
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _check_learning(factory: Callable[[], Predictor], space: SearchSpace) -> Non
     predictor = factory()
     fitted = predictor.fit(texts[:TRAIN], {"small": small[:TRAIN], "large": large[:TRAIN]})
     assert fitted is predictor, "fit must return the predictor itself"
-    assert predictor.metrics == ("small", "large"), "metrics must name the trained metrics in their order"
+    assert {"small", "large"} <= set(predictor.metrics), "metrics must name the trained metrics"
     predictions = predictor.predict(texts[TRAIN:], ["large", "small"])
     for name, truth in [("small", small[TRAIN:]), ("large", large[TRAIN:])]:
         tau = kendalltau(predictions[name], truth)[0]
@@ -147,7 +147,7 @@ def _check_refusals(factory: Callable[[], Predictor], texts: list[str]) -> None:
         "a metric without a value": (texts, {"metric": np.full(n, np.nan)}),
         "no metric": (texts, {}),
         "no architecture": ([], {"metric": np.array([])}),
-        "a text that is not ONNX": (["not a network"], {"metric": [1.0]}),
+        "an empty text": ([""], {"metric": [1.0]}),
     }
     for what, (inputs, metrics) in bad_fits.items():
         _refuses(lambda i=inputs, m=metrics: factory().fit(i, m), f"fit with {what}")  # type: ignore[misc]

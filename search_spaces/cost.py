@@ -23,3 +23,18 @@ def graph_flops(graph: Graph) -> int:
     return sum(
         multiply_accumulates(node.op, node.attrs, tuple([graph.shapes[v] for v in node.inputs])) for node in graph.nodes
     )
+
+
+def graph_activations(graph: Graph) -> int:
+    """Numbers that all operators together write for one input: what moves through memory."""
+    return sum(prod(int(d) for d in graph.shapes[v][1:]) for node in graph.nodes for v in node.outputs)
+
+
+def graph_depth(graph: Graph) -> int:
+    """Operators on the longest path from an input to an output."""
+    depth = [0] * len(graph.shapes)
+    for node in graph.nodes:
+        at = 1 + max((depth[v] for v in node.inputs), default=0)
+        for v in node.outputs:
+            depth[v] = at
+    return max(depth[v] for v in graph.outputs)

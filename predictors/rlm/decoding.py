@@ -16,18 +16,19 @@ class Sampler:
     is far less noisy than one over independent samples. Between metrics the quantiles are shuffled: samples stay joint.
     """
 
-    def __init__(self, allowed: Tensor, samples: int, generator: torch.Generator) -> None:
-        self.allowed = allowed  # (length, 12)
-        self.samples = samples
-        self.generator = generator
+    def __init__(self, allowed: Tensor, randomness: Tensor) -> None:
+        """allowed: (length, 12). randomness: (B, metrics, 1 + S) in [0, 1), of each text's own."""
+        self.allowed, self.randomness = allowed, randomness
 
-    def quantiles(self, batch: int, shuffled: bool) -> Tensor:
-        """Fresh quantiles (B, S), one in every S-th of [0, 1), in increasing or random order."""
-        offset = torch.rand(batch, 1, generator=self.generator, dtype=torch.float64)
-        order = torch.arange(self.samples).expand(batch, -1)
-        if shuffled:
-            order = torch.rand(batch, self.samples, generator=self.generator).argsort(1)
-        return (order + offset) / self.samples
+    @property
+    def samples(self) -> int:
+        return self.randomness.shape[2] - 1
+
+    def quantiles(self, column: int) -> Tensor:
+        """Fresh quantiles (B, S), one in every S-th of [0, 1): in order for the first metric, then in random order."""
+        numbers = self.randomness[:, column]
+        order = numbers[:, 1:].argsort(1) if column else torch.arange(self.samples).expand(len(numbers), -1)
+        return (order + numbers[:, :1]) / self.samples
 
     def pick(self, logits: Tensor, place: int, quantiles: Tensor) -> tuple[Tensor, Tensor]:
         """Tokens (B, S) at these quantiles of logits (B, S, 12), and the quantiles within the picked tokens."""
@@ -62,7 +63,8 @@ def sample_numbers(
 ) -> Tensor:
     """Number tokens (B, S, asked metrics, length) of the metrics in `slots`, in that order, conditioned on `forced`.
 
-    memory: (B, M, D). forced: tokens (B,) per position, a prefix of known metrics with their numbers, the same for all samples.
+    memory: (B, M, D). forced: tokens (B,) per position, a prefix of known metrics with their numbers, the same for all
+    samples.
     The decoder runs once for all samples that agree so far: with quantiles in order those are neighbours.
     """
     batch, length = len(memory), len(sampler.allowed)
@@ -75,7 +77,7 @@ def sample_numbers(
     numbers = torch.empty(batch, sampler.samples, len(slots), length, dtype=torch.long)
     for column, slot in enumerate(slots):
         tokens = torch.full((batch, sampler.samples), NUMBER_TOKENS + slot)
-        quantiles = sampler.quantiles(batch, shuffled=column > 0)
+        quantiles = sampler.quantiles(column)
         for place in range(length):
             logits = decoder.step(tokens.gather(1, stands), position, caches)
             logits = logits.gather(1, owner[..., None].expand(-1, -1, NUMBER_TOKENS))

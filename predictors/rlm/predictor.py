@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import lru_cache
@@ -186,7 +187,7 @@ class RLM(Predictor):
         samples: int = 64,
         seed: int = 0,
     ) -> Predictions:
-        """Sample `metrics`, each conditioned on `given` and on those decoded before it."""
+        """Sample `metrics`, each conditioned on `given` and on those decoded before it; a given one comes back."""
         known = check_request(self, architectures, metrics, given, samples)
         for name in known:
             if name not in self.scales:
@@ -194,11 +195,13 @@ class RLM(Predictor):
                     f"the model has not learned {name!r}, so it can't be given; it knows {', '.join(self.scales)}"
                 )
         texts = as_texts(architectures)
-        known = {name: values for name, values in known.items() if name not in metrics}
         result = np.empty((len(texts), samples, len(metrics)))
-        for rows, names in _patterns(len(texts), known):
+        for rows, names in _patterns(len(texts), known) if result.size else ():
             forced = {name: known[name][rows] for name in sorted(names, key=self._order)}
-            result[rows] = self._sample([texts[i] for i in rows], metrics, forced, samples, seed)
+            asked = [name for name in metrics if name not in forced]
+            drawn = iter(self._sample([texts[i] for i in rows], asked, forced, samples, seed) if asked else ())
+            for column, name in enumerate(metrics):
+                result[rows, :, column] = forced[name][:, None] if name in forced else next(drawn)
         return Predictions.of_samples(metrics, result)
 
     def _order(self, metric: str) -> tuple[int, int]:
@@ -206,8 +209,8 @@ class RLM(Predictor):
 
     def _sample(
         self, texts: list[str], metrics: Sequence[str], forced: dict[str, np.ndarray], samples: int, seed: int
-    ) -> np.ndarray:
-        """(n, samples, m) for texts that all have the same metrics given."""
+    ) -> list[np.ndarray]:
+        """(n, samples) per metric, for texts that all have the same metrics given."""
         reader, decoder = self._parts()
         keys = list(zip(texts, *forced.values(), strict=True))
         rows: dict[tuple, int] = {key: row for row, key in reversed(list(enumerate(keys)))}
@@ -217,15 +220,14 @@ class RLM(Predictor):
         distinct = list(rows)
         lengths = [len(ids) for ids in reader.tokens([key[0] for key in distinct])]
         for batch in batches(distinct, lengths):
-            generator = torch.Generator().manual_seed(seed)
-            sampler = Sampler(torch.from_numpy(self.number.allowed), samples, generator)
+            randomness = np.stack([_randomness(key[0], seed, len(slots), samples) for key in batch])
+            sampler = Sampler(torch.from_numpy(self.number.allowed), torch.from_numpy(randomness))
             prefix = self._prefix(forced, [rows[key] for key in batch])
             memory = reader.recall([key[0] for key in batch])
             tokens = sample_numbers(decoder, memory, prefix, slots, sampler)
             values.update(zip(batch, self.number.decode(tokens.numpy()), strict=True))
         scaled = np.stack([values[key] for key in keys])
-        columns = [self.scales[name].from_scale(scaled[:, :, asked.index(name)]) for name in metrics]
-        return np.stack(columns, -1)
+        return [self.scales[name].from_scale(scaled[:, :, asked.index(name)]) for name in metrics]
 
     def _prefix(self, forced: dict[str, np.ndarray], rows: list[int]) -> list[torch.Tensor]:
         prefix = []
@@ -262,6 +264,11 @@ class RLM(Predictor):
         predictor.decoder = decoder
         predictor.scales = {name: Scale(tuple(knots)) for name, knots in config["scales"].items()}
         return predictor
+
+
+def _randomness(text: str, seed: int, metrics: int, samples: int) -> np.ndarray:
+    """Random numbers (metrics, 1 + samples) of a text's own, so that its samples don't depend on its company."""
+    return np.random.default_rng([seed, zlib.crc32(text.encode())]).random((metrics, 1 + samples))
 
 
 def checkpoint(name: str) -> Path:

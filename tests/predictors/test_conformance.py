@@ -4,12 +4,20 @@ import pytest
 
 from predictors import create
 from predictors.testing import check_predictor
+from search_spaces import InputError
 
 
 @pytest.mark.parametrize(
     ("kind", "options"),
-    [("gnn", {"steps": 60}), ("ridge", {}), ("forest", {"trees": 50})],
-    ids=["gnn", "ridge", "forest"],
+    [("rlm", {"steps": 60}), ("gnn", {"steps": 60}), ("ridge", {}), ("forest", {"trees": 50})],
+    ids=["rlm", "gnn", "ridge", "forest"],
 )
 def test_conforms_to_the_contract(kind: str, options: dict[str, int]) -> None:
     check_predictor(lambda: create(kind, seed=1, **options))
+
+
+@pytest.mark.parametrize("kind", ["gnn", "ridge", "forest"])
+def test_predictors_that_need_a_graph_refuse_other_text(kind: str) -> None:
+    """The RLM is not among them: it reads any text."""
+    with pytest.raises(InputError, match="not ONNX text"):
+        create(kind).fit(["not a network"], {"metric": [1.0]})
