@@ -1,0 +1,82 @@
+"""Speed figures of the README: `python -m experiments.speed` (one core; minutes)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from nas.cli import print_table
+from search_spaces import get_space
+
+COUNT = 1000
+
+
+def _seconds(action: Callable[[], object], repeats: int = 3) -> float:
+    """Best wall time of a few runs."""
+    times = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        action()
+        times.append(time.perf_counter() - started)
+    return min(times)
+
+
+def main() -> None:
+    """Print one table of measured speeds."""
+    import torch
+
+    import predictors
+    from nas.benchmarks import load_benchmark
+    from predictors.rlm.predictor import RLM, checkpoint
+    from predictors.rlm.reader import Reader
+
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    space, rng = get_space("nasbench201"), np.random.default_rng(0)
+    archs = [space.sample(rng) for _ in range(COUNT)]
+    texts = [space.to_text(arch) for arch in archs]
+    rlm = predictors.load(checkpoint("rlm-base"))
+    assert isinstance(rlm, RLM)
+    reader = rlm.reader
+    assert isinstance(reader, Reader)
+    lengths = [len(ids) for ids in reader.tokens(texts)]
+    reader.read(texts[:10])
+    reader.forget()
+    read = _seconds(lambda: reader.read(texts), repeats=1)
+
+    def query() -> None:
+        table = load_benchmark("digits201")
+        table.query(table.architectures[17])
+
+    query()
+    rows: list[tuple[str, float, str]] = [
+        ("nas --help", _seconds(lambda: _run("-m", "nas.cli", "--help")), "s"),
+        ("import search_spaces", _seconds(lambda: _run("-c", "import search_spaces")), "s"),
+        ("choices → text", COUNT / _seconds(lambda: [space.to_text(arch) for arch in archs]), "texts/s"),
+        ("choices → ONNX model", 200 / _seconds(lambda: [space.to_onnx(arch) for arch in archs[:200]]), "models/s"),
+        ("tokens of a text, median", float(np.median(lengths)), "tokens"),
+        ("tokens of a text, most", float(max(lengths)), "tokens"),
+        ("digits201: load and query", 1e3 * _seconds(query), "ms"),
+        ("RLM reads new texts", COUNT / read, "texts/s"),
+        ("RLM decodes a metric, 64 samples, text read", COUNT / _seconds(_decoding(rlm, texts, 64)), "networks/s"),
+        ("RLM decodes a metric, 16 samples, text read", COUNT / _seconds(_decoding(rlm, texts, 16)), "networks/s"),
+    ]
+    table: list[dict[str, Any]] = [{"what": what, "measured": value, "unit": unit} for what, value, unit in rows]
+    print_table("Speed", table)
+
+
+def _run(*arguments: str) -> None:
+    subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
+
+
+def _decoding(rlm: Any, texts: list[str], samples: int) -> Callable[[], object]:
+    return lambda: rlm.predict(texts, ["params"], samples=samples)
+
+
+if __name__ == "__main__":
+    main()
