@@ -16,11 +16,11 @@ import numpy as np
 import typer
 
 from nas.benchmarks import Benchmark, load_benchmark
-from nas.benchmarks.cache import replacing
 from nas.cli import print_table, progress_bar
 from nas.plots import plot_kendall
 from nas.studies import Progress, run_studies
 from search_spaces.errors import InputError
+from search_spaces.files import replacing
 
 OBJECTIVES = "digits_accuracy,cpu_latency_ms"
 SAMPLERS = ("rlm", "gnn", "nsga2", "random")

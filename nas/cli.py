@@ -93,7 +93,7 @@ def _write_text(path: Path | None, text: str) -> None:
     if path is None:
         print(text, end="")
     else:
-        from nas.benchmarks.cache import replacing
+        from search_spaces.files import replacing
 
         with replacing(path) as temporary:
             temporary.write_text(text)
@@ -134,7 +134,7 @@ def sample(
         arch = chosen.sample(rng)
         rows.append({"architecture": chosen.format(arch), "params": chosen.params(arch), "flops": chosen.flops(arch)})
         if out is not None:
-            from nas.benchmarks.cache import replacing
+            from search_spaces.files import replacing
 
             out.mkdir(parents=True, exist_ok=True)
             with replacing(out / f"{i:04d}.onnx") as file:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -14,6 +13,7 @@ import numpy as np
 
 from predictors.metrics import is_accuracy
 from search_spaces.errors import InputError, unknown
+from search_spaces.files import replacing
 
 if TYPE_CHECKING:
     from nas.benchmarks import Benchmark
@@ -162,9 +162,8 @@ def _read(journal: Path, comparison: Comparison) -> dict[tuple[str, int, int], S
         raise InputError(f"{journal}: holds another comparison; give another --out folder")
     if not journal.read_bytes().endswith(b"\n"):  # a line cut off by a kill
         lines.pop()
-        temporary = journal.with_suffix(".tmp")
-        temporary.write_text("\n".join(lines) + "\n")
-        os.replace(temporary, journal)
+        with replacing(journal) as path:
+            path.write_text("\n".join(lines) + "\n")
     scores = [Score(**json.loads(line)) for line in lines[1:]]
     return {(s.predictor, s.size, s.seed): s for s in scores}
 

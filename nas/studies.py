@@ -14,7 +14,6 @@ import numpy as np
 import optuna
 
 from nas.benchmarks import Benchmark, load_benchmark
-from nas.benchmarks.cache import replacing
 from nas.evaluation import TableEvaluator
 from nas.objectives import Objective, parse_constraints, parse_objectives
 from nas.pareto import Reference
@@ -22,6 +21,7 @@ from nas.plots import plot_front, plot_hypervolume
 from nas.result import SearchResult
 from nas.searching import search
 from predictors import list_predictors
+from search_spaces.files import replacing
 
 Progress = Callable[[str, int, int], None]
 MARKS = (20, 50, 100, 200, 500)

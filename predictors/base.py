@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ import numpy as np
 
 from search_spaces import to_text
 from search_spaces.errors import InputError, unknown
+from search_spaces.files import replacing
 
 if TYPE_CHECKING:
     import onnx
@@ -102,26 +101,13 @@ class Predictor(ABC):
 
         config, tensors = self._state()
         header = {"format": "rlm-nas predictor", "version": FORMAT_VERSION, "kind": self.kind}
-        folder = Path(folder)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            _write(folder / "model.safetensors", save({k: np.ascontiguousarray(v) for k, v in tensors.items()}))
-            _write(folder / "config.json", json.dumps({**header, **config}, indent=1).encode())
-        except OSError as error:
-            raise InputError(
-                f"{folder}: cannot write the checkpoint ({error.strerror}); choose another folder"
-            ) from None
-
-
-def _write(path: Path, data: bytes) -> None:
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        files = {
+            "model.safetensors": save({k: np.ascontiguousarray(v) for k, v in tensors.items()}),
+            "config.json": json.dumps({**header, **config}, indent=1).encode(),
+        }
+        for name, content in files.items():
+            with replacing(Path(folder) / name) as path:
+                path.write_bytes(content)
 
 
 def _class(kind: str) -> type[Predictor]:

@@ -1,15 +1,10 @@
-"""The user's cache folder, and writes that are either complete or absent."""
+"""The user's cache folder."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-
-from search_spaces.errors import InputError
 
 
 def cache_folder() -> Path:
@@ -20,28 +15,6 @@ def cache_folder() -> Path:
     from platformdirs import user_cache_dir
 
     return Path(user_cache_dir("rlm-nas"))
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary file beside `path` that takes its place when the block ends well and vanishes when it does not.
-
-    A folder that cannot be made or written, or a full disk, is an InputError.
-    """
-    temporary: Path | None = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-        os.close(handle)
-        temporary = Path(name)
-        yield temporary
-        os.replace(temporary, path)
-    except OSError as error:
-        reason = error.strerror or error
-        raise InputError(f"{path}: cannot be written ({reason}): set NAS_CACHE to a folder with room") from error
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
 
 
 def sha256(data: bytes) -> str:

@@ -10,7 +10,6 @@ import csv
 import gzip
 import io
 import json
-import os
 import platform
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from search_spaces import Architecture, InputError, SearchSpace, get_space
+from search_spaces.files import replacing
 
 SPACE_OPTIONS: dict[str, Any] = {"channels": 8, "cells": 1, "input_shape": [1, 8, 8], "num_classes": 10, "prune": True}
 SEEDS = (0, 1)
@@ -125,8 +125,10 @@ def _write(folder: Path, space: SearchSpace, archs: list[Architecture], names: l
         values = [f"{seeds[i].mean():.4f}", *(f"{v:.4f}" for v in seeds[i]), f"{np.median(passes[i]):.6g}"]
         writer.writerow([name, *values, space.params(archs[i]), space.flops(archs[i])])
     path = folder / "digits201.csv.gz"
-    _replace(path, gzip.compress(rows.getvalue().encode(), mtime=0))
-    _replace(folder / "digits201.json", json.dumps(_card(seeds, passes), indent=1).encode() + b"\n")
+    with replacing(path) as file:
+        file.write_bytes(gzip.compress(rows.getvalue().encode(), mtime=0))
+    with replacing(folder / "digits201.json") as file:
+        file.write_text(json.dumps(_card(seeds, passes), indent=1) + "\n")
     return path
 
 
@@ -164,9 +166,3 @@ def _processor() -> str:
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
-
-
-def _replace(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(data)
-    os.replace(temporary, path)

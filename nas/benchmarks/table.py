@@ -18,10 +18,10 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from nas.benchmarks.cache import replacing
 from nas.benchmarks.text_cache import cached_texts
 from search_spaces import Architecture, SearchSpace, get_space
 from search_spaces.errors import InputError, unknown
+from search_spaces.files import replacing
 
 FORMAT = 1
 Progress = Callable[[str, int, int], None]  # what is counted, done, total

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import search_spaces
-from nas.benchmarks.cache import cache_folder, replacing
+from nas.benchmarks.cache import cache_folder
 from search_spaces import Architecture, SearchSpace
+from search_spaces.files import replacing
 
 
 def cached_texts(

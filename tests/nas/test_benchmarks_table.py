@@ -170,7 +170,7 @@ def test_a_full_disk_leaves_the_old_table_and_no_litter(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(InputError, match=r"cannot be written \(No space left on device\): set NAS_CACHE"):
+    with pytest.raises(InputError, match=r"cannot be written \(No space left on device\): choose another folder"):
         saved(path, ARCHS[:1], {"params": [2.0]})
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
