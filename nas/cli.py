@@ -325,7 +325,7 @@ def _known_value(argument: str) -> tuple[str, float]:
 def _split(names: str) -> list[str]:
     parts = [part.strip() for part in names.split(",") if part.strip()]
     if not parts:
-        raise InputError("no metric is named")
+        raise InputError(f"no name in {names!r}: write names separated by commas")
     return parts
 
 
@@ -386,7 +386,9 @@ def compare(
 def search(
     benchmark: BenchmarkName,
     objectives: Annotated[str, typer.Option(help="Comma-separated metrics; METRIC:max or METRIC:min to override.")],
-    sampler: Annotated[str, typer.Option(help="rlm, gnn, forest, ridge, nsga2, nsga3, tpe, gp or random.")] = "rlm",
+    sampler: Annotated[
+        str, typer.Option(help="One or more of rlm, gnn, forest, ridge, nsga2, nsga3, tpe, gp, random.")
+    ] = "rlm",
     evaluations: Annotated[int, typer.Option(min=1, help="True evaluations to spend.")] = 200,
     constraint: Annotated[list[str] | None, typer.Option(help='Such as "pixel3_latency_ms <= 8"; repeatable.')] = None,
     seed: Seed = 0,
@@ -399,15 +401,16 @@ def search(
     """Search a benchmark for the Pareto front of several objectives."""
     from nas.studies import run_studies
 
+    samplers = _split(sampler)
     with progress_bar("searching") as bar:
         studies = run_studies(
-            benchmark, objectives, [sampler], evaluations, range(seed, seed + seeds), out, constraint or [], bar
+            benchmark, objectives, samplers, evaluations, range(seed, seed + seeds), out, constraint or [], bar
         )
         studies.save(out)
-    front = studies.results[sampler][0].front
+    front = studies.results[samplers[0]][0].front
     if as_json:
         print_json({"summary": studies.table(), "front": front})
         return
     print_table(f"{objectives} on {benchmark}: share of the true hypervolume", studies.table())
-    print_table(f"Pareto front of seed {seed}", front)
+    print_table(f"Pareto front of {samplers[0]}, seed {seed}", front)
     print(f"written to {out}")
