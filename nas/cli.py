@@ -414,3 +414,7 @@ def search(
     print_table(f"{objectives} on {benchmark}: share of the true hypervolume", studies.table())
     print_table(f"Pareto front of {samplers[0]}, seed {seed}", front)
     print(f"written to {out}")
+
+
+if __name__ == "__main__":
+    main()

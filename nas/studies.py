@@ -84,6 +84,7 @@ class Studies:
             "benchmark": self.benchmark.name,
             "objectives": [str(o) for o in self.objectives],
             "true_front": len(self.reference.true_front),
+            "table": self.table(),
             "samplers": {
                 name: {
                     "evaluations": [len(r.evaluated.architectures) for r in results],
