@@ -11,16 +11,20 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from search_spaces.cost import graph_params
 from search_spaces.errors import InputError
 from search_spaces.graph import Attrs, Graph, Node, Shape, Value
 from search_spaces.operators import Convolution, Weight, convolution, output_shape, same_pads, weights
 from search_spaces.text import IR_VERSION, OPSET, attribute_value
 
 BATCH_NORM_EPSILON = 1e-5
+MAX_WEIGHTS = 500_000_000  # protobuf's limit of 2 GB, in float32
 
 
 def to_model(graph: Graph, seed: int = 0) -> onnx.ModelProto:
     """A runnable ONNX model with freshly initialized weights (He normal; batch normalization at identity)."""
+    if graph_params(graph) > MAX_WEIGHTS:
+        raise InputError(f"the network has {graph_params(graph):,} weights; one ONNX file holds {MAX_WEIGHTS:,}")
     writer = _Writer(graph, np.random.default_rng(seed))
     for node in graph.nodes:
         writer.write(node)
@@ -115,7 +119,14 @@ def from_model(model: onnx.ModelProto) -> Graph:
         onnx.checker.check_model(model)
     except (onnx.checker.ValidationError, ValueError, RuntimeError) as error:
         raise InputError(f"not a valid ONNX model: {' '.join(str(error).split())[:300]}") from None
-    return _Reader(model).read()
+    try:
+        return _Reader(model).read()
+    except InputError:
+        raise
+    except (
+        Exception
+    ) as error:  # any field of a damaged file may be wrong: text that is no UTF-8, attributes of a wrong kind
+        raise InputError(f"damaged ONNX model: {type(error).__name__}: {' '.join(str(error).split())[:200]}") from None
 
 
 @lru_cache(maxsize=1024)

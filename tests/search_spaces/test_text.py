@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -206,6 +208,7 @@ def test_learned_constant_is_a_param_with_its_shape() -> None:
         (EXPECTED.replace("channels = 4", "channels = 4, group = 3"), "group = 3 must divide"),
         (EXPECTED.replace("a = Relu (x)", "a = net.F1 (x)"), "must not call itself"),
         (EXPECTED.replace("net.F1 (b)", "net.F1 (b, a)"), "takes 1 inputs, not 2"),
+        (EXPECTED.replace("channels = 4", "channels = 1000000"), "weights; one ONNX file holds"),
     ],
 )
 def test_wrong_text_is_refused_with_a_reason(text: str, message: str) -> None:
@@ -242,6 +245,13 @@ def test_damaged_model_file_is_read_or_refused_but_never_crashes(tmp_path_factor
         to_text(load_model(str(path)))
     except InputError:
         return
+
+
+def test_node_name_that_is_no_utf8_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(to_model(_residual(1)).SerializeToString().replace(b"Relu", b"R\xfflu"))
+    with pytest.raises(InputError):
+        to_text(load_model(str(path)))
 
 
 def test_unsupported_operator_is_named() -> None:
