@@ -201,4 +201,8 @@ def check_request(
             raise unknown("metric", name, predictor.metrics)
     if samples < 1:
         raise InputError(f"samples must be at least 1, not {samples}")
-    return as_given(architectures, given)
+    known = as_given(architectures, given)
+    for name in known:
+        if name not in predictor.metrics:
+            raise unknown("given metric", name, predictor.metrics)
+    return known

@@ -245,7 +245,7 @@ def test_reader_reads_each_text_once() -> None:
 
 
 def test_given_metric_that_was_never_learned_is_refused() -> None:
-    with pytest.raises(InputError, match="has not learned 'depth'"):
+    with pytest.raises(InputError, match="unknown given metric 'depth'"):
         _fitted().predict(_table()[0][:1], ["params"], given={"depth": [3.0]})
 
 
