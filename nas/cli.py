@@ -344,6 +344,7 @@ def compare(
     predictor: Annotated[str, typer.Option("--predictors", help="Comma-separated.")] = "rlm,gnn,ridge,forest",
     sizes: Annotated[str, typer.Option(help="Training sizes, comma-separated.")] = "78,156,469,781",
     seeds: Annotated[int, typer.Option(help="Number of seeds.")] = 5,
+    first_seed: Annotated[int, typer.Option(help="The first of them; take unused ones to confirm a choice.")] = 0,
     given: Annotated[str, typer.Option(help="Exact metrics that are known of all, such as params,flops.")] = "",
     out: Annotated[
         Path | None, typer.Option(help="Folder for scores; an interrupted comparison goes on there.")
@@ -357,7 +358,7 @@ def compare(
 
     known = tuple(_split(given)) if given else ()
     comparison = Comparison(
-        benchmark, metric, test_metric or metric, tuple(_split(predictor)), _sizes(sizes), seeds, known
+        benchmark, metric, test_metric or metric, tuple(_split(predictor)), _sizes(sizes), seeds, known, first_seed
     )
     table = load_benchmark(benchmark)
     with progress_bar("comparing") as bar:
@@ -376,7 +377,8 @@ def compare(
         }
         for r in rows
     ]
-    print_table(f"{metric} → {test_metric or metric} on {benchmark}, {seeds} seeds (mean ± std)", shown)
+    numbers = f"seeds {first_seed} to {first_seed + seeds - 1}"
+    print_table(f"{metric} → {test_metric or metric} on {benchmark}, {numbers} (mean ± std)", shown)
 
 
 # --- search ----------------------------------------------------------------------------------------------------------

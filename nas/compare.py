@@ -27,6 +27,7 @@ Progress = Callable[[str, int, int], None]
 class Comparison:
     """What is compared: train on `train_metric` of N architectures, rank all others by `test_metric`.
 
+    seeds, first_seed: how many seeds, from which on; each is a split of its own.
     given: exact cheap metrics (params, flops) that every predictor knows of all architectures.
     """
 
@@ -37,6 +38,7 @@ class Comparison:
     sizes: tuple[int, ...]
     seeds: int
     given: tuple[str, ...] = ()
+    first_seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,8 @@ def compare(
     """All scores of a comparison; with a `journal`, finished ones are kept there and not computed again."""
     _check(comparison, benchmark)
     done = _read(journal, comparison) if journal else {}
-    jobs = [(p, n, s) for s in range(comparison.seeds) for n in comparison.sizes for p in comparison.predictors]
+    seeds = range(comparison.first_seed, comparison.first_seed + comparison.seeds)
+    jobs = [(p, n, s) for s in seeds for n in comparison.sizes for p in comparison.predictors]
     for i, job in enumerate(jobs):
         if progress:
             progress(f"{job[0]}, {job[1]} architectures, seed {job[2]}", i, len(jobs))
@@ -85,13 +88,15 @@ def _check(comparison: Comparison, benchmark: Benchmark) -> None:
     for name in comparison.predictors:
         if name not in list_predictors():
             raise unknown("predictor", name, list_predictors())
-    for size in comparison.sizes:
-        if not 1 <= size <= len(benchmark) - 10:
-            raise InputError(
-                f"cannot train on {size} of {len(benchmark)} architectures: give 1 to {len(benchmark) - 10}"
-            )
     if comparison.seeds < 1:
         raise InputError(f"seeds must be at least 1, not {comparison.seeds}")
+    if comparison.first_seed < 0:
+        raise InputError(f"the first seed must be at least 0, not {comparison.first_seed}")
+    most = len(benchmark) - 10  # at least 10 are ranked
+    for size in comparison.sizes:
+        if not 1 <= size <= most:
+            remedy = f"give 1 to {most}" if most > 0 else "a comparison needs at least 11"
+            raise InputError(f"cannot train on {size} of {len(benchmark)} architectures: {remedy}")
 
 
 def known_metrics(benchmark: Benchmark, names: Sequence[str]) -> dict[str, np.ndarray]:

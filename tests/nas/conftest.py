@@ -2,8 +2,33 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from search_spaces import SearchSpace
+from search_spaces.network import Network, Tensor
+
+
+class Switches(SearchSpace):
+    """Eight networks."""
+
+    name = "switches"
+    input_shape = (1, 4, 4)
+    num_classes = 2
+    size = 8
+
+    def build(self, trial: Any, net: Network) -> Tensor:
+        x = net.input
+        for i in range(3):
+            x = net.conv_bn_relu(x, trial.suggest_categorical(f"width{i}", [1, 2]))
+        return net.classifier(x)
+
+
+@pytest.fixture
+def switches() -> SearchSpace:
+    """A space of eight networks, small enough to be searched completely."""
+    return Switches()
 
 
 @pytest.fixture

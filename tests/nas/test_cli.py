@@ -91,15 +91,20 @@ def test_train_then_predict(
     assert 80 < row["my_accuracy"]["mean"] < 95
 
 
+def compare_command(folder: Path) -> tuple[str, ...]:
+    """`nas compare` on a table of 30 networks and their parameters, written to `folder`."""
+    archs = [SPACE.format(a) for a, _ in zip(SPACE.enumerate(), range(3000), strict=False)][::100]
+    costs = [SPACE.params(SPACE.parse(arch)) for arch in archs]
+    path = folder / "t.csv"
+    path.write_text("\n".join(["arch,d_latency_ms", *(f"{a},{c}" for a, c in zip(archs, costs, strict=True))]))
+    return ("compare", "--benchmark", str(path), "--metric", "d_latency_ms")
+
+
 def test_compare_gives_a_row_per_predictor_and_resumes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("NAS_CACHE", str(tmp_path / "cache"))
-    archs = [SPACE.format(a) for a, _ in zip(SPACE.enumerate(), range(3000), strict=False)][::100]
-    path = tmp_path / "t.csv"
-    costs = [SPACE.params(SPACE.parse(arch)) for arch in archs]
-    path.write_text("\n".join(["arch,d_latency_ms", *(f"{a},{c}" for a, c in zip(archs, costs, strict=True))]))
-    command = ("compare", "--benchmark", str(path), "--metric", "d_latency_ms", "--predictors", "ridge,forest")
+    command = (*compare_command(tmp_path), "--predictors", "ridge,forest")
     command = (*command, "--sizes", "10,15", "--seeds", "2", "--out", str(tmp_path / "out"), "--json")
     assert run(monkeypatch, *command) == 0
     first = capsys.readouterr().out
@@ -108,6 +113,20 @@ def test_compare_gives_a_row_per_predictor_and_resumes(
     ]  # fmt: skip
     assert run(monkeypatch, *command) == 0
     assert capsys.readouterr().out == first  # times included: nothing was computed again
+
+
+def test_compare_on_other_seeds_makes_other_splits_and_keeps_the_scores_apart(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def taus(*options: str) -> list[float]:
+        assert run(monkeypatch, *command, *options, "--json") == 0
+        return [row["tau"] for row in json.loads(capsys.readouterr().out)]
+
+    monkeypatch.setenv("NAS_CACHE", str(tmp_path / "cache"))
+    command = (*compare_command(tmp_path), "--predictors", "ridge", "--sizes", "10", "--out", str(tmp_path / "out"))
+    (first,), (second,) = taus("--seeds", "1"), taus("--first-seed", "1", "--seeds", "1")
+    assert first != second
+    assert taus("--seeds", "2") == pytest.approx([(first + second) / 2])
 
 
 def test_search_writes_its_results(
@@ -139,6 +158,7 @@ BAD = {
     "unknown sampler": ((*SEARCH, "my_accuracy", "--sampler", "nsga"), "did you mean 'nsga"),
     "bad constraint": ((*SEARCH, "my_accuracy", "--constraint", "my_latency_ms < x"), "my_latency_ms < x"),
     "size beyond the table": (("compare", *TABLE_METRIC, "--sizes", "99"), "cannot train on 99 of 6"),
+    "negative first seed": (("compare", *TABLE_METRIC, "--sizes", "3", "--first-seed", "-1"), "must be at least 0"),
     "sizes that are no numbers": (("compare", *TABLE_METRIC, "--sizes", "1,b"), "whole numbers"),
     "missing model": (("text", "none.onnx"), "none.onnx: no such file"),
     "model that is none": (("text", "T"), "not an ONNX model"),

@@ -18,7 +18,6 @@ from nas.pareto import hypervolume
 from predictors import Predictions
 from search_spaces import Architecture, SearchSpace, get_space
 from search_spaces.errors import InputError
-from search_spaces.network import Network, Tensor
 
 SPACE = get_space("tiny-resnet")
 METRICS = ("mass_accuracy", "length_ms")
@@ -48,21 +47,6 @@ class Oracle:
         return Predictions.of_samples(metrics, truth + 0.01 * noise)
 
 
-class Switches(SearchSpace):
-    """Eight networks."""
-
-    name = "switches"
-    input_shape = (1, 4, 4)
-    num_classes = 2
-    size = 8
-
-    def build(self, trial: Any, net: Network) -> Tensor:
-        x = net.input
-        for i in range(3):
-            x = net.conv_bn_relu(x, trial.suggest_categorical(f"width{i}", [1, 2]))
-        return net.classifier(x)
-
-
 def guided(space: SearchSpace = SPACE, **options: Any) -> PredictorSampler:
     options = {"n_startup": 6, "refit_every": 5, "pool": 60} | options
     return PredictorSampler(space, Oracle, METRICS, **options)  # type: ignore[arg-type]
@@ -88,8 +72,8 @@ class TestOptunaConformance(BasicSamplerTestCase, MultiObjectiveSamplerTestCase)
     """Optuna's own suite for samplers: parameters that do not belong to the space are sampled at random."""
 
     @pytest.fixture
-    def sampler(self) -> Callable[[], BaseSampler]:
-        return lambda: guided(Switches())
+    def sampler(self, switches: SearchSpace) -> Callable[[], BaseSampler]:
+        return lambda: guided(switches)
 
 
 def test_the_example_of_the_docstring_runs() -> None:
@@ -132,11 +116,10 @@ def test_parallel_trials_get_different_architectures() -> None:
     assert len(set(architectures(study))) == 24
 
 
-def test_a_small_space_is_searched_completely_and_then_repeated() -> None:
-    space = Switches()
-    study = optuna.create_study(directions=DIRECTIONS, sampler=guided(space, n_startup=3, refit_every=2))
-    study.optimize(lambda trial: objective(trial, space), n_trials=10)
-    assert len(set(architectures(study, space)[:8])) == 8
+def test_a_small_space_is_searched_completely_and_then_repeated(switches: SearchSpace) -> None:
+    study = optuna.create_study(directions=DIRECTIONS, sampler=guided(switches, n_startup=3, refit_every=2))
+    study.optimize(lambda trial: objective(trial, switches), n_trials=10)
+    assert len(set(architectures(study, switches)[:8])) == 8
 
 
 def test_an_enqueued_architecture_is_evaluated_as_given() -> None:
@@ -194,11 +177,10 @@ def test_startup_is_spread_over_the_costs() -> None:
     assert np.mean([gap(spread(SPACE, 20, rng)) for rng in rngs]) > np.mean(random)
 
 
-def test_random_unseen_finds_the_last_network_and_then_none() -> None:
-    space = Switches()
-    *seen, last = space.enumerate()
-    assert random_unseen(space, set(seen), np.random.default_rng(0)) == last
-    assert random_unseen(space, {*seen, last}, np.random.default_rng(0)) is None
+def test_random_unseen_finds_the_last_network_and_then_none(switches: SearchSpace) -> None:
+    *seen, last = switches.enumerate()
+    assert random_unseen(switches, set(seen), np.random.default_rng(0)) == last
+    assert random_unseen(switches, {*seen, last}, np.random.default_rng(0)) is None
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from nas.searching import PATIENCE
 from nas.storage import open_storage
 from search_spaces import Architecture, SearchSpace, get_space, to_text
 from search_spaces.errors import InputError
-from search_spaces.network import Network, Tensor
 
 SPACE = get_space("tiny-resnet")
 OBJECTIVES = "depth_accuracy,flops"
@@ -67,21 +66,6 @@ class Stubborn(optuna.samplers.RandomSampler):
         return param_distribution.to_external_repr(0 if hasattr(param_distribution, "choices") else 1)
 
 
-class Switches(SearchSpace):
-    """Eight networks."""
-
-    name = "switches"
-    input_shape = (1, 4, 4)
-    num_classes = 2
-    size = 8
-
-    def build(self, trial: Any, net: Network) -> Tensor:
-        x = net.input
-        for i in range(3):
-            x = net.conv_bn_relu(x, trial.suggest_categorical(f"width{i}", [1, 2]))
-        return net.classifier(x)
-
-
 def interrupt(storage: Path, lifetime: int, evaluations: int = 20, sampler: str = "nsga2") -> Interrupted:
     evaluator = Interrupted(lifetime)
     with pytest.raises(KeyboardInterrupt):
@@ -120,10 +104,9 @@ def test_a_repeated_architecture_is_told_its_values_but_neither_evaluated_nor_co
     assert all(trial.values == trials[0].values for trial in repeats)
 
 
-def test_a_small_space_is_evaluated_completely_and_the_search_ends() -> None:
-    space = Switches()
-    result = search(space, "params,flops", Costs(space), "random", 100)
-    assert sorted(map(str, result.evaluated.architectures)) == sorted(map(str, space.enumerate()))
+def test_a_small_space_is_evaluated_completely_and_the_search_ends(switches: SearchSpace) -> None:
+    result = search(switches, "params,flops", Costs(switches), "random", 100)
+    assert sorted(map(str, result.evaluated.architectures)) == sorted(map(str, switches.enumerate()))
 
 
 def test_progress_is_reported_after_every_evaluation() -> None:
