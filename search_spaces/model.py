@@ -13,8 +13,9 @@ from onnx import TensorProto, helper
 
 from search_spaces.cost import graph_params
 from search_spaces.errors import InputError
+from search_spaces.fusion import fuse
 from search_spaces.graph import Attrs, Graph, Node, Shape, Value
-from search_spaces.operators import Convolution, Weight, convolution, output_shape, same_pads, weights
+from search_spaces.operators import CONSTANT_OPERANDS, Convolution, Weight, convolution, output_shape, pair, weights
 from search_spaces.text import IR_VERSION, OPSET, attribute_value
 
 BATCH_NORM_EPSILON = 1e-5
@@ -59,8 +60,11 @@ class _Writer:
         elif node.op == "Linear":
             self._linear(name, len(shapes[0]), inputs, tensors, output)
         elif node.op == "BatchNorm":
-            epsilon = dict(node.attrs).get("epsilon", BATCH_NORM_EPSILON)
-            self._add("BatchNormalization", name, [*inputs, *tensors], output, epsilon=epsilon)
+            self._norm(name, node, [*inputs, *tensors], output)
+        elif node.op == "ChannelShuffle":
+            self._channel_shuffle(name, node, shapes[0], inputs[0], output)
+        elif node.op in CONSTANT_OPERANDS:
+            self._with_constants(node.op, name, inputs[0], dict(node.attrs), output)
         elif node.op == "Zero":
             zero = onnx.numpy_helper.from_array(np.zeros((), np.float32), f"{name}.zero")
             self.initializers.append(zero)
@@ -84,9 +88,37 @@ class _Writer:
             self._add("Conv", name, [*inputs, *tensors], output, **attrs)
             return
         self._add("Conv", f"{name}.conv", [*inputs, tensors[0]], f"{name}.conv_out", **attrs)
+        self._norm(f"{name}.norm", node, [f"{name}.conv_out", *tensors[1:]], output)
+
+    def _norm(self, name: str, node: Node, inputs: list[str], output: str) -> None:
         epsilon = dict(node.attrs).get("epsilon", BATCH_NORM_EPSILON)
-        normed = [f"{name}.conv_out", *tensors[1:]]
-        self._add("BatchNormalization", f"{name}.norm", normed, output, epsilon=epsilon)
+        self._add("BatchNormalization", name, inputs, output, epsilon=epsilon)
+
+    def _channel_shuffle(self, name: str, node: Node, shape: Shape, x: str, output: str) -> None:
+        groups = int(dict(node.attrs)["groups"])  # type: ignore[arg-type]
+        channels, *size = (int(d) for d in shape[1:])
+        split, swapped = f"{name}.split_out", f"{name}.swap_out"
+        self._with_constants("Reshape", f"{name}.split", x, {"shape": (0, groups, channels // groups, *size)}, split)
+        self._add("Transpose", f"{name}.swap", [split], swapped, perm=[0, 2, 1, 3, 4])
+        self._with_constants("Reshape", f"{name}.join", swapped, {"shape": (0, channels, *size)}, output)
+
+    def _with_constants(self, op: str, name: str, x: str, attrs: dict[str, Any], output: str) -> None:
+        """An operator whose attributes are constant operands in ONNX."""
+        operands = [self._constant(attrs[name]) if name in attrs else "" for name in CONSTANT_OPERANDS[op]]
+        while operands and not operands[-1]:
+            operands.pop()
+        self._add(op, name, [x, *operands], output)
+
+    def _constant(self, value: Value) -> str:
+        """The name of a `Constant` node with this value: an initializer would be taken for a weight."""
+        kind = np.float32 if isinstance(value, float) else np.int64
+        return self._constant_array(f"constant_{value}", np.array(value, kind))
+
+    def _constant_array(self, name: str, array: np.ndarray) -> str:
+        if name not in self.used:
+            self.used[name] = 1
+            self._add("Constant", name, [], name, value=onnx.numpy_helper.from_array(array))
+        return name
 
     def _linear(self, name: str, rank: int, inputs: list[str], tensors: list[str], output: str) -> None:
         if rank != 2:
@@ -101,6 +133,9 @@ class _Writer:
         return name if self.used[name] == 1 else f"{name}_{self.used[name]}"
 
     def _tensor(self, name: str, weight: Weight) -> str:
+        if not weight.trained and weight.name in ("scale", "shift"):
+            fill = 1.0 if weight.init == "ones" else 0.0
+            return self._constant_array(f"{weight.init}_{weight.shape[0]}", np.full(weight.shape, fill, np.float32))
         if weight.init == "kaiming":
             fan_in = max(1, int(np.prod(weight.shape[1:])))
             data = self.rng.standard_normal(weight.shape, np.float32) * np.float32(np.sqrt(2 / fan_in))
@@ -148,11 +183,10 @@ class _Reader:
             raise InputError(f"the model uses opset {versions.get('')}; export it with opset 13 or later")
         self.proto = model.graph
         self.initializers = {t.name: t for t in self.proto.initializer}
+        self.constants: dict[str, np.ndarray] = {}
         self.values: dict[str, int] = {}
         self.shapes: list[Shape] = []
         self.nodes: list[Node] = []
-        self.consumers = Counter(name for node in self.proto.node for name in node.input)
-        self.consumers.update(info.name for info in self.proto.output)
 
     def read(self) -> Graph:
         inputs = [info for info in self.proto.input if info.name not in self.initializers]
@@ -162,7 +196,7 @@ class _Reader:
         for node in self.proto.node:
             self._node(node)
         outputs = [self._output(info.name, len(inputs)) for info in self.proto.output]
-        return Graph(tuple(range(len(inputs))), tuple(self.nodes), tuple(outputs), tuple(self.shapes))
+        return fuse(Graph(tuple(range(len(inputs))), tuple(self.nodes), tuple(outputs), tuple(self.shapes)))
 
     def _output(self, name: str, inputs: int) -> int:
         value = self._value(name)
@@ -190,6 +224,9 @@ class _Reader:
             )
         if len([name for name in node.output if name]) != 1:
             raise InputError(f"operator {node.op_type} (node {node.name!r}) with several outputs is not supported")
+        if node.op_type == "Constant":
+            self.constants[node.output[0]] = _constant_value(node)
+            return
         scope = tuple(part for part in node.name.split("/")[:-1] if part)
         attrs = {a.name: attribute_value(node.op_type, a) for a in node.attribute}
         reader = {
@@ -199,6 +236,9 @@ class _Reader:
             "Mul": self._mul,
             "Identity": self._identity,
             "Dropout": self._identity,
+            "Slice": self._slice,
+            "Reshape": self._reshape,
+            "Clip": self._clip,
         }.get(node.op_type, self._standard)
         self.values[node.output[0]] = reader(node, attrs, scope)
 
@@ -214,17 +254,20 @@ class _Reader:
         if len(weight) != 4 or attrs.get("auto_pad", "NOTSET") != "NOTSET":
             raise InputError(f"Conv (node {node.name!r}): only 2-D convolutions with explicit pads are supported")
         kernel, dilations = (weight[2], weight[3]), attrs.get("dilations", (1, 1))
-        same = same_pads(kernel, dilations)
-        given: dict[str, tuple[Value, Value]] = {
-            "bias": (int(len(node.input) > 2 and node.input[2] != ""), 0),
-            "channels": (weight[0], self.shapes[x][1]),
-            "dilations": (dilations, (1, 1)),
-            "group": (attrs.get("group", 1), 1),
-            "pads": (attrs.get("pads", (0, 0, 0, 0)), same),
-            "strides": (attrs.get("strides", (1, 1)), (1, 1)),
-        }
-        kept = {name: value for name, (value, default) in given.items() if value != default}
-        return self._emit("Conv", (x,), tuple(sorted({**kept, "kernel": kernel}.items())), scope)
+        in_channels = self.shapes[x][1]
+        if weight[1] * attrs.get("group", 1) != in_channels:
+            raise InputError(f"Conv (node {node.name!r}): weights {list(weight)} do not fit {in_channels} channels")
+        conv = Convolution(
+            in_channels=int(in_channels),
+            channels=weight[0],
+            kernel=kernel,
+            strides=pair(attrs.get("strides", 1)),
+            pads=attrs.get("pads", (0, 0, 0, 0)),
+            dilations=dilations,
+            group=attrs.get("group", 1),
+            bias=len(node.input) > 2 and node.input[2] != "",
+        )
+        return self._emit("Conv", (x,), conv.attrs, scope)
 
     def _gemm(self, node: onnx.NodeProto, attrs: dict[str, Any], scope: tuple[str, ...]) -> int:
         if {attrs.get("alpha", 1.0), attrs.get("beta", 1.0)} != {1.0} or attrs.get("transA", 0):
@@ -238,13 +281,50 @@ class _Reader:
     def _batch_norm(self, node: onnx.NodeProto, attrs: dict[str, Any], scope: tuple[str, ...]) -> int:
         x = self._value(node.input[0])
         epsilon = float(np.float32(attrs.get("epsilon", BATCH_NORM_EPSILON)))
-        extra: Attrs = () if epsilon == float(np.float32(BATCH_NORM_EPSILON)) else (("epsilon", epsilon),)
-        last = self.nodes[-1] if self.nodes else None
-        fuses = last is not None and last.outputs == (x,) and last.op == "Conv" and self.consumers[node.input[0]] == 1
-        if last is None or not fuses or dict(last.attrs).get("bias"):
-            return self._emit("BatchNorm", (x,), extra, scope)
-        self.nodes[-1] = last._replace(op="ConvBn", attrs=tuple(sorted((*last.attrs, *extra))))
-        return x
+        given: dict[str, Value] = {} if epsilon == float(np.float32(BATCH_NORM_EPSILON)) else {"epsilon": epsilon}
+        scale, shift = (self.constants.get(name) for name in node.input[1:3])
+        if scale is not None and shift is not None and (scale == 1).all() and (shift == 0).all():
+            given["affine"] = 0
+        return self._emit("BatchNorm", (x,), tuple(sorted(given.items())), scope)
+
+    def _known(self, node: onnx.NodeProto, position: int) -> np.ndarray | None:
+        """The value of a constant operand; None where it is left out."""
+        if len(node.input) <= position or not node.input[position]:
+            return None
+        name = node.input[position]
+        if name in self.constants:
+            return self.constants[name]
+        if name not in self.initializers:
+            raise InputError(f"{node.op_type} (node {node.name!r}): operand {name!r} must be a constant")
+        return onnx.numpy_helper.to_array(self.initializers[name])
+
+    def _slice(self, node: onnx.NodeProto, attrs: dict[str, Any], scope: tuple[str, ...]) -> int:
+        x = self._value(node.input[0])
+        starts, ends, axes, steps = (self._known(node, i) for i in range(1, 5))
+        if starts is None or ends is None or (steps is not None and (steps != 1).any()):
+            raise InputError(f"Slice (node {node.name!r}) needs starts and ends, and only steps of 1 are supported")
+        shape = self.shapes[x]
+        ranges = {}
+        for axis, start, end in zip(range(len(starts)) if axes is None else axes, starts, ends, strict=True):
+            size = shape[int(axis)]
+            if isinstance(size, int):
+                ranges[int(axis) % len(shape)] = slice(int(start), int(end)).indices(size)[:2]
+        ranges = {axis: r for axis, r in sorted(ranges.items()) if r != (0, shape[axis])}
+        if not ranges:
+            return x
+        first, last = zip(*ranges.values(), strict=True)
+        return self._emit("Slice", (x,), (("axes", tuple(ranges)), ("ends", last), ("starts", first)), scope)
+
+    def _reshape(self, node: onnx.NodeProto, attrs: dict[str, Any], scope: tuple[str, ...]) -> int:
+        shape = self._known(node, 1)
+        if shape is None or (shape < 0).any() or not len(shape) or shape[0] != 0:
+            raise InputError(f"Reshape (node {node.name!r}): only constant shapes that keep the batch are supported")
+        return self._emit("Reshape", (self._value(node.input[0]),), (("shape", tuple(shape.tolist())),), scope)
+
+    def _clip(self, node: onnx.NodeProto, attrs: dict[str, Any], scope: tuple[str, ...]) -> int:
+        bounds = {"min": self._known(node, 1), "max": self._known(node, 2)}
+        given = tuple(sorted((name, float(value)) for name, value in bounds.items() if value is not None))
+        return self._emit("Clip", (self._value(node.input[0]),), given, scope)
 
     def _mul(self, node: onnx.NodeProto, attrs: dict[str, Any], scope: tuple[str, ...]) -> int:
         for x, factor in (node.input, reversed(node.input)):
@@ -261,6 +341,16 @@ class _Reader:
         kept = {n: v for n, v in attrs.items() if _plain(defaults.get(n)) != v and not _neutral(n, v)}
         inputs = tuple(self._value(name) for name in node.input if name)
         return self._emit(node.op_type, inputs, tuple(sorted(kept.items())), scope)
+
+
+def _constant_value(node: onnx.NodeProto) -> np.ndarray:
+    for attr in node.attribute:
+        if attr.name == "value":
+            return onnx.numpy_helper.to_array(attr.t)
+        if attr.name in ("value_int", "value_ints", "value_float", "value_floats"):
+            kind = np.int64 if "int" in attr.name else np.float32
+            return np.array(helper.get_attribute_value(attr), kind)
+    raise InputError(f"Constant (node {node.name!r}) holds neither a tensor nor numbers")
 
 
 def _plain(value: object) -> object:

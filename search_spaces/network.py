@@ -6,11 +6,13 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+import numpy as np
 
 from search_spaces.errors import InputError
 from search_spaces.graph import BATCH, Attrs, Graph, Node, Shape, Value
-from search_spaces.operators import output_shape, pair, same_pads
+from search_spaces.operators import Convolution, output_shape, pair, same_pads
 
 
 class Tensor(NamedTuple):
@@ -25,17 +27,13 @@ def _conv_attrs(
     in_channels: int, channels: int, kernel: tuple[int, int], strides: tuple[int, int], dilations: tuple[int, int],
     group: int, bias: bool, pads: tuple[int, int, int, int] | None,
 ) -> Attrs:  # fmt: skip
-    """Attributes of a convolution, those equal to the default left out, in alphabetical order."""
-    given: dict[str, tuple[Value, Value]] = {
-        "bias": (int(bias), 0),
-        "channels": (channels, in_channels),
-        "dilations": (dilations, (1, 1)),
-        "group": (group, 1),
-        "pads": (pads or same_pads(kernel, dilations), same_pads(kernel, dilations)),
-        "strides": (strides, (1, 1)),
-    }
-    kept = {name: value for name, (value, default) in given.items() if value != default}
-    return tuple(sorted({**kept, "kernel": kernel}.items()))
+    padding = pads or same_pads(kernel, dilations)
+    return Convolution(in_channels, channels, kernel, strides, padding, dilations, group, bias).attrs
+
+
+_NO_AFFINE: Attrs = (("affine", 0),)
+# float32, as ONNX stores it
+_SIXTH = float(np.float32(1 / 6))
 
 
 class Network:
@@ -79,21 +77,24 @@ class Network:
     def conv(
         self, x: Tensor, channels: int | None = None, kernel: int | tuple[int, int] = 3, stride: int = 1,
         dilation: int = 1, groups: int = 1, bias: bool = False, pads: tuple[int, int, int, int] | None = None,
-        *, op: str = "Conv",
     ) -> Tensor:  # fmt: skip
         """Convolution; padding keeps the size at stride 1 unless `pads` (top, left, bottom, right) is given."""
+        return self.op("Conv", x, attrs=self._conv(x, channels, kernel, stride, dilation, groups, bias, pads))
+
+    def _conv(
+        self, x: Tensor, channels: int | None, kernel: int | tuple[int, int], stride: int, dilation: int, groups: int,
+        bias: bool = False, pads: tuple[int, int, int, int] | None = None,
+    ) -> Attrs:  # fmt: skip
         width = int(x.shape[1])
-        attrs = _conv_attrs(
-            width, channels or width, pair(kernel), pair(stride), pair(dilation), groups, bias, pads
-        )  # fmt: skip
-        return self.op(op, x, attrs=attrs)
+        return _conv_attrs(width, channels or width, pair(kernel), pair(stride), pair(dilation), groups, bias, pads)
 
     def conv_bn(
         self, x: Tensor, channels: int | None = None, kernel: int | tuple[int, int] = 3, stride: int = 1,
-        dilation: int = 1, groups: int = 1,
+        dilation: int = 1, groups: int = 1, affine: bool = True,
     ) -> Tensor:  # fmt: skip
-        """Convolution without bias, then batch normalization."""
-        return self.conv(x, channels, kernel, stride, dilation, groups, op="ConvBn")
+        """Convolution without bias, then batch normalization (see `batch_norm`)."""
+        attrs = self._conv(x, channels, kernel, stride, dilation, groups)
+        return self.op("ConvBn", x, attrs=attrs if affine else tuple(sorted((*attrs, *_NO_AFFINE))))
 
     def conv_bn_relu(
         self, x: Tensor, channels: int | None = None, kernel: int | tuple[int, int] = 3, stride: int = 1,
@@ -102,23 +103,42 @@ class Network:
         """Convolution without bias, batch normalization, ReLU."""
         return self.relu(self.conv_bn(x, channels, kernel, stride, dilation, groups))
 
-    def batch_norm(self, x: Tensor) -> Tensor:
-        return self.op("BatchNorm", x)
+    def batch_norm(self, x: Tensor, affine: bool = True) -> Tensor:
+        """Batch normalization; `affine=False`: without trained scale and shift."""
+        return self.op("BatchNorm", x, attrs=() if affine else _NO_AFFINE)
 
     def relu(self, x: Tensor) -> Tensor:
         return self.op("Relu", x)
+
+    def relu6(self, x: Tensor) -> Tensor:
+        """min(max(x, 0), 6)"""
+        return self.op("Clip", x, attrs=(("max", 6.0), ("min", 0.0)))
+
+    def sigmoid(self, x: Tensor) -> Tensor:
+        return self.op("Sigmoid", x)
+
+    def hard_sigmoid(self, x: Tensor) -> Tensor:
+        """min(max(x / 6 + 1/2, 0), 1)"""
+        return self.op("HardSigmoid", x, attrs=(("alpha", _SIXTH),))
+
+    def hard_swish(self, x: Tensor) -> Tensor:
+        """x · hard_sigmoid(x)"""
+        return self.op("HardSwish", x)
 
     def zero(self, x: Tensor) -> Tensor:
         """Zeros of x's shape."""
         return self.op("Zero", x)
 
-    def max_pool(self, x: Tensor, kernel: int = 3, stride: int = 1) -> Tensor:
-        """Maximum over kernel × kernel windows, odd kernels padded to keep the size at stride 1."""
-        return self.op("MaxPool", x, attrs=_pool_attrs(kernel, stride))
+    def max_pool(self, x: Tensor, kernel: int = 3, stride: int = 1, ceil: bool = False) -> Tensor:
+        """Maximum over kernel × kernel windows, odd kernels padded to keep the size at stride 1.
 
-    def avg_pool(self, x: Tensor, kernel: int = 3, stride: int = 1) -> Tensor:
+        `ceil`: a last window that is not full counts, too.
+        """
+        return self.op("MaxPool", x, attrs=_pool_attrs(kernel, stride, ceil))
+
+    def avg_pool(self, x: Tensor, kernel: int = 3, stride: int = 1, ceil: bool = False) -> Tensor:
         """Mean over kernel × kernel windows, padding as in `max_pool` and not counted in the mean."""
-        return self.op("AveragePool", x, attrs=_pool_attrs(kernel, stride))
+        return self.op("AveragePool", x, attrs=_pool_attrs(kernel, stride, ceil))
 
     def global_avg_pool(self, x: Tensor) -> Tensor:
         return self.op("GlobalAveragePool", x)
@@ -130,6 +150,28 @@ class Network:
         if len(xs) == 1:
             return xs[0]
         return self.op("Add" if len(xs) == 2 else "Sum", *xs)
+
+    def mul(self, a: Tensor, b: Tensor) -> Tensor:
+        """Product; sizes of 1 broadcast."""
+        return self.op("Mul", a, b)
+
+    def squeeze_excite(
+        self, x: Tensor, hidden: int, gate: Literal["hard_sigmoid", "sigmoid"] = "hard_sigmoid"
+    ) -> Tensor:
+        """Channels weighted by what a two-layer network makes of their means (arXiv 1709.01507)."""
+        means = self.relu(self.conv(self.global_avg_pool(x), hidden, kernel=1, bias=True))
+        weights = self.conv(means, int(x.shape[1]), kernel=1, bias=True)
+        return self.mul(x, self.hard_sigmoid(weights) if gate == "hard_sigmoid" else self.sigmoid(weights))
+
+    def slice(self, x: Tensor, axis: int, start: int, end: int) -> Tensor:
+        """Elements start…end-1 along an axis (1: channels, 2: rows, 3: columns)."""
+        if (start, end) == (0, x.shape[axis]):
+            return x
+        return self.op("Slice", x, attrs=(("axes", (axis,)), ("ends", (end,)), ("starts", (start,))))
+
+    def channel_shuffle(self, x: Tensor, groups: int) -> Tensor:
+        """Interleave `groups` groups of channels (arXiv 1707.01083)."""
+        return self.op("ChannelShuffle", x, attrs=(("groups", groups),))
 
     def concat(self, *xs: Tensor) -> Tensor:
         """Concatenation along the channels."""
@@ -151,8 +193,10 @@ class Network:
 
 
 @lru_cache(maxsize=256)
-def _pool_attrs(kernel: int, stride: int) -> Attrs:
+def _pool_attrs(kernel: int, stride: int, ceil: bool) -> Attrs:
     attrs: dict[str, Value] = {"kernel_shape": (kernel, kernel)}
+    if ceil:
+        attrs["ceil_mode"] = 1
     if kernel % 2 and kernel > 1:
         attrs["pads"] = same_pads((kernel, kernel))
     if stride != 1:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from search_spaces.errors import InputError
 from search_spaces.graph import Attrs, Graph, Node, Shape, Value
-from search_spaces.operators import COMMUTATIVE, output_shape
+from search_spaces.operators import COMMUTATIVE, canonical_attrs, output_shape
 
 PARAMETRIC = frozenset({"channels", "features"})
 MIN_FUNCTION_NODES = 3
@@ -473,8 +473,10 @@ def expand(program: Program) -> Graph:
                 continue
             if len(nodes) >= _MAX_NODES:
                 raise InputError(f"the network has more than {_MAX_NODES} nodes")
-            shapes.append(output_shape(item.op, attrs, tuple(shapes[v] for v in ins)))
-            nodes.append(Node(item.op, tuple(ins), (len(shapes) - 1,), attrs, scope))
+            given = tuple(shapes[v] for v in ins)
+            shape = output_shape(item.op, attrs, given)
+            nodes.append(Node(item.op, tuple(ins), (len(shapes),), canonical_attrs(item.op, attrs, given), scope))
+            shapes.append(shape)
             values.append(len(shapes) - 1)
         return [values[v] for v in block.outputs]
 

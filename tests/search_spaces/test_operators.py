@@ -1,0 +1,108 @@
+"""Claims about operators beyond NAS-Bench-201's: each survives the way from builder to model to text and back."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+from search_spaces import InputError, Network, SearchSpace, Tensor, from_text, params, to_text
+from search_spaces.model import from_model, to_model
+from search_spaces.testing import check_space
+
+
+class EveryOperator(SearchSpace):
+    name = "every-operator"
+    input_shape = (3, 9, 9)
+
+    def build(self, trial, net: Network) -> Tensor:  # type: ignore[no-untyped-def]
+        width = trial.suggest_categorical("width", [4, 8])
+        x = net.relu6(net.conv_bn(net.input, width, stride=2))
+        x = net.relu6(net.conv_bn(x, groups=width, affine=False))
+        x = net.channel_shuffle(net.conv_bn(x, kernel=1, groups=2), 2)
+        x = net.squeeze_excite(net.hard_swish(x), width // 2)
+        x = net.squeeze_excite(net.batch_norm(x, affine=False), width // 2, gate="sigmoid")
+        x = net.add(net.avg_pool(x, 2, stride=2, ceil=True), net.max_pool(x, 2, stride=2, ceil=True))
+        left, right = net.slice(x, 1, 0, width // 2), net.slice(x, 1, width // 2, width)
+        shifted = net.slice(net.slice(x, 2, 1, 3), 3, 1, 3)
+        x = net.concat(net.slice(net.slice(net.mul(left, right), 2, 0, 2), 3, 0, 2), shifted)
+        return net.classifier(net.mul(x, net.conv(net.global_avg_pool(x), kernel=(1, 1))))
+
+
+def test_every_operator_conforms() -> None:
+    check_space(EveryOperator(), count=2)
+
+
+def test_depthwise_convolution_has_one_text_for_every_width() -> None:
+    space = EveryOperator()
+    texts = [space.to_text(space.architecture({"width": width})) for width in (4, 8)]
+    assert all("depthwise = 1" in text and "group = 4" not in text and "group = 8" not in text for text in texts)
+
+
+def test_group_written_out_is_read_as_depthwise() -> None:
+    space = EveryOperator()
+    text = space.to_text(space.architecture({"width": 4}))
+    assert to_text(from_text(text.replace("depthwise = 1", "group = 4"))) == text
+
+
+def test_normalization_without_scale_and_shift_has_no_trained_weights() -> None:
+    def count(affine: bool) -> int:
+        net = Network((3, 4, 4), 2)
+        return params(
+            to_model(net.graph(net.classifier(net.batch_norm(net.conv_bn(net.input, affine=affine), affine))))
+        )
+
+    assert count(affine=True) - count(affine=False) == 4 * 3
+
+
+def test_fused_operators_do_not_depend_on_the_order_of_nodes() -> None:
+    model = EveryOperator().to_onnx(EveryOperator().architecture({"width": 4}))
+    rng = np.random.default_rng(0)
+    shuffled = onnx.ModelProto()
+    shuffled.CopyFrom(model)
+    del shuffled.graph.node[:]
+    shuffled.graph.node.extend(_random_topological_order(model, rng))
+    assert to_text(shuffled) == to_text(model)
+
+
+def _random_topological_order(model: onnx.ModelProto, rng: np.random.Generator) -> list[onnx.NodeProto]:
+    known = {"", model.graph.input[0].name, *(t.name for t in model.graph.initializer)}
+    waiting, order = list(model.graph.node), []
+    while waiting:
+        ready = [node for node in waiting if known.issuperset(node.input)]
+        order.append(ready[int(rng.integers(len(ready)))])
+        waiting.remove(order[-1])
+        known.update(order[-1].output)
+    return order
+
+
+def test_convolution_followed_by_a_read_of_its_raw_output_stays_apart() -> None:
+    net = Network((3, 4, 4), 2)
+    raw = net.conv(net.input)
+    graph = net.graph(net.classifier(net.add(net.batch_norm(raw), raw)))
+    assert [node.op for node in from_model(to_model(graph)).nodes][:2] == ["Conv", "BatchNorm"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("groups = 2", "groups = 3", "3 groups must divide"),
+        ("depthwise = 1", "deepwise = 1", "has no attribute 'deepwise'"),
+    ],
+)
+def test_wrong_attributes_are_named(old: str, new: str, message: str) -> None:
+    text = EveryOperator().to_text(EveryOperator().architecture({"width": 4}))
+    assert old in text
+    with pytest.raises(InputError, match=message):
+        from_text(text.replace(old, new))
+
+
+def test_pooling_with_ceil_starts_no_window_in_the_padding() -> None:
+    import onnxruntime
+
+    for size in range(3, 9):
+        net = Network((1, size, size), 2)
+        graph = net.graph(net.max_pool(net.input, 3, stride=2, ceil=True))
+        session = onnxruntime.InferenceSession(to_model(graph).SerializeToString())
+        result = session.run(None, {"input": np.ones((1, 1, size, size), np.float32)})[0]
+        assert result.shape[1:] == graph.shapes[-1][1:]
