@@ -74,7 +74,7 @@ def sites(program: Program) -> tuple[Site, ...]:
 
 def _bind(item: Item, arguments: Arguments) -> Arguments:
     if not any(isinstance(value, Ref) for _, value in item.attrs):
-        return item.attrs  # type: ignore[return-value]
+        return item.attrs
     given = dict(arguments)
     try:
         return tuple((name, given[value.name] if isinstance(value, Ref) else value) for name, value in item.attrs)

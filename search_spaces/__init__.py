@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from search_spaces import nasbench201, tiny_resnet
+from search_spaces import fbnet, hiaml, inception, nasbench101, nasbench201, nds, ofa, tiny_resnet, two_path
 from search_spaces.base import Architecture, SearchSpace, get_space, list_spaces, register_space
 from search_spaces.cost import graph_flops, graph_params
 from search_spaces.errors import InputError
@@ -22,17 +22,24 @@ __all__ = [
     "Network",
     "SearchSpace",
     "Tensor",
+    "fbnet",
     "fingerprint",
     "flops",
     "from_text",
     "get_space",
+    "hiaml",
+    "inception",
     "list_spaces",
     "load_model",
+    "nasbench101",
     "nasbench201",
+    "nds",
+    "ofa",
     "params",
     "register_space",
     "tiny_resnet",
     "to_text",
+    "two_path",
 ]
 
 

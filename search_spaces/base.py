@@ -58,6 +58,15 @@ class SearchSpace:
     input_shape: tuple[int, ...] = (3, 32, 32)
     num_classes: int = 10
 
+    def __init__(self, input_shape: tuple[int, ...] | None = None, num_classes: int | None = None) -> None:
+        """Both are the class's own unless given: another data set's, say."""
+        if min((*(input_shape or ()), num_classes or 1)) < 1:
+            raise InputError(f"{self.name}: input sizes and number of classes must be positive")
+        if input_shape is not None:
+            self.input_shape = tuple(input_shape)
+        if num_classes is not None:
+            self.num_classes = num_classes
+
     def build(self, trial: Trial, net: Network) -> Tensor:
         """Build the network that `trial` chooses with `net`; returns the logits."""
         raise InputError(f"{type(self).__name__} does not define build(self, trial, net)")
@@ -70,7 +79,7 @@ class SearchSpace:
     @property
     def options(self) -> dict[str, Any]:
         """Keyword options that make `get_space(name, **options)` this space again."""
-        return {}
+        return {name: value for name, value in vars(self).items() if name in ("input_shape", "num_classes")}
 
     # --- from choices to architectures
 

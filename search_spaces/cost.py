@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from search_spaces.graph import Graph
-from search_spaces.operators import multiply_accumulates, weights
+from search_spaces.operators import RECURRENT, multiply_accumulates, weights
 
 
 def graph_params(graph: Graph) -> int:
@@ -19,10 +19,19 @@ def graph_params(graph: Graph) -> int:
 
 
 def graph_flops(graph: Graph) -> int:
-    """Multiply-accumulates of convolutions and linear layers for one input; the other operators count 0."""
-    return sum(
-        multiply_accumulates(node.op, node.attrs, tuple([graph.shapes[v] for v in node.inputs])) for node in graph.nodes
-    )
+    """Multiply-accumulates of convolutions, linear and recurrent layers and products of matrices for one input.
+
+    The other operators count 0. Where the graph fixes a batch size, it is for that many inputs.
+    """
+    total, seen = 0, set()
+    for node in graph.nodes:
+        if node.op in RECURRENT and len(node.inputs) > 1:  # a node for each output that is used, computed once
+            computation = (node.op, node.inputs, tuple([a for a in node.attrs if a[0] != "output"]))
+            if computation in seen:
+                continue
+            seen.add(computation)
+        total += multiply_accumulates(node.op, node.attrs, tuple([graph.shapes[v] for v in node.inputs]))
+    return total
 
 
 def graph_activations(graph: Graph) -> int:

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-import numpy as np
-
 from search_spaces.errors import InputError
+from search_spaces.fusion import fuse
 from search_spaces.graph import BATCH, Attrs, Graph, Node, Shape, Value
 from search_spaces.operators import Convolution, output_shape, pair, same_pads
+from search_spaces.standard import shortest
 
 
 class Tensor(NamedTuple):
@@ -32,8 +32,7 @@ def _conv_attrs(
 
 
 _NO_AFFINE: Attrs = (("affine", 0),)
-# float32, as ONNX stores it
-_SIXTH = float(np.float32(1 / 6))
+_SIXTH = shortest(1 / 6)
 
 
 class Network:
@@ -112,7 +111,7 @@ class Network:
 
     def relu6(self, x: Tensor) -> Tensor:
         """min(max(x, 0), 6)"""
-        return self.op("Clip", x, attrs=(("max", 6.0), ("min", 0.0)))
+        return self.op("Clip", x, attrs=(("max", 6), ("min", 0)))
 
     def sigmoid(self, x: Tensor) -> Tensor:
         return self.op("Sigmoid", x)
@@ -189,7 +188,7 @@ class Network:
         """The finished graph with this output."""
         if output.number == 0:
             output = self.op("Identity", output)
-        return Graph((0,), tuple(self._nodes), (output.number,), tuple(self._shapes))
+        return fuse(Graph((0,), tuple(self._nodes), (output.number,), tuple(self._shapes)))
 
 
 @lru_cache(maxsize=256)

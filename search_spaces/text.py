@@ -22,15 +22,11 @@ from typing import Any
 import onnx
 
 from search_spaces.errors import InputError
-from search_spaces.graph import Shape, Value
+from search_spaces.graph import UNKNOWN, Shape, Value, element_type, typed
 from search_spaces.operators import NET_OPERATORS
 from search_spaces.program import Block, Item, Program, Ref
+from search_spaces.standard import IR_VERSION, OPSET, attribute_value, element_name, is_standard, opset
 
-IR_VERSION = 10
-OPSET = 21
-_OPSETS = f'opset_import: ["" : {OPSET}, "net" : 1]'
-_MODEL_HEADER = f"<ir_version: {IR_VERSION}, {_OPSETS}>"
-_FUNCTION_HEADER = f'<domain: "net", {_OPSETS}>'
 MAX_TEXT_BYTES = 4_000_000
 
 
@@ -38,12 +34,14 @@ def write(program: Program) -> str:
     """The text of a program."""
     inputs = ", ".join(map(_typed, program.input_shapes, _edge_names("x", len(program.input_shapes))))
     outputs = ", ".join(map(_typed, program.output_shapes, _edge_names("y", len(program.output_shapes))))
-    parts = [f"{_MODEL_HEADER}\nnet ({inputs}) => ({outputs}) {{\n{_lines(program.main)}}}\n"]
+    blocks = (program.main, *program.functions.values())
+    opsets = f'opset_import: ["" : {max(map(_opset, blocks))}, "net" : 1]'
+    parts = [f"<ir_version: {IR_VERSION}, {opsets}>\nnet ({inputs}) => ({outputs}) {{\n{_lines(program.main)}}}\n"]
     for name, block in program.functions.items():
         params = f"<{', '.join(block.params)}> " if block.params else ""
         ins = ", ".join(_edge_names("x", block.inputs))
         outs = ", ".join(_edge_names("y", len(block.outputs)))
-        parts.append(f"{_FUNCTION_HEADER}\n{name} {params}({ins}) => ({outs}) {{\n{_lines(block)}}}\n")
+        parts.append(f'<domain: "net", {opsets}>\n{name} {params}({ins}) => ({outs}) {{\n{_lines(block)}}}\n')
     return "".join(parts)
 
 
@@ -52,7 +50,8 @@ def _edge_names(letter: str, count: int) -> list[str]:
 
 
 def _typed(shape: Shape, name: str) -> str:
-    return f"float[{','.join(map(str, shape))}] {name}"
+    dims = f"[{','.join(map(str, shape))}]" if shape else ""
+    return f"{element_type(shape)}{dims} {name}"
 
 
 @lru_cache(maxsize=64)
@@ -75,13 +74,19 @@ def _lines(block: Block) -> str:
         made = [ends.get(len(names) + k) or next(free) for k in range(item.outputs)]
         ins = ", ".join([names[v] for v in item.inputs])
         names += made
-        op = f"net.{item.op}" if item.op in NET_OPERATORS or _is_function(item.op) else item.op
-        lines.append(f"  {', '.join(made)} = {op}{_attrs(item)} ({ins})\n")
+        lines.append(f"  {', '.join(made)} = {_domain(item)}{item.op}{_attrs(item)} ({ins})\n")
     return "".join(lines)
 
 
-def _is_function(op: str) -> bool:
-    return op[0] == "F" and op[1:].isdigit()
+@lru_cache(maxsize=4096)
+def _opset(block: Block) -> int:
+    return max([opset(item.op) for item in block.items], default=OPSET)
+
+
+def _domain(item: Item) -> str:
+    """`net.` for functions, our own operators, and ONNX's with constant operands or weights as attributes."""
+    names = tuple([name for name, _ in item.attrs])
+    return "" if item.op not in NET_OPERATORS and is_standard(item.op, names, len(item.inputs)) else "net."
 
 
 def _attrs(item: Item) -> str:
@@ -93,14 +98,16 @@ def _attrs(item: Item) -> str:
 def _attr(name: str, value: Any) -> str:
     if isinstance(value, Ref):
         return f"{name}: int = @{value.name}"
-    if isinstance(value, str):
-        return f'{name} = "{value}"'
+    if value == ():
+        return f"{name}: ints = []"
     if isinstance(value, tuple):
-        return f"{name} = [{','.join([_number(v) for v in value])}]"
-    return f"{name} = {_number(value)}"
+        return f"{name} = [{','.join([_literal(v) for v in value])}]"
+    return f"{name} = {_literal(value)}"
 
 
-def _number(value: int | float) -> str:
+def _literal(value: int | float | str) -> str:
+    if isinstance(value, str):
+        return f'"{value}"'
     if isinstance(value, int):
         return str(value)
     text = repr(value)
@@ -116,21 +123,26 @@ def read(text: str) -> Program:
         raise InputError(f"the text has {len(text)} characters; at most {MAX_TEXT_BYTES} are read")
     try:
         model = onnx.parser.parse_model(text)
-    except (onnx.parser.ParseError, UnicodeError, RuntimeError) as error:
+    except Exception as error:  # the native parser's are of many kinds
         raise InputError(f"not ONNX text: {' '.join(str(error).split())[:300]}") from None
     graph = model.graph
     functions = {
         f.name: _block(list(f.input), list(f.node), list(f.output), tuple(f.attribute)) for f in model.functions
     }
     main = _block([v.name for v in graph.input], list(graph.node), [v.name for v in graph.output], ())
+    for item in (item for block in (main, *functions.values()) for item in block.items):
+        outputs = len(functions[item.op].outputs) if item.op in functions else 1
+        if item.outputs != outputs:
+            raise InputError(f"{item.op} has {outputs} outputs, not {item.outputs}")
     return Program(main, functions, tuple(map(_shape, graph.input)), tuple(map(_shape, graph.output)))
 
 
 def _shape(info: onnx.ValueInfoProto) -> Shape:
     tensor = info.type.tensor_type
-    if tensor.elem_type != onnx.TensorProto.FLOAT:
-        raise InputError(f"{info.name} is not a float tensor")
-    return tuple(d.dim_param if d.HasField("dim_param") else d.dim_value for d in tensor.shape.dim)
+    if not info.type.HasField("tensor_type") or not tensor.HasField("shape"):
+        raise InputError(f"{info.name} is not a tensor with a shape")
+    dims = [d.dim_param if d.HasField("dim_param") else d.dim_value or UNKNOWN for d in tensor.shape.dim]
+    return typed(dims, element_name(tensor.elem_type))
 
 
 def _block(inputs: list[str], nodes: list[onnx.NodeProto], outputs: list[str], params: tuple[str, ...]) -> Block:
@@ -157,15 +169,3 @@ def _read_attr(node: onnx.NodeProto, attr: onnx.AttributeProto) -> Value | Ref:
     if attr.ref_attr_name:
         return Ref(attr.ref_attr_name)
     return attribute_value(node.op_type, attr)
-
-
-def attribute_value(op: str, attr: onnx.AttributeProto) -> Value:
-    """An ONNX attribute as a plain Python value; tensors and subgraphs are refused."""
-    value = onnx.helper.get_attribute_value(attr)
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    if isinstance(value, int | float):
-        return value
-    if attr.type in (onnx.AttributeProto.INTS, onnx.AttributeProto.FLOATS):
-        return tuple(value)
-    raise InputError(f"attribute {attr.name} of {op} is of a kind that text does not hold")

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from search_spaces import InputError, Network, SearchSpace, Tensor, from_text, params, to_text
+from search_spaces import InputError, Network, SearchSpace, Tensor, flops, from_text, params, to_text
 from search_spaces.model import from_model, to_model
 from search_spaces.testing import check_space
 
@@ -106,3 +106,76 @@ def test_pooling_with_ceil_starts_no_window_in_the_padding() -> None:
         session = onnxruntime.InferenceSession(to_model(graph).SerializeToString())
         result = session.run(None, {"input": np.ones((1, 1, size, size), np.float32)})[0]
         assert result.shape[1:] == graph.shapes[-1][1:]
+
+
+# --- operators as one line of text: the input's shape, the line, params, multiply-accumulates -------------------------
+
+LINES = [
+    ("float[N,4,8]", "net.LayerNormalization (x)", 16, 0),
+    ("float[N,4,8]", "net.LayerNormalization <axis = 1, bias = 0> (x)", 32, 0),
+    ("float[N,4,8]", "net.LayerNormalization <affine = 0, epsilon = 1e-06> (x)", 0, 0),
+    ("float[N,4,8]", "net.RMSNormalization (x)", 8, 0),
+    ("float[N,4,6,6]", "net.GroupNormalization <num_groups = 2> (x)", 8, 0),
+    ("float[N,4,6,6]", "net.InstanceNormalization (x)", 8, 0),
+    (
+        "float[N,4,6,6]",
+        "net.ConvTranspose <bias = 1, channels = 6, kernel_shape = [2,2], strides = [2,2]> (x)",
+        102,
+        3456,
+    ),
+    (
+        "float[N,4,6,6]",
+        "net.ConvTranspose <group = 2, kernel_shape = [3,3], output_padding = [1,1], strides = [2,2]> (x)",
+        72,
+        2592,
+    ),
+    ("float[N,4,9]", "net.Conv <channels = 6, kernel = [3], strides = [2]> (x)", 72, 360),
+    ("float[N,2,4,4,4]", "net.ConvBn <channels = 3, kernel = [1,3,3]> (x)", 60, 3456),
+    ("float[5,N,8]", "net.LSTM <hidden_size = 6> (x)", 384, 1680),
+    ("float[5,N,8]", "net.GRU <bias = 0, direction = \"bidirectional\", hidden_size = 6, output = 1> (x)", 504, 2520),
+    ("float[5,N,8]", "net.RNN <hidden_size = 6> (x)", 96, 420),
+    ("float[N,5,8]", "net.Linear <bias = 0, features = 3> (x)", 24, 120),
+    ("int64[N,5]", "net.Embedding <features = 4, rows = 10> (x)", 40, 0),
+    ("float16[N,8]", "net.Linear <features = 3> (x)", 27, 24),
+    ("double[N,8]", "net.Linear <features = 3> (x)", 27, 24),
+    ("int64[N,8]", "net.Add <B = 3> (x)", 0, 0),
+    ("float[N,8]", "net.Where <X = 1, condition = 0> (x)", 0, 0),
+    ("float[N,8]", "net.Pow <X = 2> (x)", 0, 0),
+    ("float[N,8]", "net.Pad <constant_value = -inf, pads = [0,1,0,1]> (x)", 0, 0),
+    ("float[N,8]", "net.TopK <K = [3], output = 1> (x)", 0, 0),
+    ("float[N,8]", "net.Slice <axes = [1], ends = [-9], starts = [7], steps = [-2]> (x)", 0, 0),
+    ("float[N,1,8]", "net.Expand <shape = [0,3,1]> (x)", 0, 0),
+    ("float[N,2,3,4]", "net.Reshape <shape = [0,6,4]> (x)", 0, 0),
+    ("float[L,N,8]", "net.Reshape <shape = [-1,8]> (x)", 0, 0),
+    (
+        "float[N,3,8]",
+        'net.Resize <axes = [2], coordinate_transformation_mode = "asymmetric", scales = [1.5]> (x)',
+        0,
+        0,
+    ),
+    ("float[N,3,8]", 'Einsum <equation = "bij,bkj->bik"> (x, x)', 0, 72),
+    ("float[N,8]", "LeakyRelu <alpha = 0.2> (x)", 0, 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("shape", "call", "trained", "products"), LINES)
+def test_line_of_text_runs_and_counts(shape: str, call: str, trained: int, products: int) -> None:
+    import onnxruntime
+
+    header = '<ir_version: 10, opset_import: ["" : 24, "net" : 1]>'
+    text = to_text(from_text(f"{header} net ({shape} x) => (float y) {{ y = {call} }}"))
+    assert f"  y = {call}\n" in text
+    onnx.checker.check_model(onnx.parser.parse_model(text))
+    model = from_text(text)
+    onnx.checker.check_model(model)
+    assert (to_text(model), params(model)) == (text, trained)
+    if "L" not in shape:
+        assert flops(model) == products
+    kind = getattr(np, shape.partition("[")[0].replace("float", "float32").replace("3216", "16"), np.float32)
+    dims = [{"N": 2, "L": 3}.get(d) or int(d) for d in shape.partition("[")[2][:-1].split(",")]
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    result = session.run(None, {"input": np.ones(dims).astype(kind)})[0]
+    inferred = from_model(model).shapes[-1]
+    assert [d for d in inferred if isinstance(d, int)] == [
+        n for n, d in zip(result.shape, inferred, strict=True) if isinstance(d, int)
+    ]
