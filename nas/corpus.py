@@ -6,13 +6,13 @@ proxies are computed on the cell in its smallest skeleton. No trained accuracy a
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from nas.benchmarks.digits201 import SPACE_OPTIONS, read_journal
+from nas.benchmarks.journal import Journal
+from nas.benchmarks.populations import get_population
 from search_spaces import Architecture, SearchSpace, get_space
 from search_spaces.cost import graph_activations, graph_depth, graph_flops, graph_params
 from search_spaces.program import compact
@@ -35,7 +35,7 @@ def random_skeleton(rng: np.random.Generator) -> SearchSpace:
     if kind == 0:
         return get_space("nasbench201")
     if kind == 1:
-        return get_space("nasbench201", **SPACE_OPTIONS)
+        return get_population("digits201").open_space()
     channels, size = int(rng.choice([4, 8, 12, 16, 24, 32])), int(rng.choice([8, 16, 24, 32]))
     return get_space(
         "nasbench201",
@@ -52,7 +52,7 @@ def build_corpus(
 ) -> tuple[list[str], dict[str, np.ndarray]]:
     """`size` texts with exact counts and proxies (NaN where unknown); proxies are kept in `folder`."""
     rng = np.random.default_rng(seed)
-    small, residual = get_space("nasbench201", **SPACE_OPTIONS), get_space("tiny-resnet")
+    small, residual = get_population("digits201").open_space(), get_space("tiny-resnet")
     texts: list[str] = []
     rows: list[dict[str, float]] = []
     scores = _Proxies(folder / "proxies.jsonl", small)
@@ -73,18 +73,15 @@ class _Proxies:
     """Proxies of cells, computed once per distinct network and kept in a journal."""
 
     def __init__(self, path: Path, space: SearchSpace) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.path, self.space, self.known = path, space, read_journal(path)
+        self.journal, self.space = Journal(path), space
 
     def of(self, arch: Architecture) -> dict[str, float]:
-        from nas.proxies import PROXIES, compute_proxies
+        from nas.proxies import CHEAP, compute_proxies
 
         graph = self.space.graph(arch)
         text = write(compact(graph))
-        if text not in self.known:
-            values = [compute_proxies(graph, seed) for seed in PROXY_SEEDS]
-            mean = {name: float(np.mean([v[name] for v in values])) for name in PROXIES}
-            self.known[text] = {name: value for name, value in mean.items() if np.isfinite(value)}
-            with self.path.open("a") as journal:
-                journal.write(json.dumps([text, self.known[text]]) + "\n")
-        return self.known[text]
+        if text not in self.journal.known:
+            values = [compute_proxies(graph, seed, CHEAP) for seed in PROXY_SEEDS]
+            mean = {name: float(np.mean([v[name] for v in values])) for name in CHEAP}
+            self.journal.append(text, {name: value for name, value in mean.items() if np.isfinite(value)})
+        return self.journal.known[text]

@@ -11,10 +11,11 @@ from typing import Any
 
 from nas.benchmarks.cache import cache_folder, sha256
 from nas.benchmarks.csv_file import parse_csv, read_bytes
+from nas.benchmarks.populations import POPULATIONS
 from nas.benchmarks.table import FORMAT, Benchmark, Header, Table, canonical
 from search_spaces.errors import InputError, unknown
 
-NAMES = ("digits201", "nasbench201")
+NAMES = (*POPULATIONS, "nasbench201")
 IDENTIFIERS = ("index", "isomorphism_class")  # columns that name a row and measure nothing
 PACKAGE_DATA = Path(__file__).parent / "data"
 
@@ -22,7 +23,7 @@ PACKAGE_DATA = Path(__file__).parent / "data"
 def load_benchmark(
     name_or_csv: str | Path, space: str = "nasbench201", space_options: Mapping[str, Any] | None = None
 ) -> Benchmark:
-    """A benchmark by name ("nasbench201", "digits201"), or a CSV table of one's own.
+    """A benchmark by name ("nasbench201", or a population such as "digits201"), or a CSV table.
 
     A CSV file (`.csv` or `.csv.gz`) has a column `arch` in the notation of `space`; every other column is a metric with
     its unit in its name, and an empty cell is a missing value. It is converted once, to a table in the cache folder.
@@ -32,8 +33,8 @@ def load_benchmark(
     """
     if str(name_or_csv) == "nasbench201":
         return _nasbench201()
-    if str(name_or_csv) == "digits201":
-        return _digits201()
+    if str(name_or_csv) in POPULATIONS:
+        return _population(str(name_or_csv))
     path = Path(name_or_csv)
     if not path.name.endswith((".csv", ".csv.gz")):
         raise unknown("benchmark", str(name_or_csv), [*NAMES, "or the path of a .csv or .csv.gz file"])
@@ -59,7 +60,8 @@ def list_benchmarks() -> list[BenchmarkInfo]:
         try:
             benchmark = load_benchmark(name)
         except InputError as error:
-            infos.append(BenchmarkInfo(name, "nasbench201", None, (), str(error)))
+            space = POPULATIONS[name].space if name in POPULATIONS else name
+            infos.append(BenchmarkInfo(name, space, None, (), str(error)))
         else:
             origin = "; ".join(dict.fromkeys(source["from"] for source in benchmark.header.sources))
             infos.append(BenchmarkInfo(name, benchmark.header.space, len(benchmark), benchmark.metrics, origin))
@@ -91,15 +93,17 @@ def _nasbench201() -> Benchmark:
     )
 
 
-def _digits201() -> Benchmark:
-    path, card_path = PACKAGE_DATA / "digits201.csv.gz", PACKAGE_DATA / "digits201.json"
+def _population(name: str) -> Benchmark:
+    """A table that travels with the package, in the space that its card says."""
+    path, card_path = PACKAGE_DATA / f"{name}.csv.gz", PACKAGE_DATA / f"{name}.json"
     if not path.is_file():
-        raise InputError("benchmark digits201 is missing from this installation: run `nas benchmarks build digits201`")
+        raise InputError(f"benchmark {name} is missing from this installation: run `nas benchmarks build {name}`")
     try:
-        options = json.loads(read_bytes(card_path))["space_options"]
+        card = json.loads(read_bytes(card_path))
+        header = Header(name, card["space"], card["space_options"], by_text=True)
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{card_path}: not a card with `space_options`: reinstall the package") from error
-    return _from_csv(path, Header("digits201", "nasbench201", options, by_text=True))
+        raise InputError(f"{card_path}: not a card with `space` and `space_options`: reinstall the package") from error
+    return _from_csv(path, header)
 
 
 def _from_csv(path: Path, header: Header) -> Benchmark:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from nas.benchmarks import Benchmark, list_benchmarks, load_benchmark, loading
 from nas.benchmarks.csv_file import parse_csv
+from nas.benchmarks.populations import POPULATIONS
 from search_spaces.errors import InputError
 
 A = "|avg_pool_3x3~0|+|nor_conv_1x1~0|skip_connect~1|+|nor_conv_1x1~0|skip_connect~1|skip_connect~2|"
@@ -140,7 +141,7 @@ def digits(table: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(loading, "PACKAGE_DATA", folder)
     (folder / "digits201.csv.gz").write_bytes(gzip.compress(table.read_bytes()))
     options = {"channels": 4, "cells": 1, "input_shape": [1, 8, 8], "prune": True}
-    (folder / "digits201.json").write_text(json.dumps({"space_options": options}))
+    (folder / "digits201.json").write_text(json.dumps({"space": "nasbench201", "space_options": options}))
     return folder
 
 
@@ -158,17 +159,19 @@ def test_digits201_is_the_packaged_table_in_the_space_of_its_card(digits):
 
 def test_digits201_without_a_card_is_an_input_error(digits):
     (digits / "digits201.json").write_text("{}")
-    with pytest.raises(InputError, match=r"digits201\.json: not a card with `space_options`"):
+    with pytest.raises(InputError, match=r"digits201\.json: not a card with `space` and"):
         load_benchmark("digits201")
 
 
 def test_the_list_says_what_is_there_and_how_to_get_the_rest(digits):
-    here, elsewhere = list_benchmarks()
+    here, *unbuilt, elsewhere = list_benchmarks()
     assert (here.name, here.space, here.rows) == ("digits201", "nasbench201", 2)
     assert here.metrics == ("my_accuracy", "fpga_latency_ms")
     assert "digits201.csv.gz" in here.origin
     assert (elsewhere.name, elsewhere.rows, elsewhere.metrics) == ("nasbench201", None, ())
     assert "nas benchmarks fetch nasbench201" in elsewhere.origin
+    assert [info.rows for info in unbuilt] == [None] * (len(POPULATIONS) - 1)
+    assert "nas benchmarks build digits-darts" in next(i.origin for i in unbuilt if i.name == "digits-darts")
 
 
 @pytest.fixture

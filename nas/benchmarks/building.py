@@ -1,0 +1,186 @@
+"""Build a population's table: every network really trained on digits and really timed on this CPU.
+
+Results are appended to journals as they come, so an interrupted build goes on where it stopped; the table is written
+when all stages are complete.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import platform
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nas.benchmarks.journal import Journal
+from nas.benchmarks.populations import Population
+from search_spaces import Architecture, SearchSpace
+from search_spaces.errors import InputError, unknown
+from search_spaces.files import replacing
+
+STAGES = ("accuracy", "proxies", "latency")
+
+Progress = Callable[[str, int, int], None]
+Measure = Callable[[SearchSpace, Architecture], Any]
+
+
+def build(
+    population: Population, folder: Path, *, stages: tuple[str, ...] = STAGES, progress: Progress | None = None
+) -> Path:
+    """Train, score and time everything, resuming from the journals in `folder`.
+
+    Stages can run on their own, because latencies want a machine that does nothing else. Returns the table's path;
+    InputError says what is missing while a stage is not complete.
+    """
+    for stage in stages:
+        if stage not in STAGES:
+            raise unknown("stage", stage, STAGES)
+    builder = _Builder(population, folder, progress)
+    if "accuracy" in stages:
+        builder.run("accuracy", _accuracy(population.seeds))
+    if "proxies" in stages and population.proxies:
+        builder.run("proxies", _proxies(population.seeds))
+    if "latency" in stages:
+        for number in range(population.latency_passes):
+            builder.run(f"latency{number}", _latency)
+    return builder.write()
+
+
+def _accuracy(seeds: tuple[int, ...]) -> Measure:
+    """Test accuracy in % of one training per seed."""
+    import torch
+
+    from nas.training import train_digits
+
+    torch.set_num_threads(1)
+    return lambda space, arch: train_digits(space.graph(arch), seeds)
+
+
+def _proxies(seeds: tuple[int, ...]) -> Measure:
+    """Zero-cost proxies, mean over initializations; those that are undefined are left out."""
+    import torch
+
+    from nas.proxies import PROXIES, compute_proxies
+
+    torch.set_num_threads(1)
+
+    def measure(space: SearchSpace, arch: Architecture) -> dict[str, float]:
+        scores = [compute_proxies(space.graph(arch), seed) for seed in seeds]
+        means = {name: float(np.mean([score[name] for score in scores])) for name in PROXIES}
+        return {name: value for name, value in means.items() if np.isfinite(value)}
+
+    return measure
+
+
+def _latency(space: SearchSpace, arch: Architecture) -> float:
+    from nas.latency import measure_latency
+
+    return measure_latency(space.to_onnx(arch))
+
+
+class _Builder:
+    """The networks of a population and what the journals in a folder know of them."""
+
+    def __init__(self, population: Population, folder: Path, progress: Progress | None) -> None:
+        self.population, self.folder, self.progress = population, folder, progress
+        self.space = population.open_space()
+        self.archs = population.architectures()
+        self.names = [self.space.format(arch) for arch in self.archs]
+
+    def _journal(self, stage: str) -> Journal:
+        return Journal(self.folder / f"{stage}.jsonl")
+
+    def run(self, stage: str, measure: Measure) -> None:
+        journal = self._journal(stage)
+        for i in self._missing(journal, stage):
+            journal.append(self.names[i], measure(self.space, self.archs[i]))
+
+    def _missing(self, journal: Journal, stage: str) -> Iterator[int]:
+        """Positions that the journal lacks, in random order, so that a part of it is a random sample."""
+        seed = int(stage[-1]) if stage[-1].isdigit() else 0
+        order = [int(i) for i in np.random.default_rng(seed).permutation(len(self.names))]
+        order = [i for i in order if self.names[i] not in journal.known]
+        for count, i in enumerate(order):
+            if self.progress:
+                self.progress(stage, len(self.names) - len(order) + count, len(self.names))
+            yield i
+
+    def write(self) -> Path:
+        """The table `NAME.csv.gz` and the measured half of its card, `NAME.json`."""
+        accuracy = self._complete("accuracy")
+        proxies = self._complete("proxies") if self.population.proxies else [{} for _ in self.names]
+        passes = np.array([self._complete(f"latency{i}") for i in range(self.population.latency_passes)]).T
+        seeds = np.array(accuracy)
+        path = self.folder / f"{self.population.name}.csv.gz"
+        with replacing(path) as file:
+            file.write_bytes(gzip.compress(self._csv(seeds, proxies, passes).encode(), mtime=0))
+        with replacing(self.folder / f"{self.population.name}.json") as file:
+            file.write_text(json.dumps(_card(self.population, seeds, passes), indent=1) + "\n")
+        return path
+
+    def _complete(self, stage: str) -> list[Any]:
+        """The stage's results, one per network."""
+        known = self._journal(stage).known
+        count = sum(name in known for name in self.names)
+        if count < len(self.names):
+            total = len(self.names)
+            raise InputError(f"{self.folder}: {stage} of {count} of {total} networks; run the build again to go on")
+        return [known[name] for name in self.names]
+
+    def _csv(self, seeds: np.ndarray, proxies: list[dict[str, float]], passes: np.ndarray) -> str:
+        scores = sorted({name for row in proxies for name in row})
+        rows = io.StringIO()
+        writer = csv.writer(rows, lineterminator="\n")
+        by_seed = [f"digits_accuracy_seed{s}" for s in self.population.seeds]
+        writer.writerow(["arch", "digits_accuracy", *by_seed, "cpu_latency_ms", "params", "flops", *scores])
+        for i, name in enumerate(self.names):
+            values = [f"{seeds[i].mean():.4f}", *(f"{v:.4f}" for v in seeds[i]), f"{np.median(passes[i]):.6g}"]
+            costs = [self.space.params(self.archs[i]), self.space.flops(self.archs[i])]
+            writer.writerow(
+                [name, *values, *costs, *(f"{proxies[i][s]:.6g}" if s in proxies[i] else "" for s in scores)]
+            )
+        return rows.getvalue()
+
+
+def _card(population: Population, seeds: np.ndarray, passes: np.ndarray) -> dict[str, Any]:
+    import onnxruntime
+    import torch
+    from scipy.stats import kendalltau
+
+    from nas.training import DigitsTask
+
+    def tau(a: np.ndarray, b: np.ndarray) -> float:
+        return round(float(kendalltau(a, b).statistic), 4)
+
+    return {
+        "space": population.space,
+        "space_options": population.space_options,
+        "rows": len(seeds),
+        "command": f"nas benchmarks build {population.name}",
+        "accuracy": {
+            "task": asdict(DigitsTask()),
+            "seeds": list(population.seeds),
+            "tau_between_seeds": tau(seeds[:, 0], seeds[:, 1]),
+        },
+        "latency": {
+            "how": "ONNX Runtime, CPU, batch 1, one thread, 10 warm-up runs, median of 60 runs, median of "
+            f"{population.latency_passes} passes over all networks",
+            "tau_between_passes": tau(passes[:, 0], passes[:, 1]),
+        },
+        "hardware": _processor(),
+        "software": {"torch": torch.__version__, "onnxruntime": onnxruntime.__version__},
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()

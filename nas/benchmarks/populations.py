@@ -1,0 +1,62 @@
+"""The populations that travel with the project: which networks of which spaces are trained on digits and timed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from search_spaces import Architecture, SearchSpace, get_space
+from search_spaces.errors import unknown
+
+
+@dataclass(frozen=True)
+class Population:
+    """Distinct networks of a space: `count` random ones, or all of them (None)."""
+
+    name: str
+    space: str
+    space_options: dict[str, Any]
+    count: int | None = 500
+    proxies: bool = True
+    seeds: tuple[int, ...] = (0, 1)
+    latency_passes: int = field(default=3)
+
+    def open_space(self) -> SearchSpace:
+        return get_space(self.space, **self.space_options)
+
+    def architectures(self) -> list[Architecture]:
+        """The first architecture of every different text, in the order of enumeration or of sampling from seed 0."""
+        space = self.open_space()
+        rng = np.random.default_rng(0)
+        found: dict[str, Architecture] = {}
+        if self.count is None:
+            for arch in space.enumerate():
+                found.setdefault(space.to_text(arch), arch)
+            return list(found.values())
+        while len(found) < self.count:
+            arch = space.sample(rng)
+            found.setdefault(space.to_text(arch), arch)
+        return list(found.values())
+
+
+_TINY = {"input_shape": (1, 8, 8), "num_classes": 10}
+_CELLS = {**_TINY, "width": (4, 6, 8), "cells": (3, 4, 5)}
+
+POPULATIONS = {
+    population.name: population
+    for population in (
+        Population("digits201", "nasbench201", {**_TINY, "channels": 8, "cells": 1, "prune": True}, None, False),
+        *(Population(f"digits-{space}", space, _CELLS) for space in ("nasnet", "amoeba", "pnas", "enas", "darts")),
+        Population("digits-nasbench101", "nasbench101", {**_TINY, "channels": 8, "modules": 1}),
+        Population("digits-fbnet", "fbnet", {**_TINY, "width": 0.25}),
+    )
+}
+
+
+def get_population(name: str) -> Population:
+    """The population of that name; InputError suggests the nearest for an unknown one."""
+    if name not in POPULATIONS:
+        raise unknown("benchmark that can be built", name, POPULATIONS)
+    return POPULATIONS[name]
