@@ -16,6 +16,9 @@ from search_spaces.errors import InputError
 if TYPE_CHECKING:
     import onnx
 
+    from nas.measurement import Measured, Measurement
+    from search_spaces import SearchSpace
+
 app = typer.Typer(
     name="nas",
     help="Multi-objective neural architecture search guided by a language model that reads ONNX text.",
@@ -29,6 +32,10 @@ app.add_typer(benchmarks_app, name="benchmarks")
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
 Space = Annotated[str, typer.Option("--space", help="Space name, or FILE.py:CLASS.")]
+SpaceOptions = Annotated[
+    list[str] | None,
+    typer.Option("--option", help="Option of the space, NAME=VALUE, as input_shape=1,8,8; repeatable."),
+]
 BenchmarkName = Annotated[str, typer.Option("--benchmark", help="digits201, nasbench201, or a CSV file.")]
 
 
@@ -99,6 +106,22 @@ def _write_text(path: Path | None, text: str) -> None:
             temporary.write_text(text)
 
 
+def _settings(arguments: list[str] | None, option: str) -> dict[str, Any]:
+    """NAME=VALUE arguments; values are Python literals, anything else is text."""
+    import ast
+
+    found = {}
+    for argument in arguments or ():
+        name, separator, value = argument.partition("=")
+        if not separator or not name:
+            raise InputError(f"{option} {argument}: write NAME=VALUE")
+        try:
+            found[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            found[name] = value
+    return found
+
+
 # --- spaces and texts ------------------------------------------------------------------------------------------------
 
 
@@ -118,6 +141,7 @@ def spaces(as_json: Json = False) -> None:
 @app.command()
 def sample(
     space: Space,
+    option: SpaceOptions = None,
     count: Annotated[int, typer.Option(help="How many architectures.", min=1)] = 1,
     seed: Seed = 0,
     out: Annotated[Path | None, typer.Option(help="Write .onnx and .txt files into this folder.")] = None,
@@ -128,7 +152,7 @@ def sample(
 
     from search_spaces import get_space
 
-    chosen, rng = get_space(space), np.random.default_rng(seed)
+    chosen, rng = get_space(space, **_settings(option, "--option")), np.random.default_rng(seed)
     rows = []
     for i in range(count):
         arch = chosen.sample(rng)
@@ -230,21 +254,19 @@ def _announce(line: str) -> None:
 
 @benchmarks_app.command("build")
 def benchmarks_build(
-    name: Annotated[str, typer.Argument(help="digits201")] = "digits201",
-    out: Annotated[Path, typer.Option(help="Folder for journals and the table.")] = Path("results/digits201"),
-    stage: Annotated[list[str] | None, typer.Option(help="accuracy, latency, or both (the default).")] = None,
+    name: Annotated[str, typer.Argument(help="digits201, digits-darts, … (see `nas benchmarks list`)")],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for journals and the table; results/NAME by default.")
+    ] = None,
+    stage: Annotated[list[str] | None, typer.Option(help="accuracy, proxies, latency; all by default.")] = None,
 ) -> None:
-    """Train and time every network of digits201 again (hours; interrupt and resume as you like)."""
-    from nas.benchmarks.digits201 import build
-    from search_spaces.errors import unknown
+    """Train and time every network of a population again (hours; interrupt and resume as you like)."""
+    from nas.benchmarks.building import STAGES, build
+    from nas.benchmarks.populations import get_population
 
-    if name != "digits201":
-        raise unknown("benchmark that can be built", name, ["digits201"])
-    for chosen in stage or ():
-        if chosen not in ("accuracy", "latency"):
-            raise unknown("stage", chosen, ["accuracy", "latency"])
-    with progress_bar("building digits201") as bar:
-        path = build(out, stages=tuple(stage or ("accuracy", "latency")), progress=bar)
+    population = get_population(name)
+    with progress_bar(f"building {name}") as bar:
+        path = build(population, out or Path("results") / name, stages=tuple(stage or STAGES), progress=bar)
     print(path)
 
 
@@ -381,13 +403,103 @@ def compare(
     print_table(f"{metric} → {test_metric or metric} on {benchmark}, {numbers} (mean ± std)", shown)
 
 
-# --- search ----------------------------------------------------------------------------------------------------------
+# --- measuring and searching -----------------------------------------------------------------------------------------
+
+DataSet = Annotated[
+    str | None, typer.Option(help="digits (the default), a .npz file, or a folder with a folder of images per class.")
+]
+Epochs = Annotated[int | None, typer.Option(help="Epochs of training; 6 by default.")]
+Training = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--training",
+        help="Setting of the training, NAME=VALUE: batch, learning_rate, weight_decay, schedule (one-cycle, cosine), "
+        "shift, noise, flip, patience, validation; repeatable.",
+    ),
+]
+Device = Annotated[str | None, typer.Option(help="Device to train on, as cuda; cpu by default.")]
+Threads = Annotated[int | None, typer.Option(help="Threads of ONNX Runtime; 1 by default.")]
+Batch = Annotated[int | None, typer.Option(help="Samples per timed inference; 1 by default.")]
+Provider = Annotated[
+    str | None, typer.Option(help="Execution provider of ONNX Runtime; CPUExecutionProvider by default.")
+]
+
+
+def _given(**settings: Any) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+@app.command()
+def evaluate(
+    network: Annotated[str, typer.Argument(help="An .onnx file, a space name, or FILE.py:CLASS.")],
+    arch: Annotated[
+        str | None, typer.Option(help="Architecture in the space's notation; a random one of --seed by default.")
+    ] = None,
+    option: SpaceOptions = None,
+    metrics: Annotated[str | None, typer.Option(help="Comma-separated; all by default.")] = None,
+    dataset: DataSet = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Trainings, each with its own seed.")] = 1,
+    epochs: Epochs = None,
+    training: Training = None,
+    device: Device = None,
+    threads: Threads = None,
+    batch: Batch = None,
+    provider: Provider = None,
+    seed: Seed = 0,
+    resume: Annotated[
+        Path | None, typer.Option(help="Folder for the training's state; an interrupted one goes on there.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure a network: train it from scratch, time it, and weigh it."""
+    from nas.latency import LatencyTask
+    from nas.measurement import Measurement, known_metrics
+    from nas.subjects import subject_of_file, subject_of_space
+    from nas.training import training_task
+    from search_spaces.model import fingerprint
+    from search_spaces.program import compact
+    from search_spaces.text import write
+
+    timing = LatencyTask(**_given(threads=threads, batch=batch, provider=provider))
+    task = training_task({**_settings(training, "--training"), **_given(epochs=epochs)})
+    wanted = _split(metrics) if metrics else []
+    source = (dataset or "digits") if not wanted or any("accuracy" in metric for metric in wanted) else None
+    if network.endswith(".onnx"):
+        if arch or option:
+            raise InputError(f"{network} is one network: --arch and --option go with a space")
+        subject = subject_of_file(network, source)
+    else:
+        subject = subject_of_space(network, _settings(option, "--option"), source, arch, seed)
+    known = known_metrics(timing, subject.data.metric if subject.data else None)
+    numbers = tuple(range(seed, seed + seeds))
+    measurement = Measurement(tuple(wanted or known), subject.data, numbers, task, timing, device or "cpu")
+    checkpoint = resume / f"{fingerprint(write(compact(subject.graph)))}.pt" if resume else None
+    with progress_bar("measuring") as bar:
+        found = measurement(subject.graph, subject.model, checkpoint, bar)
+    if as_json:
+        print_json({"network": subject.name, **{metric: _plain(value) for metric, value in found.items()}})
+        return
+    rows = []
+    for metric, measured in found.items():
+        low, high = (measured.low, measured.high) if measured.low < measured.high else ("", "")
+        rows.append({"metric": metric, "value": measured.value, "low": low, "high": high, "spread": measured.spread})
+    print_table(subject.name, rows)
+
+
+def _plain(measured: Measured) -> dict[str, Any]:
+    """A measured value for JSON, which has no NaN."""
+    return {name: None if value != value else value for name, value in measured._asdict().items()}
 
 
 @app.command()
 def search(
-    benchmark: BenchmarkName,
     objectives: Annotated[str, typer.Option(help="Comma-separated metrics; METRIC:max or METRIC:min to override.")],
+    benchmark: Annotated[
+        str | None, typer.Option(help="Look values up in this table: digits201, nasbench201, or a CSV file.")
+    ] = None,
+    space: Annotated[
+        str | None, typer.Option(help="Measure every network of this space: a name, or FILE.py:CLASS.")
+    ] = None,
     sampler: Annotated[
         str, typer.Option(help="One or more of rlm, gnn, forest, ridge, nsga2, nsga3, tpe, gp, random.")
     ] = "rlm",
@@ -395,27 +507,88 @@ def search(
     constraint: Annotated[list[str] | None, typer.Option(help='Such as "pixel3_latency_ms <= 8"; repeatable.')] = None,
     seed: Seed = 0,
     seeds: Annotated[int, typer.Option(min=1, help="Repeat with this many seeds and report mean ± std.")] = 1,
+    option: SpaceOptions = None,
+    dataset: DataSet = None,
+    trainings: Annotated[
+        int | None, typer.Option(min=1, help="Trainings per network, whose mean accuracy counts; 1 by default.")
+    ] = None,
+    epochs: Epochs = None,
+    training: Training = None,
+    device: Device = None,
+    threads: Threads = None,
+    batch: Batch = None,
+    provider: Provider = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(help="Reference point of the hypervolume, a value per objective; the worst measured by default."),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Result folder; an interrupted search goes on there.")] = Path(
         "results/search"
     ),
     as_json: Json = False,
 ) -> None:
-    """Search a benchmark for the Pareto front of several objectives."""
-    from nas.studies import run_studies
+    """Search for the Pareto front of several objectives: in a benchmark's table, or by measuring a space's networks."""
+    from nas.studies import run_measured_studies, run_studies
 
-    samplers = _split(sampler)
+    samplers, limits, numbers = _split(sampler), constraint or [], range(seed, seed + seeds)
+    measured = _given(
+        option=option, dataset=dataset, trainings=trainings, epochs=epochs, training=training, device=device,
+        threads=threads, batch=batch, provider=provider, reference=reference,
+    )  # fmt: skip
+    if (benchmark is None) == (space is None):
+        raise InputError("give either --benchmark, to look values up, or --space, to measure")
+    if benchmark is not None and measured:
+        raise InputError(f"--{next(iter(measured))} goes with --space: nothing is measured on a benchmark")
     with progress_bar("searching") as bar:
-        studies = run_studies(
-            benchmark, objectives, samplers, evaluations, range(seed, seed + seeds), out, constraint or [], bar
-        )
+        if benchmark is not None:
+            studies = run_studies(benchmark, objectives, samplers, evaluations, numbers, out, limits, bar)
+        else:
+            opened, measurement = _measured_space(str(space), objectives, limits, measured)
+            point = None if reference is None else _numbers(reference, "--reference")
+            studies = run_measured_studies(
+                opened, measurement, objectives, samplers, evaluations, numbers, out, limits, bar, point
+            )
         studies.save(out)
-    front = studies.results[samplers[0]][0].front
+    front = studies.first.front
     if as_json:
         print_json({"summary": studies.table(), "front": front})
         return
-    print_table(f"{objectives} on {benchmark}: share of the true hypervolume", studies.table())
+    truth = "the true hypervolume" if benchmark else "the hypervolume of the best front found"
+    print_table(f"{objectives} on {benchmark or space}: share of {truth}", studies.table())
     print_table(f"Pareto front of {samplers[0]}, seed {seed}", front)
     print(f"written to {out}")
+
+
+def _measured_space(
+    name: str, objectives: str, constraints: list[str], given: dict[str, Any]
+) -> tuple[SearchSpace, Measurement]:
+    """The space of that name, built for the data set, and the measurement of all that a search needs to know."""
+    from nas.latency import LatencyTask
+    from nas.measurement import Measurement
+    from nas.objectives import parse_constraints, parse_objectives
+    from nas.subjects import open_space
+    from nas.training import training_task
+
+    objective_metrics = [objective.metric for objective in parse_objectives(objectives)]
+    bounded = [constraint.metric for constraint in parse_constraints(constraints)]
+    metrics = tuple(dict.fromkeys(objective_metrics + bounded))
+    source = given.get("dataset", "digits") if any("accuracy" in metric for metric in metrics) else None
+    space, data = open_space(name, _settings(given.get("option"), "--option"), source)
+    task = training_task({**_settings(given.get("training"), "--training"), **_only(given, "epochs")})
+    timing = LatencyTask(**_only(given, "threads", "batch", "provider"))
+    seeds = tuple(range(given.get("trainings", 1)))
+    return space, Measurement(metrics, data, seeds, task, timing, given.get("device", "cpu"))
+
+
+def _only(settings: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: settings[name] for name in names if name in settings}
+
+
+def _numbers(text: str, option: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"{option} {text}: write numbers separated by commas") from None
 
 
 if __name__ == "__main__":

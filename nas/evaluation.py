@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from nas.objectives import check_metrics
+from search_spaces.model import fingerprint
 
 if TYPE_CHECKING:
     from nas.benchmarks import Benchmark
+    from nas.measurement import Measurement
     from predictors import Predictor
     from search_spaces import Architecture, SearchSpace
 
@@ -47,3 +50,32 @@ class PredictionEvaluator:
     def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
         texts = [self.space.to_text(architecture) for architecture in architectures]
         return self.predictor.predict(texts, self.metrics).median
+
+
+class MeasuredEvaluator:
+    """Values measured on this machine: each different network is trained, timed and weighed once.
+
+    checkpoints: folder for the states of trainings, so that an interrupted one goes on where it stopped; a state is
+    removed when its training is done.
+    """
+
+    def __init__(self, space: SearchSpace, measurement: Measurement, checkpoints: Path | None = None) -> None:
+        self.space = space
+        self.measurement = measurement
+        self.metrics = measurement.metrics
+        self.checkpoints = checkpoints
+        self._known: dict[str, list[float]] = {}
+
+    def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
+        return np.array([self._values(architecture) for architecture in architectures]).reshape(-1, len(self.metrics))
+
+    def _values(self, architecture: Architecture) -> list[float]:
+        network = fingerprint(self.space.to_text(architecture))
+        if network not in self._known:
+            graph, model = self.space.graph(architecture), self.space.to_onnx(architecture)
+            checkpoint = self.checkpoints / f"{network}.pt" if self.checkpoints else None
+            found = self.measurement(graph, model, checkpoint)
+            self._known[network] = [found[metric].value for metric in self.metrics]
+            for done in self.checkpoints.glob(f"{network}*.pt") if self.checkpoints else ():
+                done.unlink()
+        return self._known[network]

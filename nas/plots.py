@@ -90,10 +90,11 @@ def plot_front(
         _legend(figure, axes)
 
 
-def plot_hypervolume(path: str | Path, curves: Mapping[str, np.ndarray]) -> None:
+def plot_hypervolume(path: str | Path, curves: Mapping[str, np.ndarray], yardstick: str = "true front") -> None:
     """Hypervolume ratio after each true evaluation: mean over seeds, with one standard deviation as a band.
 
-    curves: for each sampler, ratios (seeds, n) as of `nas.pareto.Reference.curve`; higher is better, 1 is the truth.
+    curves: for each sampler, ratios (seeds, n) as of `nas.pareto.Reference.curve`; higher is better, 1 is the front
+    that `yardstick` names.
     """
     with _figure(path, (7.4, 4.2)) as figure:
         axes = figure.subplots()
@@ -104,13 +105,13 @@ def plot_hypervolume(path: str | Path, curves: Mapping[str, np.ndarray]) -> None
             look: dict[str, Any] = {"color": colour, "zorder": 3 - i / len(curves)}
             axes.plot(evaluations, mean, **look, linestyle=line, linewidth=1.8, label=name)
             axes.fill_between(evaluations, mean - std, np.minimum(mean + std, 1), **look, alpha=0.13, linewidth=0)
-        axes.axhline(1, **_TRUTH, label="true front")
+        axes.axhline(1, **_TRUTH, label=yardstick)
         # Every search starts at nothing: the view begins where the curves begin to differ.
         start = min((float(ratios.mean(axis=0)[ratios.shape[1] // 20]) for ratios in curves.values()), default=0.0)
         axes.set_ylim(max(0.0, start - 0.05), 1.01)
         axes.set_xlim(0, max((ratios.shape[1] for ratios in curves.values()), default=1))
         axes.set_xlabel("True evaluations")
-        axes.set_ylabel("Hypervolume / true hypervolume")
+        axes.set_ylabel(f"Hypervolume / that of the {yardstick}")
         _legend(figure, axes)
 
 

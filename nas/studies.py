@@ -1,4 +1,4 @@
-"""Searches on a benchmark, several samplers and seeds side by side, measured against the true front."""
+"""Searches, several samplers and seeds side by side: on a benchmark, against its true front, or by measuring."""
 
 from __future__ import annotations
 
@@ -8,20 +8,25 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import optuna
 
 from nas.benchmarks import Benchmark, load_benchmark
-from nas.evaluation import TableEvaluator
-from nas.objectives import Objective, parse_constraints, parse_objectives
+from nas.evaluation import Evaluator, MeasuredEvaluator, TableEvaluator
+from nas.objectives import Constraint, Objective, parse_constraints, parse_objectives
 from nas.pareto import Reference
 from nas.plots import plot_front, plot_hypervolume
 from nas.result import SearchResult
 from nas.searching import search
 from predictors import list_predictors
+from search_spaces import SearchSpace
+from search_spaces.errors import InputError
 from search_spaces.files import replacing
+
+if TYPE_CHECKING:
+    from nas.measurement import Measurement
 
 Progress = Callable[[str, int, int], None]
 MARKS = (20, 50, 100, 200, 500)
@@ -29,15 +34,26 @@ MARKS = (20, 50, 100, 200, 500)
 
 @dataclass(frozen=True)
 class Studies:
-    """Finished searches: per sampler one result per seed."""
+    """Finished searches: per sampler one result per seed.
 
-    benchmark: Benchmark
+    reference: the yardstick: a benchmark's true front, or the best front of all these searches together.
+    benchmark: the table that was searched; None where networks were measured.
+    point: reference point (m,) of the hypervolume in the metrics' own units, where networks were measured.
+    """
+
     objectives: tuple[Objective, ...]
     reference: Reference
     results: dict[str, list[SearchResult]]
+    benchmark: Benchmark | None = None
+    point: np.ndarray | None = None
+
+    @property
+    def first(self) -> SearchResult:
+        """The first sampler's first seed."""
+        return next(iter(self.results.values()))[0]
 
     def curves(self) -> dict[str, np.ndarray]:
-        """Per sampler the ratios (seeds, evaluations) to the true hypervolume; higher is better, 1 is the truth."""
+        """Per sampler the shares (seeds, evaluations) of the reference's hypervolume; higher is better, 1 is all."""
         curves = {
             name: [self.reference.curve(result.evaluated.values) for result in results]
             for name, results in self.results.items()
@@ -50,45 +66,61 @@ class Studies:
         }
 
     def table(self) -> list[dict[str, Any]]:
-        """A row per sampler: ratio to the true hypervolume at round numbers of evaluations, and IGD+ at the end."""
+        """A row per sampler: share of the reference's hypervolume at round numbers of evaluations, and IGD+ at the end.
+
+        Where networks were measured, also the hypervolume itself, up to `point`.
+        """
         rows = []
         for name, curve in self.curves().items():
             marks = sorted({m for m in MARKS if m < curve.shape[1]} | {curve.shape[1]})
             igd = np.array([self.reference.igd_plus(r.evaluated.values) for r in self.results[name]])
             row: dict[str, Any] = {"sampler": name}
             row |= {f"HV@{m}": _mean_std(curve[:, m - 1]) for m in marks}
+            if self.point is not None:
+                row["hypervolume"] = _mean_std(self._volumes(name))
             rows.append({**row, "IGD+": _mean_std(igd), "seeds": len(curve)})
         return rows
 
+    def _volumes(self, sampler: str) -> np.ndarray:
+        """Hypervolume of each seed's search up to the reference point, in the product of the metrics' units."""
+        assert self.point is not None
+        return np.array([result.hypervolume(self.point.tolist()) for result in self.results[sampler]])
+
     def save(self, folder: Path) -> None:
-        """Write `summary.json`, `front.csv`, `front/*.onnx|txt`, `pareto.png` (two objectives) and `hypervolume.png`.
+        """Write `summary.json`, `front.csv`, `front/*.onnx|txt`, `hypervolume.png` and `pareto.png` (two objectives).
 
         `front.csv` and the networks are those of the first sampler's first seed.
         """
-        first = next(iter(self.results.values()))[0]
-        first.save(folder)
+        self.first.save(folder)
         with replacing(folder / "front.csv") as path:
-            path.write_text(self._front_csv(first))
+            path.write_text(self._front_csv())
         with replacing(folder / "summary.json") as path:
             path.write_text(json.dumps(self.summary(), indent=1) + "\n")
-        plot_hypervolume(folder / "hypervolume.png", self.curves())
+        yardstick = "best front found" if self.benchmark is None else "true front"
+        plot_hypervolume(folder / "hypervolume.png", self.curves(), yardstick)
         if len(self.objectives) == 2:
-            values = self._table_values()
-            fronts = {name: [r.evaluated.values for r in results] for name, results in self.results.items()}
-            true_front = self.reference.true_front * [o.sign for o in self.objectives]
-            plot_front(folder / "pareto.png", values, true_front, fronts, self.objectives)
+            self._plot_front(folder / "pareto.png")
+
+    def _plot_front(self, path: Path) -> None:
+        fronts = {name: [r.evaluated.values for r in results] for name, results in self.results.items()}
+        if self.benchmark is None:
+            plot_front(path, None, None, fronts, self.objectives)
+            return
+        values = np.stack([self.benchmark.values(o.metric) for o in self.objectives], 1)
+        true_front = self.reference.true_front * [o.sign for o in self.objectives]
+        plot_front(path, values, true_front, fronts, self.objectives)
 
     def summary(self) -> dict[str, Any]:
         """Everything reported, as plain values."""
         return {
-            "benchmark": self.benchmark.name,
+            **self._yardstick(),
             "objectives": [str(o) for o in self.objectives],
-            "true_front": len(self.reference.true_front),
             "table": self.table(),
             "samplers": {
                 name: {
                     "evaluations": [len(r.evaluated.architectures) for r in results],
                     "hypervolume_ratio": [self.reference.ratio(r.evaluated.values) for r in results],
+                    **({} if self.point is None else {"hypervolume": self._volumes(name).tolist()}),
                     "igd_plus": [self.reference.igd_plus(r.evaluated.values) for r in results],
                     "fronts": [r.front for r in results],
                 }
@@ -97,20 +129,32 @@ class Studies:
             "curves": {name: curve.mean(0).round(6).tolist() for name, curve in self.curves().items()},
         }
 
-    def _table_values(self) -> np.ndarray:
-        return np.stack([self.benchmark.values(o.metric) for o in self.objectives], 1)
+    def _yardstick(self) -> dict[str, Any]:
+        """What was searched and what the results are held against."""
+        size = len(self.reference.true_front)
+        if self.benchmark is not None:
+            return {"benchmark": self.benchmark.name, "true_front": size}
+        assert self.point is not None
+        point = dict(zip([o.metric for o in self.objectives], self.point.tolist(), strict=True))
+        return {"space": self.first.space.name, "best_front": size, "reference_point": point}
 
-    def _front_csv(self, result: SearchResult) -> str:
-        """The front with every metric that the benchmark has."""
-        rows = [
-            {"architecture": row["architecture"], **self.benchmark.query(result.space.parse(row["architecture"]))}
-            for row in result.front
-        ]
+    def _front_csv(self) -> str:
+        """The front with every metric that the benchmark has, or with the costs of the measured networks."""
+        metrics = [o.metric for o in self.objectives]
+        columns = [*metrics, "params", "flops"] if self.benchmark is None else self.benchmark.metrics
         text = io.StringIO()
-        writer = csv.DictWriter(text, ["architecture", *self.benchmark.metrics], lineterminator="\n")
+        writer = csv.DictWriter(text, dict.fromkeys(["architecture", *columns]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows({**row, **self._known(row["architecture"])} for row in self.first.front)
         return text.getvalue()
+
+    def _known(self, architecture: str) -> dict[str, float]:
+        """All that is known of an architecture beside its objectives."""
+        space = self.first.space
+        arch = space.parse(architecture)
+        if self.benchmark is not None:
+            return self.benchmark.query(arch)
+        return {"params": space.params(arch), "flops": space.flops(arch)}
 
 
 def _mean_std(values: np.ndarray) -> str:
@@ -132,12 +176,80 @@ def run_studies(
 
     sampler_options: of the guided samplers (`nas.sampler.PredictorSampler`), such as `refit_every`.
     """
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
     table = load_benchmark(benchmark) if isinstance(benchmark, str) else benchmark
-    parsed, limits = parse_objectives(objectives), parse_constraints(constraints)
-    metrics = list(dict.fromkeys([*(o.metric for o in parsed), *(c.metric for c in limits)]))
-    evaluator = TableEvaluator(table, metrics)
-    reference = Reference.of_table(np.stack([table.values(o.metric) for o in parsed], 1), parsed)
+    goal = _Goal.parse(objectives, constraints)
+    evaluator = TableEvaluator(table, goal.metrics)
+    reference = Reference.of_table(np.stack([table.values(o.metric) for o in goal.objectives], 1), goal.objectives)
+    results = _run_all(table.space, goal, evaluator, samplers, evaluations, seeds, folder, progress, sampler_options)
+    return Studies(goal.objectives, reference, results, table)
+
+
+def run_measured_studies(
+    space: SearchSpace,
+    measurement: Measurement,
+    objectives: str,
+    samplers: Sequence[str],
+    evaluations: int,
+    seeds: Iterable[int],
+    folder: Path,
+    constraints: Sequence[str] = (),
+    progress: Progress | None = None,
+    point: Sequence[float] | None = None,
+) -> Studies:
+    """Run or resume searches that train and time every network that they look at, kept as in `run_studies`.
+
+    The truth is not known: shares of hypervolume and IGD+ are held against the best front of all these searches
+    together, and the hypervolume itself goes up to `point`, one value per objective in its own unit; by default the
+    worst value in each objective that any search measured.
+
+    measurement: of at least the metrics of objectives and constraints. Raises InputError for settings other than those
+    that the folder's searches were started with, and where no network at all gave finite values.
+    """
+    goal = _Goal.parse(objectives, constraints)
+    if point is not None and len(point) != len(goal.objectives):
+        raise InputError(f"the reference point has {len(point)} values for {len(goal.objectives)} objectives")
+    _check_settings(folder / "studies" / "measurement.json", measurement.settings)
+    evaluator = MeasuredEvaluator(space, measurement, folder / "studies" / "training")
+    results = _run_all(space, goal, evaluator, samplers, evaluations, seeds, folder, progress)
+    values = np.concatenate([result.evaluated.values for group in results.values() for result in group])
+    values = values[np.isfinite(values).all(axis=1)]
+    if not len(values):
+        raise InputError(f"none of the networks of {space.name} could be measured: every training diverged")
+    signs = np.array([o.sign for o in goal.objectives])
+    worst = (values * signs).max(axis=0) * signs
+    reference = Reference.of_table(values, goal.objectives, floor=0.0)
+    return Studies(goal.objectives, reference, results, point=worst if point is None else np.array(point, dtype=float))
+
+
+@dataclass(frozen=True)
+class _Goal:
+    """What is searched for."""
+
+    objectives: tuple[Objective, ...]
+    constraints: tuple[Constraint, ...]
+
+    @classmethod
+    def parse(cls, objectives: str, constraints: Sequence[str]) -> _Goal:
+        return cls(parse_objectives(objectives), parse_constraints(constraints))
+
+    @property
+    def metrics(self) -> list[str]:
+        return list(dict.fromkeys([*(o.metric for o in self.objectives), *(c.metric for c in self.constraints)]))
+
+
+def _run_all(
+    space: SearchSpace,
+    goal: _Goal,
+    evaluator: Evaluator,
+    samplers: Sequence[str],
+    evaluations: int,
+    seeds: Iterable[int],
+    folder: Path,
+    progress: Progress | None,
+    sampler_options: Mapping[str, Any] | None = None,
+) -> dict[str, list[SearchResult]]:
+    """Every sampler with every seed, each study in `folder/studies/SAMPLER-SEED.journal`."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
     (folder / "studies").mkdir(parents=True, exist_ok=True)
     results: dict[str, list[SearchResult]] = {name: [] for name in samplers}
     for seed in seeds:
@@ -145,14 +257,30 @@ def run_studies(
             label = f"{name}, seed {seed}"
             results[name].append(
                 search(
-                    table.space, parsed, evaluator, name, evaluations, seed,
+                    space, goal.objectives, evaluator, name, evaluations, seed,
                     sampler_options=sampler_options if name in list_predictors() else None,
                     storage=folder / "studies" / f"{name}-{seed}.journal",
-                    constraints=limits,
+                    constraints=goal.constraints,
                     progress=_labelled(progress, label),
                 )
             )  # fmt: skip
-    return Studies(table, parsed, reference, results)
+    return results
+
+
+def _check_settings(path: Path, settings: dict[str, Any]) -> None:
+    """Values that were measured in another way must not stand beside these."""
+    wanted = json.loads(json.dumps(settings))
+    if not path.exists():
+        with replacing(path) as file:
+            file.write_text(json.dumps(settings, indent=1) + "\n")
+        return
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        found = {}
+    for key, value in wanted.items():
+        if found.get(key) != value:
+            raise InputError(f"{path}: the searches in this folder measured with other {key}: give another folder")
 
 
 def _labelled(progress: Progress | None, label: str) -> Callable[[int, int], None] | None:

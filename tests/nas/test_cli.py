@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from nas import cli
@@ -146,6 +147,55 @@ def test_search_writes_its_results(
     assert len(list((out / "front").glob("*.onnx"))) == len(result["front"])
 
 
+SMALL = ("nasbench201", "--option", "channels=4", "--option", "cells=1")
+
+
+def test_evaluate_measures_a_network_and_resumes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    command = ("evaluate", *SMALL, "--arch", ARCHS[0], "--seeds", "2", "--epochs", "1", "--resume", str(tmp_path))
+    metrics = ("--metrics", "digits_accuracy,cpu_latency_ms,params")
+    assert run(monkeypatch, *command, *metrics, "--json") == 0
+    first = json.loads(capsys.readouterr().out)
+    assert first["network"] == ARCHS[0]
+    assert first["params"]["value"] == SPACE.params(SPACE.parse(ARCHS[0]))
+    assert set(first["cpu_latency_ms"]) == {"value", "low", "high", "spread"}
+    (checkpoint,) = tmp_path.glob("*.pt")
+    written = checkpoint.stat().st_mtime_ns
+    assert run(monkeypatch, *command, "--metrics", "digits_accuracy", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["digits_accuracy"] == first["digits_accuracy"]
+    assert checkpoint.stat().st_mtime_ns == written  # nothing was trained again
+    assert run(monkeypatch, *command, "--training", "shift=0") == 2
+    assert "a training with other task" in capsys.readouterr().err
+
+
+def test_evaluate_a_model_on_a_data_set_of_ones_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path
+) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (80, 8, 8), np.uint8)
+    np.savez(tmp_path / "mine.npz", x=images, y=np.arange(80) % 10)
+    command = ("evaluate", str(model), "--dataset", str(tmp_path / "mine.npz"), "--epochs", "1")
+    assert run(monkeypatch, *command, "--training", "batch=16", "--metrics", "mine_accuracy,flops") == 0
+    output = capsys.readouterr().out
+    assert "mine_accuracy" in output
+    assert str(SPACE.flops(SPACE.parse(ARCHS[0]))) in output
+
+
+def test_search_by_measuring_writes_its_results_and_resumes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    command = ("search", "--space", *SMALL, "--objectives", "digits_accuracy,flops", "--constraint", "params <= 1e6",
+               "--sampler", "random", "--evaluations", "3", "--epochs", "1", "--reference", "0,1e7")  # fmt: skip
+    assert run(monkeypatch, *command, "--out", str(tmp_path), "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert {p.name for p in tmp_path.iterdir()} >= {"front", "front.csv", "summary.json", "pareto.png", "studies"}
+    assert set(result["front"][0]) == {"architecture", "digits_accuracy", "flops"}
+    assert run(monkeypatch, *command, "--out", str(tmp_path), "--json") == 0
+    assert json.loads(capsys.readouterr().out) == result
+    assert run(monkeypatch, *command, "--out", str(tmp_path), "--trainings", "2") == 2
+    assert "measured with other seeds" in capsys.readouterr().err
+
+
 TABLE_METRIC = ("--benchmark", "T", "--metric", "my_accuracy")
 SEARCH = ("search", "--benchmark", "T", "--objectives")
 TRAIN = ("train", "ridge", "--benchmark", "T", "--out", "x", "--metrics")
@@ -163,6 +213,24 @@ BAD = {
     "missing model": (("text", "none.onnx"), "none.onnx: no such file"),
     "model that is none": (("text", "T"), "not an ONNX model"),
     "missing checkpoint": (("predict", "M", "--checkpoint", "none"), "not a checkpoint"),
+    "neither table nor space": (("search", "--objectives", "params"), "either --benchmark"),
+    "table and space": ((*SEARCH, "my_accuracy", "--space", "tiny-resnet"), "either --benchmark"),
+    "measuring a table": ((*SEARCH, "my_accuracy", "--epochs", "3"), "--epochs goes with --space"),
+    "unknown metric to measure": (("evaluate", *SMALL, "--metrics", "cpu_latency"), "did you mean 'cpu_latency_ms'"),
+    "unknown data set": (("evaluate", *SMALL, "--dataset", "digit"), "did you mean 'digits'"),
+    "unknown training": (("evaluate", *SMALL, "--training", "epoch=3"), "did you mean 'epochs'"),
+    "training of a wrong kind": (("evaluate", *SMALL, "--training", "noise=much"), "a value is of the wrong kind"),
+    "training without value": (("evaluate", *SMALL, "--training", "noise"), "write NAME=VALUE"),
+    "unknown provider": (
+        ("evaluate", *SMALL, "--metrics", "x_latency_ms", "--provider", "XExecutionProvider"),
+        "known: ",
+    ),
+    "space of another shape": (("evaluate", *SMALL, "--option", "num_classes=3"), "--option num_classes=10"),
+    "architecture of a file": (("evaluate", "M", "--arch", "x"), "go with a space"),
+    "reference that is no number": (
+        ("search", "--space", *SMALL, "--objectives", "flops", "--reference", "x"),
+        "numbers separated by commas",
+    ),
     "unknown build": (("benchmarks", "build", "digits"), "did you mean 'digits201'"),
     "unwritable folder": (("sample", "--space", "tiny-resnet", "--out", "/proc/none"), "/proc/none"),
 }
