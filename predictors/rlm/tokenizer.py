@@ -1,4 +1,4 @@
-"""Byte-pair tokenizer for ONNX text: a line `b = net.ConvBn <…> (a)` becomes about three tokens."""
+"""Byte-pair tokenizer for ONNX text: a line `b = net.ConvBn <…> (a)` becomes about two tokens."""
 
 from __future__ import annotations
 
@@ -9,20 +9,18 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from search_spaces.errors import InputError
 
 PAD = 0
-# Merges stay inside these pieces, so that a value's name and an operator with its attributes are tokens of their own:
-# file and function headers, signatures, the start of a line, an operator, its first and its further arguments.
+# Merges stay inside these pieces: file and function headers, signatures, an operator with its attributes, and what
+# stands between two operators: the arguments of one and the value of the next.
 _PIECES = (
     r"<(?:ir_version|domain)[^\n]*>\n\w+"
-    r"|[^\n]*\{"
-    r"|\)?\n  \w[\w, ]* ="
+    r"|[^\n]*\{(?:\n  \w[\w, ]* =)?"
     r"| [\w.]+(?: <[^>]*>)?(?= \()"
-    r"| \(\w*"
-    r"|, \w+"
-    r"|\)\n\}\n"
+    r"| \([^()\n]*\)\n  \w[\w, ]* ="
+    r"| \([^()\n]*\)\n\}\n"
 )
 
 
-def train_tokenizer(texts: Iterable[str], vocabulary: int = 1024) -> Tokenizer:
+def train_tokenizer(texts: Iterable[str], vocabulary: int = 4096) -> Tokenizer:
     """A tokenizer trained on `texts`; every byte has a token, so any text can be read."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
