@@ -96,9 +96,9 @@ def is_learnable(known: Known) -> bool:
     return "float" in element or element in ("double", "int4", "int8", "uint4", "uint8")
 
 
-def constant(array: np.ndarray, element: str, learned: bool = False) -> Known:
+def constant(array: np.ndarray, element: str) -> Known:
     """A known value that is the same for all sizes."""
-    return Known(typed(array.shape, element), (array, array), learned=learned)
+    return Known(typed(array.shape, element), (array, array))
 
 
 def assumed(shape: Shape) -> list[tuple[int, int]] | None:
@@ -112,10 +112,10 @@ def _assumed(dim: Dim) -> tuple[int, int]:
     return prod(a for a, _ in factors), prod(b for _, b in factors)
 
 
-def between(first: np.ndarray, second: np.ndarray, element: str, learned: bool = False) -> Known:
+def between(first: np.ndarray, second: np.ndarray, element: str) -> Known:
     """A known value from what it is at the two assumed sizes."""
     dims = [_open(a, b) for a, b in zip(first.shape, second.shape, strict=True)]
-    return Known(typed(dims, element), (first, second), learned=learned)
+    return Known(typed(dims, element), (first, second))
 
 
 def _open(a: int, b: int) -> Dim:
@@ -160,8 +160,7 @@ class Folder:
         given = [known for known in operands if known is not None]
         if node.op_type not in _FOLDED or not given:
             return None
-        learned = any(is_weight(known) for known in given)
-        if learned:
+        if any(is_weight(known) for known in given):
             return self._fold_shape(node, operands)
         pairs = [known.values for known in given if known.values is not None]
         first = self._run(node, operands, [a for a, _ in pairs])
@@ -171,10 +170,7 @@ class Folder:
         if second is None:
             return None
         elements = [standard.element_name(onnx.helper.np_dtype_to_tensor_dtype(a.dtype)) for a in first]
-        found = [between(a, b, element, learned) for a, b, element in zip(first, second, elements, strict=True)]
-        if learned and any(isinstance(dim, str) for known in found for dim in known.shape):
-            return None  # learned numbers repeated for an open size: that is computed
-        return found
+        return [between(a, b, element) for a, b, element in zip(first, second, elements, strict=True)]
 
     def _run(
         self, node: onnx.NodeProto, operands: list[Known | None], arrays: list[np.ndarray]

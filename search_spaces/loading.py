@@ -16,7 +16,7 @@ from search_spaces import standard
 from search_spaces.errors import InputError
 from search_spaces.folding import MAX_ELEMENTS
 
-MAX_NODES = 20_000
+MAX_NODES = 10_000
 _OLDEST_OPSET = 13
 
 

@@ -166,7 +166,9 @@ class Reader:
         if value is None and (maker is None or maker.op_type == "Constant"):
             value = add_param(self.emit, known)
         elif value is None and maker is not None:
+            scope = self.scope
             self._compute(maker)
+            self.scope = scope
             return self.values[name]
         if value is None:
             shape = ",".join(map(str, known.shape))
@@ -198,8 +200,6 @@ class Reader:
                 if not self._fold(node):
                     self._compute(node)
             except InputError as error:
-                if "(node " in str(error):
-                    raise
                 raise InputError(f"{node.op_type} (node {node.name!r}): {error}") from None
 
     def _fold(self, node: onnx.NodeProto) -> bool:
@@ -270,7 +270,7 @@ class Reader:
     def _is_setting(self, op: str, position: int, name: str) -> bool:
         """Whether an operand is a constant that is written as an attribute."""
         known = self.known.get(name) if name else None
-        if known is None or known.static is None or known.static.size > MAX_WRITTEN:
+        if known is None or known.static is None or known.static.size > MAX_WRITTEN or op in OWNERS:
             return False
         if len(known.shape) > 1 and not (op in _BROADCASTING and known.static.size == 1):
             return False
@@ -279,13 +279,15 @@ class Reader:
     def _owner(self, op: str, names: list[str], attrs: dict[str, Any]) -> int | None:
         """An operator with its weights, where all of its further operands are weights of the expected shapes."""
         x, *operands = [name for name in names if name]
-        known = [self.known.get(name) for name in operands]
-        if any(k is None or not k.shape for k in known) or x in self.known:
+        known = [self.known[name] for name in operands if name in self.known]
+        affine = any(k.learned for k in known)
+        if len(known) < len(operands) or x in self.known or ("affine" in OWNERS[op] and not affine and _changes(known)):
             return None
-        given = {**attrs, **self._owned_attrs(op, [k for k in known if k is not None])}
+        own = {"affine": int(affine), "bias": int(len(known) == (3 if op in RECURRENT else 2))}
+        given = {**attrs, **{name: own[name] for name in OWNERS[op] if name in own}}
         value = self.value(x)
         expected = weights(op, tuple(sorted(given.items())), (self.shapes[value],))
-        if [tuple(w.shape) for w in expected] != [tuple(k.shape) for k in known if k is not None]:
+        if [w.shape for w in expected] != [tuple(k.shape) for k in known]:
             return None
         return self.emit(op, (value,), tuple(given.items()))
 
@@ -296,12 +298,7 @@ class Reader:
             return False
         return not any(array.any() for array in known.values)
 
-    def _owned_attrs(self, op: str, operands: list[Known]) -> dict[str, Value]:
-        """Attributes that say which weights there are."""
-        given: dict[str, Value] = {}
-        for name in OWNERS[op]:
-            if name == "bias":
-                given[name] = int(len(operands) == (3 if op in RECURRENT else 2))
-            elif name == "affine":
-                given[name] = int(any(map(is_weight, operands)))
-        return given
+
+def _changes(affine: list[Known]) -> bool:
+    """Whether a normalization's constant scale and shift are other than one and zero."""
+    return any(known.static is None or bool((known.static != 1 - i).any()) for i, known in enumerate(affine))
