@@ -287,15 +287,6 @@ class ENAS(CellSpace):
 
 @register_space("darts")
 class DARTS(CellSpace):
-    operations = (
-        "none",
-        "max_pool_3x3",
-        "avg_pool_3x3",
-        "skip_connect",
-        "sep_conv_3x3",
-        "sep_conv_5x5",
-        "dil_conv_3x3",
-        "dil_conv_5x5",
-    )
+    operations = ("none", *genotypes.COMPACT_OPERATIONS)
     nodes = 4
     loose_output = False

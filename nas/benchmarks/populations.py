@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ class Population:
     count: int | None = 500
     proxies: bool = True
     seeds: tuple[int, ...] = (0, 1)
-    latency_passes: int = field(default=3)
+    latency_passes: int = 3
 
     def open_space(self) -> SearchSpace:
         return get_space(self.space, **self.space_options)
