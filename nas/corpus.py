@@ -1,25 +1,38 @@
-"""The label-free corpus that the RLM is pretrained on: generated architectures with metrics that need no training.
+"""The label-free corpus that the RLM is pretrained on: architectures of all spaces with metrics that need no training.
 
-Cells of `nasbench201` in many skeletons, and residual networks. Counts are exact for each network; zero-cost
-proxies are computed on the cell in its smallest skeleton. No trained accuracy and no device latency is in it.
+Half of them are cells of `nasbench201`, with zero-cost proxies of the cell in the published skeleton; the others come
+from every other space. Counts are exact for each network. No trained accuracy and no device latency is in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gzip
+import json
+import multiprocessing
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import lru_cache
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from nas.benchmarks.journal import Journal
-from nas.benchmarks.populations import get_population
+from nas.benchmarks.populations import POPULATIONS, get_population
+from nas.benchmarks.text_cache import code_hash
 from search_spaces import Architecture, SearchSpace, get_space
 from search_spaces.cost import graph_activations, graph_depth, graph_flops, graph_params
+from search_spaces.files import replacing
 from search_spaces.program import compact
 from search_spaces.text import write
 
 Progress = Callable[[str, int, int], None]
-PROXY_SEEDS = (0, 1)
+Options = dict[str, Any]
+CELLS = "nasbench201"
+CELLS_SHARE = 0.5
+PROXY_SKELETON: Options = {"prune": True}
+PROXIES = ("grad_norm", "jacov", "l2_norm", "nwot", "snip", "synflow", "zen")
+CHUNK = 100
 EXACT = {
     "params": graph_params,
     "flops": graph_flops,
@@ -29,59 +42,149 @@ EXACT = {
 }
 
 
-def random_skeleton(rng: np.random.Generator) -> SearchSpace:
-    """`nasbench201` in its official skeleton, the digits one, or a random one."""
+class Corpus(NamedTuple):
+    """n texts and their metrics, each (n,), NaN where unknown."""
+
+    texts: list[str]
+    metrics: dict[str, np.ndarray]
+
+
+# --- skeletons -------------------------------------------------------------------------------------------------------
+
+
+def _one(rng: np.random.Generator, options: Sequence[Any]) -> Any:
+    return options[int(rng.integers(len(options)))]
+
+
+def _images(rng: np.random.Generator) -> Options:
+    size = _one(rng, (8, 16, 24, 32))
+    return {"input_shape": (_one(rng, (1, 3)), size, size), "num_classes": _one(rng, (10, 20, 100))}
+
+
+def _nasbench201(rng: np.random.Generator) -> Options:
+    return {"channels": _one(rng, (4, 8, 12, 16, 24, 32)), "cells": _one(rng, range(1, 6)), "prune": _one(rng, (0, 1))}
+
+
+def _nds(rng: np.random.Generator) -> Options:
+    return {"width": _one(rng, (4, 8, 16, 24, 32)), "cells": _one(rng, (3, 4, 5, 6, 8))}
+
+
+def _family(rng: np.random.Generator) -> Options:
+    return {"channels": _one(rng, (8, 16, 32))}
+
+
+SKELETONS: dict[str, Callable[[np.random.Generator], Options]] = {
+    CELLS: _nasbench201,
+    **dict.fromkeys(("nasnet", "amoeba", "pnas", "enas", "darts"), _nds),
+    "nasbench101": lambda rng: {"channels": _one(rng, (8, 16, 32, 64, 128)), "modules": _one(rng, (1, 2, 3))},
+    "fbnet": lambda rng: {"width": _one(rng, (0.25, 0.5, 1.0))},
+    **dict.fromkeys(("two-path", "hiaml", "inception"), _family),
+    "tiny-resnet": lambda rng: {},
+}
+"""What is chosen at random in a space beside the images."""
+FIXED = ("ofa-mbv3", "ofa-proxyless", "ofa-resnet50")
+"""Spaces that choose their resolution themselves."""
+
+
+@lru_cache
+def _population_space(name: str) -> SearchSpace:
+    populations = [p for p in POPULATIONS.values() if p.space == name]
+    return populations[0].open_space() if populations else get_space(name)
+
+
+def random_space(rng: np.random.Generator) -> SearchSpace:
+    """A space as it was published, as in the population that is trained on digits, or in a random skeleton."""
+    others = [name for name in (*SKELETONS, *FIXED) if name != CELLS]
+    name = CELLS if rng.random() < CELLS_SHARE else _one(rng, others)
     kind = rng.integers(3)
-    if kind == 0:
-        return get_space("nasbench201")
+    if kind == 0 or name in FIXED:
+        return get_space(name)
     if kind == 1:
-        return get_population("digits201").open_space()
-    channels, size = int(rng.choice([4, 8, 12, 16, 24, 32])), int(rng.choice([8, 16, 24, 32]))
-    return get_space(
-        "nasbench201",
-        channels=channels,
-        cells=int(rng.integers(1, 6)),
-        input_shape=(int(rng.choice([1, 3])), size, size),
-        num_classes=int(rng.choice([10, 20, 100])),
-        prune=bool(rng.integers(2)),
-    )
+        return _population_space(name)
+    return get_space(name, **SKELETONS[name](rng), **_images(rng))
+
+
+# --- corpus ----------------------------------------------------------------------------------------------------------
 
 
 def build_corpus(
-    folder: Path, size: int, *, seed: int = 0, progress: Progress | None = None
-) -> tuple[list[str], dict[str, np.ndarray]]:
-    """`size` texts with exact counts and proxies (NaN where unknown); proxies are kept in `folder`."""
+    folder: Path, size: int, *, cells: int | None = None, seed: int = 0, progress: Progress | None = None
+) -> Corpus:
+    """`size` architectures; corpus and proxies are kept in `folder`, so that the next call is quick.
+
+    cells: how many different cells get proxies, which take most of a second each; None: all that are drawn.
+    """
+    path = folder / f"corpus-{size}-{seed}.json.gz"
+    about = {"size": size, "cells": cells, "seed": seed, "code": code_hash(get_space(CELLS))}
+    if (kept := _read(path, about)) is not None:
+        return kept
     rng = np.random.default_rng(seed)
-    small, residual = get_population("digits201").open_space(), get_space("tiny-resnet")
+    scores = _Proxies(folder / "proxies.jsonl", cells)
+    drawn: list[tuple[SearchSpace, Architecture]] = []
+    for _ in range(size):
+        space = random_space(rng)
+        drawn.append((space, space.sample(rng)))
     texts: list[str] = []
     rows: list[dict[str, float]] = []
-    scores = _Proxies(folder / "proxies.jsonl", small)
-    for i in range(size):
-        space = residual if rng.random() < 0.1 else random_skeleton(rng)
-        arch = space.sample(rng)
-        graph = space.graph(arch)
-        exact = {name: float(count(graph)) for name, count in EXACT.items()}
-        texts.append(write(compact(graph)))
-        rows.append(exact if space is residual else {**exact, **scores.of(arch)})
-        if progress:
-            progress("corpus", i + 1, size)
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
+        counted = pool.map(_counted, *zip(*drawn, strict=True), chunksize=CHUNK)
+        for (space, arch), (text, exact) in zip(drawn, counted, strict=True):
+            texts.append(text)
+            rows.append({**exact, **scores.of(arch)} if space.name == CELLS else exact)
+            if progress:
+                progress("corpus", len(texts), size)
     names = [*EXACT, *sorted({name for row in rows for name in row if name not in EXACT})]
-    return texts, {name: np.array([row.get(name, np.nan) for row in rows]) for name in names}
+    corpus = Corpus(texts, {name: np.array([row.get(name, np.nan) for row in rows]) for name in names})
+    _write(path, about, corpus)
+    return corpus
+
+
+def _counted(space: SearchSpace, arch: Architecture) -> tuple[str, dict[str, float]]:
+    graph = space.graph(arch)
+    return write(compact(graph)), {name: float(count(graph)) for name, count in EXACT.items()}
+
+
+def _read(path: Path, about: Options) -> Corpus | None:
+    """The corpus in the file; None if there is none, or another."""
+    try:
+        kept = json.loads(gzip.decompress(path.read_bytes()))
+    except (OSError, EOFError, ValueError):
+        return None
+    if kept["about"] != about:
+        return None
+    return Corpus(kept["texts"], {name: np.array(values, float) for name, values in kept["metrics"].items()})
+
+
+def _write(path: Path, about: Options, corpus: Corpus) -> None:
+    metrics = {name: [None if np.isnan(v) else v for v in values.tolist()] for name, values in corpus.metrics.items()}
+    data = json.dumps({"about": about, "texts": corpus.texts, "metrics": metrics})
+    with replacing(path) as file:
+        file.write_bytes(gzip.compress(data.encode(), compresslevel=6, mtime=0))
 
 
 class _Proxies:
-    """Proxies of cells, computed once per distinct network and kept in a journal."""
+    """Proxies of cells in one skeleton, computed once per distinct network and kept in a journal, by the text of one
+    cell per stage.
+    """
 
-    def __init__(self, path: Path, space: SearchSpace) -> None:
-        self.journal, self.space = Journal(path), space
+    def __init__(self, path: Path, most: int | None) -> None:
+        self.most = most
+        self.journal, self.space = Journal(path), get_space(CELLS, **PROXY_SKELETON)
+        self.short = get_population("digits201").open_space()
+        self.known: dict[Architecture, dict[str, float]] = {}
 
     def of(self, arch: Architecture) -> dict[str, float]:
-        from nas.proxies import CHEAP, compute_proxies
+        if arch not in self.known:
+            self.known[arch] = self._journaled(arch)
+        return self.known[arch]
 
-        graph = self.space.graph(arch)
-        text = write(compact(graph))
+    def _journaled(self, arch: Architecture) -> dict[str, float]:
+        from nas.proxies import compute_proxies
+
+        text = self.short.to_text(arch)
         if text not in self.journal.known:
-            values = [compute_proxies(graph, seed, CHEAP) for seed in PROXY_SEEDS]
-            mean = {name: float(np.mean([v[name] for v in values])) for name in CHEAP}
-            self.journal.append(text, {name: value for name, value in mean.items() if np.isfinite(value)})
+            if self.most is not None and len(self.journal.known) >= self.most:
+                return {}
+            found = compute_proxies(self.space.graph(arch), 0, PROXIES)
+            self.journal.append(text, {name: value for name, value in found.items() if np.isfinite(value)})
         return self.journal.known[text]

@@ -20,7 +20,6 @@ from search_spaces.errors import InputError, unknown
 from search_spaces.graph import Graph
 
 PROXIES = ("epe_nas", "fisher", "grad_norm", "grasp", "jacov", "l2_norm", "nwot", "plain", "snip", "synflow", "zen")
-CHEAP = ("grad_norm", "jacov", "nwot", "snip", "synflow")
 BATCH = 32
 
 _OF_JACOBIAN = {"epe_nas", "jacov"}

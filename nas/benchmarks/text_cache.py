@@ -6,14 +6,19 @@ import gzip
 import hashlib
 import inspect
 import json
+import multiprocessing
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import search_spaces
 from nas.benchmarks.cache import cache_folder
 from search_spaces import Architecture, SearchSpace
 from search_spaces.files import replacing
+
+LEAST_PARALLEL = 2000
+CHUNK = 100
 
 
 def cached_texts(
@@ -28,18 +33,27 @@ def cached_texts(
     "The same" means: architectures, space, its options (`space_key`), and the code that writes the text. A damaged file
     is made again.
     """
-    key = hashlib.sha256("\n".join([space_key, _code_hash(space), *notations]).encode()).hexdigest()
+    key = hashlib.sha256("\n".join([space_key, code_hash(space), *notations]).encode()).hexdigest()
     path = cache_folder() / "texts" / f"{key[:32]}.json.gz"
     texts = _read(path)
     if texts is None or len(texts) != len(architectures):
         texts = []
-        for arch in architectures:
-            texts.append(space.to_text(arch))
+        for text in _texts(space, architectures):
+            texts.append(text)
             if progress:
                 progress("texts", len(texts), len(architectures))
         with replacing(path) as temporary:
             temporary.write_bytes(gzip.compress(json.dumps(texts).encode(), compresslevel=6, mtime=0))
     return texts
+
+
+def _texts(space: SearchSpace, architectures: Sequence[Architecture]) -> Iterator[str]:
+    """The text of each, made by all processors where that pays; a space from a user's file is known here alone."""
+    if len(architectures) < LEAST_PARALLEL or not type(space).__module__.startswith("search_spaces."):
+        yield from map(space.to_text, architectures)
+        return
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield from pool.map(space.to_text, architectures, chunksize=CHUNK)
 
 
 def _read(path: Path) -> list[str] | None:
@@ -49,7 +63,7 @@ def _read(path: Path) -> list[str] | None:
         return None
 
 
-def _code_hash(space: SearchSpace) -> str:
+def code_hash(space: SearchSpace) -> str:
     """Hash of every source file that can change a text: the package's, and the space's own if it is a plug-in."""
     files = {*Path(search_spaces.__file__).parent.rglob("*.py"), Path(inspect.getfile(type(space)))}
     digest = hashlib.sha256()

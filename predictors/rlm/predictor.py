@@ -55,6 +55,7 @@ class RLM(Predictor):
         "tuned" trains everything. Without a base everything is trained.
     steps: optimizer steps of a fit; None chooses by the amount of data.
     precision: "bfloat16" trains the encoder about twice as fast on processors that have it; for pretraining.
+    kept: a file in which a fit is kept as it goes, so that it goes on there after an interruption.
     """
 
     kind = "rlm"
@@ -69,6 +70,7 @@ class RLM(Predictor):
         sizes: dict[str, int] | None = None,
         schedule: dict[str, float] | None = None,
         progress: Callable[[int, int, float], None] | None = None,
+        kept: Path | None = None,
     ) -> None:
         super().__init__(seed)
         if encoder not in ("frozen", "tuned"):
@@ -77,7 +79,8 @@ class RLM(Predictor):
             raise InputError(f"precision must be 'float32' or 'bfloat16', not {precision!r}")
         self.base, self.mode, self.steps = base, encoder, steps
         self.precision = getattr(torch, precision)
-        self.sizes, self.schedule, self.progress = sizes or {}, schedule or {}, progress
+        self.sizes, self.schedule, self.progress, self.kept = sizes or {}, schedule or {}, progress, kept
+        self.losses: list[float] = []
         self.scales: dict[str, Scale] = {}
         self.reader: Reader | None = None
         self.decoder: NumberDecoder | None = None
@@ -106,11 +109,11 @@ class RLM(Predictor):
         self._add_metrics(targets)
         columns = self._columns(targets)
         reader, decoder = self._parts()
-        parameters = list(decoder.parameters())
+        modules: dict[str, torch.nn.Module] = {"decoder": decoder}
         distinct = len(set(texts))
         if tuned:
             reader.forget()
-            parameters += list(reader.encoder.parameters())
+            modules["encoder"] = reader.encoder
         else:
             reader.read(texts)
         rng = np.random.default_rng(self.seed)
@@ -125,7 +128,8 @@ class RLM(Predictor):
         schedule = self._schedule(distinct, tuned)
         decoder.train()
         reader.encoder.train(tuned)
-        train(read, decoder, parameters, columns, self.number, schedule, rng, self.progress)
+        lengths = np.array([len(ids) for ids in reader.tokens(texts)]) if tuned else None
+        self.losses = train(read, modules, columns, self.number, schedule, rng, self.progress, self.kept, lengths)
         decoder.eval()
         reader.encoder.eval()
         return self

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
 from torch.nn import functional
 
 from predictors.rlm.model import NumberDecoder
 from predictors.rlm.numbers import NUMBER_TOKENS, NumberFormat
+from search_spaces.errors import InputError
+from search_spaces.files import replacing
 
 Progress = Callable[[int, int, float], None]
 IGNORE = -100
+SAVE_EVERY = 250
+SORTED_BATCHES = 16
 
 
 @dataclass(frozen=True)
@@ -89,35 +99,138 @@ def digit_loss(decoder: NumberDecoder, memory: Tensor, inputs: Tensor, wanted: T
 
 def train(
     read: Callable[[np.ndarray], Tensor],
-    decoder: NumberDecoder,
-    parameters: list[torch.nn.Parameter],
+    modules: Mapping[str, nn.Module],
     columns: Sequence[Column],
     number: NumberFormat,
     schedule: Schedule,
     rng: np.random.Generator,
     progress: Progress | None = None,
-) -> None:
-    """AdamW with warm-up and cosine decay; `read` gives the memory (B, M, D) of a batch of rows."""
-    rows = np.flatnonzero(np.stack([~np.isnan(c.values) for c in columns if c.target]).any(0))
-    optimizer = torch.optim.AdamW(
-        parameters, schedule.learning_rate, betas=(0.9, 0.98), weight_decay=schedule.weight_decay
-    )
-    warmup = max(1, schedule.steps // 20)
-    rate = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda i: min((i + 1) / warmup, 0.5 * (1 + np.cos(np.pi * min(1.0, i / schedule.steps))) + 1e-3)
-    )
-    allowed = torch.from_numpy(number.allowed)
-    queue = np.empty(0, int)
-    for step in range(schedule.steps):
-        while len(queue) < schedule.batch:
-            queue = np.concatenate([queue, rng.permutation(rows)])
-        batch, queue = queue[: schedule.batch], queue[schedule.batch :]
-        inputs, wanted = make_sequences(columns, batch, number, schedule, rng)
-        loss = digit_loss(decoder, read(batch), inputs, wanted, allowed)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimizer.step()
-        rate.step()
+    checkpoint: Path | None = None,
+    lengths: np.ndarray | None = None,
+) -> list[float]:
+    """Train the modules, one of which is the "decoder"; the loss of every step.
+
+    read: gives the memory (B, M, D) of a batch of rows. lengths (n,): tokens of the rows' texts, where batches of
+    similar ones are quicker. checkpoint: a file in which the training is kept every
+    `SAVE_EVERY` steps; one that is interrupted goes on from there, to the very same losses and weights.
+    """
+    training = Training(read, modules, columns, number, schedule, rng, lengths)
+    if checkpoint and checkpoint.exists():
+        training.restore(checkpoint)
+    while len(training.losses) < schedule.steps:
+        training.step()
+        done = len(training.losses)
+        if checkpoint and (done % SAVE_EVERY == 0 or done == schedule.steps):
+            training.save(checkpoint)
         if progress:
-            progress(step + 1, schedule.steps, loss.item())
+            progress(done, schedule.steps, training.losses[-1])
+    return training.losses
+
+
+class Training:
+    """AdamW with warm-up and cosine decay on random rows of the table; may be kept in a file between two steps."""
+
+    def __init__(
+        self,
+        read: Callable[[np.ndarray], Tensor],
+        modules: Mapping[str, nn.Module],
+        columns: Sequence[Column],
+        number: NumberFormat,
+        schedule: Schedule,
+        rng: np.random.Generator,
+        lengths: np.ndarray | None = None,
+    ) -> None:
+        self.lengths = lengths
+        self.read, self.columns, self.number, self.schedule, self.rng = read, columns, number, schedule, rng
+        self.modules = nn.ModuleDict(modules)
+        self.rows = np.flatnonzero(np.stack([~np.isnan(c.values) for c in columns if c.target]).any(0))
+        self.optimizer = torch.optim.AdamW(
+            self.modules.parameters(), schedule.learning_rate, betas=(0.9, 0.98), weight_decay=schedule.weight_decay
+        )
+        self.allowed = torch.from_numpy(number.allowed)
+        self.queue = np.empty(0, np.int64)
+        self.losses: list[float] = []
+
+    def step(self) -> None:
+        schedule = self.schedule
+        while len(self.queue) < schedule.batch:
+            self.queue = np.concatenate([self.queue, self._shuffled()])
+        batch, self.queue = self.queue[: schedule.batch], self.queue[schedule.batch :]
+        inputs, wanted = make_sequences(self.columns, batch, self.number, schedule, self.rng)
+        decoder = self.modules["decoder"]
+        assert isinstance(decoder, NumberDecoder)
+        loss = digit_loss(decoder, self.read(batch), inputs, wanted, self.allowed)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.modules.parameters(), 1.0)
+        for group in self.optimizer.param_groups:
+            group["lr"] = schedule.learning_rate * _warmed_cosine(len(self.losses), schedule.steps)
+        self.optimizer.step()
+        self.losses.append(loss.item())
+
+    def _shuffled(self) -> np.ndarray:
+        """All rows in random order; texts of similar lengths in one batch, so that little of it is padding."""
+        order = self.rng.permutation(self.rows)
+        if self.lengths is None:
+            return order
+        many = SORTED_BATCHES * self.schedule.batch
+        batches = []
+        for start in range(0, len(order), many):
+            some = order[start : start + many]
+            some = some[self.lengths[some].argsort(kind="stable")]
+            batches += np.split(some, range(self.schedule.batch, len(some), self.schedule.batch))
+        full = [batch for batch in batches if len(batch) == self.schedule.batch]
+        short = [batch for batch in batches if len(batch) < self.schedule.batch]
+        return np.concatenate([*(full[i] for i in self.rng.permutation(len(full))), *short])
+
+    # --- between two steps
+
+    @property
+    def fingerprint(self) -> str:
+        """What the result depends on beside the progress: no file of another training is taken for this one's."""
+        digest = hashlib.sha256(repr((self.schedule, self.number)).encode())
+        for column in self.columns:
+            digest.update(repr((column.slot, column.order, column.target)).encode())
+            digest.update(np.ascontiguousarray(column.values).tobytes())
+        return digest.hexdigest()
+
+    def save(self, path: Path) -> None:
+        tensors = {f"model.{name}": tensor for name, tensor in self.modules.state_dict().items()}
+        for i, state in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{i}.{name}": tensor for name, tensor in state.items()}
+        tensors["random"] = torch.get_rng_state()
+        tensors["queue"] = torch.from_numpy(self.queue)
+        tensors["losses"] = torch.tensor(self.losses, dtype=torch.float64)
+        about = {"fingerprint": self.fingerprint, "rng": json.dumps(self.rng.bit_generator.state)}
+        with replacing(path) as file:
+            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, file, about)
+
+    def restore(self, path: Path) -> None:
+        """Go on where the training stood that was kept in the file; InputError for another training's."""
+        try:
+            with safe_open(path, "pt") as file:
+                about = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (OSError, SafetensorError) as error:
+            raise InputError(f"{path}: not a kept training ({error}): remove it to begin anew") from None
+        if about.get("fingerprint") != self.fingerprint:
+            raise InputError(f"{path}: kept from a training with other data or settings: give another file")
+        self.modules.load_state_dict(_beginning_with("model.", tensors))
+        state: dict[int, dict[str, Tensor]] = {}
+        for key, tensor in _beginning_with("optimizer.", tensors).items():
+            i, name = key.split(".", 1)
+            state.setdefault(int(i), {})[name] = tensor
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
+        torch.set_rng_state(tensors["random"])
+        self.rng.bit_generator.state = json.loads(about["rng"])
+        self.queue, self.losses = tensors["queue"].numpy(), tensors["losses"].tolist()
+
+
+def _beginning_with(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _warmed_cosine(step: int, steps: int) -> float:
+    """Factor of the learning rate: up over the first twentieth, then down to almost nothing."""
+    warmup = max(1, steps // 20)
+    return min((step + 1) / warmup, 0.5 * (1 + math.cos(math.pi * min(1.0, step / steps))) + 1e-3)

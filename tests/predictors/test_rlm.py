@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -252,3 +253,45 @@ def test_given_metric_that_was_never_learned_is_refused() -> None:
 def test_missing_base_checkpoint_is_named(tmp_path) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(InputError, match="not a checkpoint"):
         predictors.create("rlm", base=str(tmp_path / "none")).fit(*_table())
+
+
+# --- training --------------------------------------------------------------------------------------------------------
+
+
+def _training(path: Path | None = None, steps: int = 12, seed: int = 0, progress=None) -> RLM:  # type: ignore[no-untyped-def]
+    model = RLM(seed=seed, base=None, steps=steps, sizes=TINY, schedule={"batch": 8}, progress=progress, kept=path)
+    return model.fit(*_table())
+
+
+class Killed(Exception):
+    pass
+
+
+def test_a_training_that_is_killed_goes_on_to_the_same_losses_and_weights(tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr("predictors.rlm.training.SAVE_EVERY", 3)
+    whole, kept = _training(), tmp_path / "training.safetensors"
+
+    def kill(at: int):  # type: ignore[no-untyped-def]
+        def progress(step: int, steps: int, loss: float) -> None:
+            if step == at:
+                raise Killed
+
+        return progress
+
+    for at in (2, 5, 11):
+        with pytest.raises(Killed):
+            _training(kept, progress=kill(at))
+    resumed = _training(kept)
+    assert resumed.losses == whole.losses
+    for (name, a), (_, b) in zip(*(sorted(m._state()[1].items()) for m in (whole, resumed)), strict=True):
+        assert np.array_equal(a, b), name
+
+
+def test_what_was_kept_of_another_training_is_refused(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    kept = tmp_path / "training.safetensors"
+    _training(kept, steps=3)
+    with pytest.raises(InputError, match="other data or settings"):
+        _training(kept, steps=4)
+    kept.write_bytes(b"not a training")
+    with pytest.raises(InputError, match="remove it to begin anew"):
+        _training(kept, steps=3)
