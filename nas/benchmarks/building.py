@@ -43,7 +43,7 @@ def build(
             raise unknown("stage", stage, STAGES)
     builder = _Builder(population, folder, progress)
     if "accuracy" in stages:
-        builder.run("accuracy", _accuracy(population.seeds))
+        builder.run("accuracy", _accuracy(population))
     if "proxies" in stages and population.proxies:
         builder.run("proxies", _proxies(population.seeds))
     if "latency" in stages:
@@ -52,14 +52,15 @@ def build(
     return builder.write()
 
 
-def _accuracy(seeds: tuple[int, ...]) -> Measure:
+def _accuracy(population: Population) -> Measure:
     """Test accuracy in % of one training per seed."""
     import torch
 
-    from nas.training import train_digits
+    from nas.training import DigitsTask, train_digits
 
     torch.set_num_threads(1)
-    return lambda space, arch: train_digits(space.graph(arch), seeds)
+    task = DigitsTask(**population.task)
+    return lambda space, arch: train_digits(space.graph(arch), population.seeds, task)
 
 
 def _proxies(seeds: tuple[int, ...]) -> Measure:
@@ -164,7 +165,7 @@ def _card(population: Population, seeds: np.ndarray, passes: np.ndarray) -> dict
         "rows": len(seeds),
         "command": f"nas benchmarks build {population.name}",
         "accuracy": {
-            "task": asdict(DigitsTask()),
+            "task": asdict(DigitsTask(**population.task)),
             "seeds": list(population.seeds),
             "tau_between_seeds": tau(seeds[:, 0], seeds[:, 1]),
         },
