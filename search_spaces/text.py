@@ -162,7 +162,10 @@ def _block(inputs: list[str], nodes: list[onnx.NodeProto], outputs: list[str], p
 
 
 def _read_attrs(node: onnx.NodeProto) -> tuple[tuple[str, Value | Ref], ...]:
-    return tuple(sorted((a.name, _read_attr(node, a)) for a in node.attribute))
+    attrs = {a.name: _read_attr(node, a) for a in node.attribute}
+    if len(attrs) < len(node.attribute):
+        raise InputError(f"{node.op_type} has an attribute twice")
+    return tuple([(name, attrs[name]) for name in sorted(attrs)])
 
 
 def _read_attr(node: onnx.NodeProto, attr: onnx.AttributeProto) -> Value | Ref:

@@ -261,3 +261,8 @@ def test_graph_of_a_model_has_the_shapes_that_onnx_infers() -> None:
     graph = from_model(model)
     shapes = [tuple(d.dim_param or d.dim_value for d in i.type.tensor_type.shape.dim) for i in known.values()]
     assert set(graph.shapes[1:]) <= set(shapes)
+
+
+def test_attribute_that_is_there_twice_is_refused() -> None:
+    with pytest.raises(InputError, match="ConvBn has an attribute twice"):
+        read(EXPECTED.replace("channels = 4, kernel = [3,3]", 'kernel = "3", kernel = [3,3]'))
