@@ -31,7 +31,7 @@ from predictors.rlm.model import MAX_METRICS, ModelConfig, NumberDecoder, TextEn
 from predictors.rlm.numbers import NUMBER_TOKENS, NumberFormat, Scale
 from predictors.rlm.reader import Reader, batches
 from predictors.rlm.tokenizer import train_tokenizer
-from predictors.rlm.training import Column, Schedule, train
+from predictors.rlm.training import Column, Schedule, Training, train
 from search_spaces.errors import InputError
 
 CHECKPOINTS = Path(__file__).parent.parent / "checkpoints"
@@ -129,7 +129,8 @@ class RLM(Predictor):
         decoder.train()
         reader.encoder.train(tuned)
         lengths = np.array([len(ids) for ids in reader.tokens(texts)]) if tuned else None
-        self.losses = train(read, modules, columns, self.number, schedule, rng, self.progress, self.kept, lengths)
+        training = Training(read, modules, columns, self.number, schedule, rng, lengths)
+        self.losses = train(training, self.progress, self.kept)
         decoder.eval()
         reader.encoder.eval()
         return self

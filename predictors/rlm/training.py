@@ -97,24 +97,13 @@ def digit_loss(decoder: NumberDecoder, memory: Tensor, inputs: Tensor, wanted: T
     return functional.cross_entropy(logits.flatten(0, 1), wanted.flatten(), ignore_index=IGNORE)
 
 
-def train(
-    read: Callable[[np.ndarray], Tensor],
-    modules: Mapping[str, nn.Module],
-    columns: Sequence[Column],
-    number: NumberFormat,
-    schedule: Schedule,
-    rng: np.random.Generator,
-    progress: Progress | None = None,
-    checkpoint: Path | None = None,
-    lengths: np.ndarray | None = None,
-) -> list[float]:
-    """Train the modules, one of which is the "decoder"; the loss of every step.
+def train(training: Training, progress: Progress | None = None, checkpoint: Path | None = None) -> list[float]:
+    """Run a training to its end; the loss of every step.
 
-    read: gives the memory (B, M, D) of a batch of rows. lengths (n,): tokens of the rows' texts, where batches of
-    similar ones are quicker. checkpoint: a file in which the training is kept every
-    `SAVE_EVERY` steps; one that is interrupted goes on from there, to the very same losses and weights.
+    checkpoint: a file in which it is kept every `SAVE_EVERY` steps; one that was interrupted goes on from there, to the
+    very same losses and weights.
     """
-    training = Training(read, modules, columns, number, schedule, rng, lengths)
+    schedule = training.schedule
     if checkpoint and checkpoint.exists():
         training.restore(checkpoint)
     while len(training.losses) < schedule.steps:
@@ -128,7 +117,11 @@ def train(
 
 
 class Training:
-    """AdamW with warm-up and cosine decay on random rows of the table; may be kept in a file between two steps."""
+    """AdamW with warm-up and cosine decay on random rows of the table; may be kept in a file between two steps.
+
+    read: gives the memory (B, M, D) of a batch of rows. modules: what is trained, one of them the "decoder". lengths
+    (n,): tokens of the rows' texts, where batches of similar ones are quicker.
+    """
 
     def __init__(
         self,
