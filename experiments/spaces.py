@@ -121,9 +121,8 @@ def train(names: list[str], seed: int) -> Tokenizer:
     """The RLM's tokenizer, trained on texts of other random architectures than those that are checked."""
     from predictors.rlm.tokenizer import train_tokenizer
 
-    return train_tokenizer(
-        _space(name).to_text(_architecture(name, seed, i, purpose=1)) for name in names for i in range(TRAINING_TEXTS)
-    )
+    others = [(name, _architecture(name, seed, i, purpose=1)) for name in names for i in range(TRAINING_TEXTS)]
+    return train_tokenizer([_space(name).to_text(arch) for name, arch in others])
 
 
 def summary(name: str, results: Iterable[Checked], tokenizer: Tokenizer) -> tuple[dict[str, Any], str]:

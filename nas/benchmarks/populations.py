@@ -22,7 +22,7 @@ class Population:
     count: int | None = 500
     proxies: bool = True
     seeds: tuple[int, ...] = (0, 1)
-    latency_passes: int = 9
+    latency_passes: int = 6
     task: Mapping[str, Any] = field(default_factory=dict)
 
     def open_space(self) -> SearchSpace:
