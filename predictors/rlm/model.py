@@ -7,6 +7,7 @@ Sizes in comments: B texts, T text tokens, M latents, L decoder tokens, S sample
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,7 @@ MAX_METRICS = 64
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Sizes of the model; `text_tokens` is the longest text it reads."""
+    """Sizes of the model; `text_tokens` is the longest text it reads. backbone: a T5Gemma encoder's configuration."""
 
     vocabulary: int
     width: int = 128
@@ -30,6 +31,7 @@ class ModelConfig:
     number_length: int = 6
     text_tokens: int = 2048
     dropout: float = 0.1
+    backbone: dict[str, Any] | None = None
 
 
 def _rotary(length: int, head: int, device: torch.device, start: int = 0) -> tuple[Tensor, Tensor]:

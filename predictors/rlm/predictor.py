@@ -26,11 +26,12 @@ from predictors.base import (
     load,
 )
 from predictors.metrics import decoding_order, is_cheap
+from predictors.rlm.backbone import load_backbone, text_encoder
 from predictors.rlm.decoding import Sampler, sample_numbers
 from predictors.rlm.model import MAX_METRICS, ModelConfig, NumberDecoder, TextEncoder
 from predictors.rlm.numbers import NUMBER_TOKENS, NumberFormat, Scale
 from predictors.rlm.reader import Reader, batches
-from predictors.rlm.tokenizer import train_tokenizer
+from predictors.rlm.tokenizer import tokenize, train_tokenizer
 from predictors.rlm.training import Column, Schedule, Training, train
 from search_spaces.errors import InputError
 
@@ -55,6 +56,8 @@ class RLM(Predictor):
         "tuned" trains everything. Without a base everything is trained.
     steps: optimizer steps of a fit; None chooses by the amount of data.
     precision: "bfloat16" trains the encoder about twice as fast on processors that have it; for pretraining.
+    backbone: a T5Gemma by folder or hub name to read with instead of an encoder of ours, without a base; `encoder` says
+        whether its own weights are trained.
     kept: a file in which a fit is kept as it goes, so that it goes on there after an interruption.
     """
 
@@ -67,17 +70,19 @@ class RLM(Predictor):
         encoder: str = "frozen",
         steps: int | None = None,
         precision: str = "float32",
-        sizes: dict[str, int] | None = None,
+        sizes: dict[str, Any] | None = None,
         schedule: dict[str, float] | None = None,
         progress: Callable[[int, int, float], None] | None = None,
         kept: Path | None = None,
+        backbone: str | None = None,
     ) -> None:
         super().__init__(seed)
         if encoder not in ("frozen", "tuned"):
             raise InputError(f"encoder must be 'frozen' or 'tuned', not {encoder!r}")
         if precision not in ("float32", "bfloat16"):
             raise InputError(f"precision must be 'float32' or 'bfloat16', not {precision!r}")
-        self.base, self.mode, self.steps = base, encoder, steps
+        self.base, self.mode, self.steps = None if backbone else base, encoder, steps
+        self.backbone = backbone
         self.precision = getattr(torch, precision)
         self.sizes, self.schedule, self.progress, self.kept = sizes or {}, schedule or {}, progress, kept
         self.losses: list[float] = []
@@ -139,9 +144,15 @@ class RLM(Predictor):
         """Set up tokenizer, encoder and decoder; whether the encoder is to be trained."""
         if self.decoder is not None:
             tuned = self.mode == "tuned"
+        elif self.backbone is not None:
+            tokenizer, encoder = load_backbone(self.backbone, self.sizes, frozen=self.mode == "frozen")
+            self.reader, self.decoder = Reader(tokenizer, encoder), NumberDecoder(encoder.config)
+            return True
         elif self.base is None:
             tokenizer = train_tokenizer(texts)
-            config = ModelConfig(vocabulary=tokenizer.get_vocab_size(), **self.sizes)
+            longest = max(map(len, tokenize(tokenizer, texts)))
+            read = {"vocabulary": tokenizer.get_vocab_size(), "text_tokens": max(ModelConfig.text_tokens, 2 * longest)}
+            config = ModelConfig(**{**read, **self.sizes})
             self.reader, self.decoder = Reader(tokenizer, TextEncoder(config)), NumberDecoder(config)
             return True
         else:
@@ -255,7 +266,7 @@ class RLM(Predictor):
     def _restore(cls, config: dict[str, Any], tensors: dict[str, np.ndarray]) -> Self:
         predictor = cls(seed=config["seed"], base=None, encoder=config["encoder"])
         sizes = ModelConfig(**config["model"])
-        encoder, decoder = TextEncoder(sizes), NumberDecoder(sizes)
+        encoder, decoder = text_encoder(sizes), NumberDecoder(sizes)
         for part, module in (("encoder", encoder), ("decoder", decoder)):
             own = {n.removeprefix(f"{part}."): torch.from_numpy(t) for n, t in tensors.items() if n.startswith(part)}
             module.load_state_dict(own)

@@ -9,6 +9,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from predictors.rlm.backbone import T5GemmaTextEncoder
 from predictors.rlm.model import TextEncoder
 from predictors.rlm.tokenizer import PAD, tokenize
 
@@ -21,7 +22,7 @@ _MOST_TEXTS = 100_000
 class Reader:
     """A tokenizer and an encoder; remembers what it has read, up to about 100,000 texts (800 MB), until `forget`."""
 
-    def __init__(self, tokenizer: Tokenizer, encoder: TextEncoder) -> None:
+    def __init__(self, tokenizer: Tokenizer, encoder: TextEncoder | T5GemmaTextEncoder) -> None:
         self.tokenizer, self.encoder = tokenizer, encoder
         self._tokens: dict[str, list[int]] = {}
         self._states: dict[str, Tensor] = {}

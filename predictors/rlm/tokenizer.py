@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from math import inf
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -20,12 +21,17 @@ _PIECES = (
 )
 
 
-def train_tokenizer(texts: Iterable[str], vocabulary: int = 4096) -> Tokenizer:
-    """A tokenizer trained on `texts`; every byte has a token, so any text can be read."""
+# In other texts they stay inside words, spaces and punctuation, and every digit is a token: numbers tell most there.
+_OTHER_PIECES = r"\d| ?[^\W\d]+| ?[^\w\s]+|\s+"
+
+
+def train_tokenizer(texts: Sequence[str], vocabulary: int = 4096) -> Tokenizer:
+    """A tokenizer trained on `texts`, ONNX or others; every byte has a token, so any text can be read."""
+    pieces = _PIECES if all(text.startswith("<ir_version") for text in texts) else _OTHER_PIECES
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(_PIECES), "isolated"),
+            pre_tokenizers.Split(Regex(pieces), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
@@ -40,7 +46,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int = 4096) -> Tokenizer:
     return tokenizer
 
 
-def tokenize(tokenizer: Tokenizer, texts: Sequence[str], limit: int) -> list[list[int]]:
+def tokenize(tokenizer: Tokenizer, texts: Sequence[str], limit: float = inf) -> list[list[int]]:
     """Token ids of every text; `InputError` for one that is empty or has more than `limit` tokens (nothing is cut)."""
     encoded = [e.ids for e in tokenizer.encode_batch(list(texts))]
     for ids, text in zip(encoded, texts, strict=True):

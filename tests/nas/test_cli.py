@@ -203,6 +203,13 @@ BAD = {
     "unknown space": (("sample", "--space", "nasbench21"), "did you mean 'nasbench201'"),
     "unknown benchmark": (("search", "--benchmark", "digit201", "--objectives", "a"), "did you mean 'digits201'"),
     "unknown predictor": (("train", "rml", *TRAIN[2:], "my_accuracy"), "did you mean 'rlm'"),
+    "nothing to train on": (("train", "rlm", "--out", "x"), "either --benchmark with --metrics, or --table"),
+    "benchmark without metrics": (TRAIN[:-1], "--benchmark needs --metrics"),
+    "missing text table": (("train", "rlm", "--table", "none.csv", "--out", "x"), "none.csv: cannot be read"),
+    "missing backbone": (
+        ("train", "rlm", *TRAIN[2:], "my_accuracy", "--backbone", "./none"),
+        "no T5Gemma could be loaded",
+    ),
     "unknown metric": ((*TRAIN, "my_acuracy"), "did you mean 'my_accuracy'"),
     "unknown objective": ((*SEARCH, "my_latency"), "did you mean 'my_latency_ms'"),
     "unknown sampler": ((*SEARCH, "my_accuracy", "--sampler", "nsga"), "did you mean 'nsga"),
