@@ -113,6 +113,10 @@ def _conv_bn(spec: Spec) -> nn.Module:
     return nn.Sequential(_conv(spec), _batch_norm(spec))
 
 
+def _conv_bn_relu6(spec: Spec) -> nn.Module:
+    return nn.Sequential(_conv(spec), _batch_norm(spec), nn.ReLU6())
+
+
 def _batch_norm(spec: Spec) -> nn.Module:
     return _of_rank(_BATCH_NORMS, spec)(
         int(spec.output[1]) * spec.replicas,
@@ -216,6 +220,7 @@ _WEIGHTED: dict[str, Callable[[Spec], nn.Module]] = {
     "BatchNorm": _batch_norm,
     "Conv": _conv,
     "ConvBn": _conv_bn,
+    "ConvBnRelu6": _conv_bn_relu6,
     "ConvTranspose": _transposed_conv,
     "Embedding": _embedding,
     "GroupNormalization": _group_norm,

@@ -26,7 +26,7 @@ _OF_JACOBIAN = {"epe_nas", "jacov"}
 _OF_LOSS = {"fisher", "grad_norm", "grasp", "plain", "snip"}
 _Kernel = nn.Conv2d | nn.Linear
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
-_RECTIFIERS = {"Clip", "Gelu", "HardSwish", "LeakyRelu", "Relu"}
+_RECTIFIERS = {"Clip", "ConvBnRelu6", "Gelu", "HardSwish", "LeakyRelu", "Relu"}
 _LEAVES, _RADII = 15, (0.1, 0.5)  # the radii relative to the image
 _JITTER = 1e-5  # keeps logarithms of correlations finite
 
@@ -148,13 +148,16 @@ def _record_agreements(net: GraphModule) -> list[Tensor]:
     for node, layer in zip(net.nodes, net.layers, strict=True):
         if node.op in _RECTIFIERS:
 
-            def record(_module: nn.Module, inputs: tuple[Tensor, ...], _output: Tensor, weight: int) -> None:
-                on = (inputs[0].detach() > 0).flatten(1).float()
+            def record(
+                _module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor, weight: int, whole: bool
+            ) -> None:
+                on = ((output if whole else inputs[0]).detach() > 0).flatten(1).float()
                 both, count = (on @ on.T).double(), on.sum(1).double()
                 neither = on.shape[1] - count[:, None] - count + both
                 agreements.append(weight * (both + neither))
 
-            layer.register_forward_hook(partial(record, weight=max(1, readers[node.outputs[0]])))
+            weight, whole = max(1, readers[node.outputs[0]]), node.op == "ConvBnRelu6"
+            layer.register_forward_hook(partial(record, weight=weight, whole=whole))
     return agreements
 
 

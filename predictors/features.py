@@ -14,9 +14,10 @@ from search_spaces import read
 from search_spaces.errors import InputError
 from search_spaces.graph import Shape, Value
 from search_spaces.operators import multiply_accumulates, output_shape, weights
-from search_spaces.program import PARAMETRIC, Block, Item, Program, Ref
+from search_spaces.program import Block, Item, Program, Ref
 
 MAX_DEPTH = 32
+WIDTHS = frozenset({"channels", "features"})
 PATH_NODES = 4
 
 
@@ -105,6 +106,35 @@ def calls(program: Program) -> Counter[str]:
     return count(program.main)
 
 
+def with_kernels(program: Program) -> Program:
+    """The program with a function for every kernel size that one is called with, so that its operators show theirs.
+
+    Call `sites` first, which finds functions that call themselves.
+    """
+    functions: dict[str, Block] = {}
+
+    def called(name: str, kernels: Arguments) -> str:
+        instance = f"{name} {kernels}" if kernels else name
+        if instance not in functions:
+            functions[instance] = bound(program.functions[name], dict(kernels))
+        return instance
+
+    def bound(block: Block, kernels: dict[str, Value]) -> Block:
+        items = []
+        for item in block.items:
+            attrs = tuple([(n, kernels.get(v.name, v) if isinstance(v, Ref) else v) for n, v in item.attrs])
+            if item.op in program.functions:
+                given = tuple([(n, v) for n, v in attrs if isinstance(v, tuple) and not isinstance(v, Ref)])
+                attrs = tuple([pair for pair in attrs if pair not in given])
+                items.append(item._replace(op=called(item.op, given), attrs=attrs))
+            else:
+                items.append(item._replace(attrs=attrs))
+        return block._replace(items=tuple(items))
+
+    main = bound(program.main, {})
+    return Program(main, functions, program.input_shapes, program.output_shapes)
+
+
 @lru_cache(maxsize=16384)
 def features(text: str) -> dict[str, float]:
     """Features of an architecture by name: costs on a log scale, operator and path counts.
@@ -114,6 +144,7 @@ def features(text: str) -> dict[str, float]:
     """
     program = read(text)
     found = sites(program)
+    program = with_kernels(program)
     runs = calls(program)
     total: Counter[str] = Counter()
     for block, times in [(program.main, 1), *((program.functions[name], n) for name, n in runs.items())]:
@@ -162,4 +193,4 @@ def kind_name(item: Item) -> str:
 
 def kind_attributes(item: Item) -> list[str]:
     """The attributes of an operator, but for widths: one string for each."""
-    return [f"{name}={str(value).replace(' ', '')}" for name, value in item.attrs if name not in PARAMETRIC]
+    return [f"{name}={str(value).replace(' ', '')}" for name, value in item.attrs if name not in WIDTHS]

@@ -6,6 +6,9 @@ from typing import NamedTuple
 
 from search_spaces.graph import Value
 
+PARAMETRIC = frozenset({"channels", "features", "kernel"})
+"""Attributes in which the calls of one function may differ."""
+
 
 class Ref(NamedTuple):
     """An attribute value that a function takes as its parameter `name`."""

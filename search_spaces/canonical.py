@@ -45,7 +45,7 @@ class CanonicalBlock(NamedTuple):
     `inputs`, `outputs`, `order`: the raw block's inputs, outputs and items as they are ordered here. Blocks are
     instances of one function exactly if their `certificate` is the same. `ambiguous`: the block looks the same from
     several of its inputs or outputs, so that nothing tells a call which is which; it is not when just two inputs may
-    be swapped.
+    be swapped. `mirror`: the order of the items with these two swapped, empty where they may not be.
     """
 
     body: Block
@@ -55,6 +55,7 @@ class CanonicalBlock(NamedTuple):
     order: tuple[int, ...]
     certificate: str
     ambiguous: bool
+    mirror: tuple[int, ...]
 
 
 def commutes(op: str) -> bool:
@@ -91,10 +92,11 @@ def _canonical(raw: RawBlock) -> CanonicalBlock:
 
     items = [i._replace(attrs=tuple([(n, emptied(v)) for n, v in i.attrs])) for i in leaf.body.items]
     body = leaf.body._replace(items=tuple(items))
-    swappable = raw.inputs == 2 and search.swaps and not search.tied_outputs
+    swappable = raw.inputs == 2 and bool(search.swaps) and not search.tied_outputs
+    mirror = tuple([search.swaps[i] for i in leaf.order]) if swappable else ()
     certificate = _digest(body) + _SWAPPABLE * swappable
     ambiguous = search.tied_outputs or (search.tied_inputs and not swappable)
-    return CanonicalBlock(body, tuple(holes), leaf.inputs, leaf.outputs, leaf.order, certificate, ambiguous)
+    return CanonicalBlock(body, tuple(holes), leaf.inputs, leaf.outputs, leaf.order, certificate, ambiguous, mirror)
 
 
 def _digest(body: Block) -> str:
@@ -192,10 +194,11 @@ class _Search:
             for position, (entity, k) in enumerate(self.sources[i]):
                 self.users[entity].append((i, -1 if self.commutes[i] else position, k))
         self.leaves = 0
-        self.swaps = self.tied_inputs = self.tied_outputs = False
+        self.swaps: dict[int, int] = {}
+        self.tied_inputs = self.tied_outputs = False
 
     def run(self) -> _Leaf:
-        """The smallest leaf; sets `swaps`, `tied_inputs` and `tied_outputs`."""
+        """The smallest leaf; sets `tied_inputs`, `tied_outputs`, and `swaps`: a symmetry that moves inputs, by item."""
         partition = self._start()
         self._refine(partition, range(len(self.sources)))
         self.tied_inputs = partition.ties(range(self.raw.inputs))
@@ -263,7 +266,8 @@ class _Search:
             tied = partition.tied(start)
         best = first = self._leaf(partition)
         if known is not None and first.key == known.key:
-            self.swaps |= first.inputs != known.inputs
+            if first.inputs != known.inputs:
+                self.swaps = dict(zip(known.order, first.order, strict=True))
             return best
         for before, c in reversed(trail):
             for entity in before.members(c)[1:]:

@@ -1,6 +1,7 @@
 """Fusion: neighbouring nodes that are one operator of the text's dialect become that operator.
 
 Conv, BatchNorm                → ConvBn
+ConvBn, Clip from 0 to 6       → ConvBnRelu6
 Linear, Add of a Param         → Linear with bias
 Reshape, InstanceNormalization, Reshape, Mul, Add of Params    → GroupNormalization
 Reshape, Transpose, Reshape    → ChannelShuffle, or Transpose of the last two dimensions
@@ -33,6 +34,7 @@ class _Fusion:
         self.rules = {
             "Add": self._sum,
             "BatchNorm": self._conv_bn,
+            "Clip": self._relu6,
             "Mul": self._gelu,
             "Reshape": self._channel_shuffle,
             "Transpose": self._transpose,
@@ -64,6 +66,12 @@ class _Fusion:
             return norm
         attrs = canonical_attrs("ConvBn", (*conv.attrs, *norm.attrs), self._shapes(conv))
         return self._replace((conv,), norm, "ConvBn", conv.inputs, attrs)
+
+    def _relu6(self, clip: Node) -> Node:
+        conv = self._private(clip.inputs[0], "ConvBn")
+        if conv is None or clip.attrs != _RELU6:
+            return clip
+        return self._replace((conv,), clip, "ConvBnRelu6", conv.inputs, conv.attrs)
 
     def _operands(self, node: Node | None, op: str, other: str) -> tuple[Node, Node] | None:
         """What makes the two operands of a commutative operator, in the order of these operators."""
@@ -143,6 +151,7 @@ class _Fusion:
         return last
 
 
+_RELU6: Attrs = (("max", 6), ("min", 0))
 _HALF: Attrs = (("B", 0.5),)
 _ONE: Attrs = (("B", 1),)
 _ROOT: Attrs = (("B", shortest(2**0.5)),)

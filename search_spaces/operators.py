@@ -3,7 +3,8 @@
 Operators that own weights, or whose constant operands are written as attributes, belong to the text's `net` domain.
 All others are ONNX's own. Of our own making, with one input unless said otherwise:
 
-    Conv, ConvBn    channels (default: the input's), kernel, strides (1), pads (same), dilations (1), bias (0),
+    Conv, ConvBn, ConvBnRelu6
+                    channels (default: the input's), kernel, strides (1), pads (same), dilations (1), bias (0),
                     group (1) or depthwise (0; 1: one group per input channel); any number of spatial dimensions
     Linear          features, bias (1); on the last dimension, whatever the rank
     BatchNorm       epsilon (1e-5), affine (1; 0: no trained scale and shift)
@@ -23,7 +24,8 @@ Operators of ONNX that have one input here own the weights which are further ope
     RNN, GRU, LSTM                                  hidden_size, bias (1)
 
 Any other operator of ONNX takes constant operands as attributes (`search_spaces.standard`), and weights from `Param`.
-`ConvBn` is a convolution followed by batch normalization and takes the attributes of both.
+`ConvBn` is a convolution followed by batch normalization and takes the attributes of both; so does `ConvBnRelu6`, whose
+values are cut off below 0 and above 6.
 """
 
 from __future__ import annotations
@@ -374,10 +376,9 @@ def _quotient(shape: Shape, others: Shape) -> Dim:
     return _product(shape, part, known)
 
 
-_CONVOLUTIONS = ("Conv", "ConvBn")
+CONVOLUTIONS = ("Conv", "ConvBn", "ConvBnRelu6")
 _SHAPES: dict[str, Callable[[Attrs, tuple[Shape, ...]], Shape]] = {
-    "Conv": _conv_shape,
-    "ConvBn": _conv_shape,
+    **dict.fromkeys(CONVOLUTIONS, _conv_shape),
     "Linear": _linear_shape,
     "Embedding": _embedding_shape,
     "Param": _param_shape,
@@ -494,6 +495,7 @@ def _recurrent_weights(gates: int) -> Callable[[Attrs, Shape], tuple[Weight, ...
 _WEIGHTS: dict[str, Callable[[Attrs, Shape], tuple[Weight, ...]]] = {
     "Conv": _conv_weights,
     "ConvBn": _conv_bn_weights,
+    "ConvBnRelu6": _conv_bn_weights,
     "Linear": _linear_weights,
     "BatchNorm": _batch_norm_weights,
     "Embedding": _embedding_weights,
@@ -514,7 +516,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(RECURRENT, ("bias",)),
 }
 _OWN = frozenset(
-    {"Conv", "ConvBn", "Linear", "BatchNorm", "Embedding", "Zero", "ChannelShuffle", "Reshape", "Expand", "Slice"}
+    {*CONVOLUTIONS, "Linear", "BatchNorm", "Embedding", "Zero", "ChannelShuffle", "Reshape", "Expand", "Slice"}
 )
 NET_OPERATORS = frozenset({*_OWN, "Param", "Clip"})
 OPERATORS = frozenset({*_SHAPES, *OWNERS})
@@ -598,8 +600,8 @@ def canonical_attrs(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Attrs:
         return _slice_attrs(attrs, shapes[0])
     if op == "Reshape":
         return _reshape_attrs(attrs, shapes[0])
-    if op in _CONVOLUTIONS:
-        norm = tuple([(n, v) for n, v in attrs if n in _NORM_DEFAULTS and op == "ConvBn"])
+    if op in CONVOLUTIONS:
+        norm = tuple([(n, v) for n, v in attrs if n in _NORM_DEFAULTS])
         return tuple(sorted((*convolution(attrs, shapes[0]).attrs, *_without_defaults(norm))))
     return tuple(sorted(_without_defaults(attrs)))
 
@@ -618,6 +620,7 @@ _CONV_ATTRIBUTES = ("bias", "channels", "depthwise", "dilations", "group", "kern
 _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "Conv": _CONV_ATTRIBUTES,
     "ConvBn": (*_CONV_ATTRIBUTES, "affine", "epsilon"),
+    "ConvBnRelu6": (*_CONV_ATTRIBUTES, "affine", "epsilon"),
     "Linear": ("bias", "features"),
     "BatchNorm": ("affine", "epsilon"),
     "Embedding": ("features", "rows"),
@@ -642,7 +645,7 @@ def multiply_accumulates(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> in
     """Multiply-accumulates of one node for a batch of one: convolutions, linear and recurrent layers, products of
     matrices; the rest counts 0. InputError where a size that counts is not a number.
     """
-    if op in ("Conv", "ConvBn", "ConvTranspose") and len(shapes) == 1:
+    if op in (*CONVOLUTIONS, "ConvTranspose") and len(shapes) == 1:
         weight = weights(op, attrs, shapes)[0]
         moved = shapes[0] if op == "ConvTranspose" else output_shape(op, attrs, shapes)
         return prod(weight.shape) * count((moved[0], *moved[2:]))

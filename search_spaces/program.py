@@ -10,15 +10,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 
 from search_spaces.blocks import Block, Item, Ref
 from search_spaces.errors import InputError
 from search_spaces.graph import Graph, Node, Shape, Value
 from search_spaces.operators import canonical_attrs, output_shape
+from search_spaces.regions import regions
 from search_spaces.repeats import length, repeats
-from search_spaces.scopes import PARAMETRIC, Scope, distinct, regrouped, scoped
+from search_spaces.scopes import Scope, distinct, regrouped, scoped
 
-__all__ = ["PARAMETRIC", "Block", "Item", "Program", "Ref", "compact", "expand"]
+__all__ = ["Block", "Item", "Program", "Ref", "compact", "expand"]
 
 _MAX_DEPTH = 32
 _MAX_NODES = 100_000
@@ -36,7 +38,7 @@ class Program:
 
 def compact(graph: Graph) -> Program:
     """The program of a graph: functions for its repeated blocks, everything in canonical order."""
-    root = scoped(graph, [node.scope[:_MAX_DEPTH] for node in graph.nodes])
+    root = scoped(graph, regions(graph))
     while (shorter := _shortened(graph, root)) is not None:
         root = shorter
     return _program(graph, root)
@@ -49,7 +51,7 @@ def _shortened(graph: Graph, root: Scope) -> Scope | None:
     if groups is None:
         return None
     around = dict(zip(blocks, groups, strict=True))
-    shorter = scoped(graph, regrouped(root, around, len(graph.nodes)))
+    shorter = scoped(graph, regrouped(root, around, graph))
     return shorter if length(_bodies(shorter).values()) < length(blocks.values()) else None
 
 
@@ -90,22 +92,20 @@ def _program(graph: Graph, root: Scope) -> Program:
 
 def _arguments(scopes: list[Scope]) -> list[Value | Ref]:
     """For every number of a function: itself where all calls agree, else a parameter, one for all that always agree."""
-    names = _param_names()
-    params: dict[tuple[int, ...], Ref] = {}
+    sizes, kernels = _param_names("cdefghijlmnopqrstuvw"), _param_names("k")
+    params: dict[tuple[Value, ...], Ref] = {}
     arguments: list[Value | Ref] = []
     for column in zip(*(scope.numbers for scope in scopes), strict=True):
         if len(set(column)) > 1 and column not in params:
-            params[column] = Ref(next(names))
+            params[column] = Ref(next(kernels if isinstance(column[0], tuple) else sizes))
         arguments.append(params.get(column, column[0]))
     return arguments
 
 
-def _param_names() -> Iterator[str]:
-    yield from "cdefghijklmnopqrstuvw"
-    index = 0
-    while True:
-        yield f"c{index}"
-        index += 1
+def _param_names(letters: str) -> Iterator[str]:
+    yield from letters
+    for index in count():
+        yield f"{letters[0]}{index}"
 
 
 # --- and back --------------------------------------------------------------------------------------------------------

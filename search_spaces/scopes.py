@@ -7,11 +7,10 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from search_spaces.blocks import Item, ItemAttrs, Ref
+from search_spaces.blocks import PARAMETRIC, Item, ItemAttrs, Ref
 from search_spaces.canonical import CanonicalBlock, NotConvexError, RawBlock, canonical
 from search_spaces.graph import Attrs, Graph, Node, Value
 
-PARAMETRIC = frozenset({"channels", "features"})
 MIN_FUNCTION_NODES = 3
 
 Path = tuple[Hashable, ...]
@@ -22,22 +21,28 @@ Path = tuple[Hashable, ...]
 class Scope:
     """A scope and what stands in it: nodes by their number, and scopes.
 
-    Everything from `canonical` on is known once the scope is closed: `inputs` and `outputs` are values of the graph and
-    `numbers` the parametric numbers, in canonical order.
+    `begin`, `end`: its nodes' places in the order in which a walk through all scopes meets them. Everything from
+    `canonical` on is known once the scope is closed: `inputs` and `outputs` are values of the graph and `numbers` the
+    parametric numbers, in canonical order.
     """
 
-    depth: int
     children: list[int | Scope] = field(default_factory=list)
     named: dict[Hashable, Scope] = field(default_factory=dict)
-    size: int = 0
+    begin: int = 0
+    end: int = 0
     canonical: CanonicalBlock = None  # type: ignore[assignment]
-    numbers: tuple[int, ...] = ()
+    numbers: tuple[Value, ...] = ()
     inputs: tuple[int, ...] = ()
     outputs: tuple[int, ...] = ()
 
     @property
     def certificate(self) -> str:
         return self.canonical.certificate
+
+    @property
+    def size(self) -> int:
+        """Number of nodes, those of inner scopes included."""
+        return self.end - self.begin
 
     @property
     def calls(self) -> list[Scope]:
@@ -50,28 +55,33 @@ def scoped(graph: Graph, paths: Sequence[Path]) -> Scope:
     None is where the scopes don't fit the graph: two of them that each need what the other makes.
     """
     try:
-        root = _closed(graph, paths)
+        return _Closing(graph, paths).closed()
     except NotConvexError:
-        return _closed(graph, [()] * len(graph.nodes))
-    while (kept := _worthwhile(root, len(graph.nodes))) is not None:
-        root = _closed(graph, kept)
-    return root
+        return _Closing(graph, [()] * len(graph.nodes)).closed()
 
 
-def regrouped(root: Scope, groups: Mapping[str, Sequence[Path]], nodes: int) -> list[Path]:
+def regrouped(root: Scope, groups: Mapping[str, Sequence[Path]], graph: Graph) -> list[Path]:
     """The nodes' scopes with more of them: `groups` has, by certificate, the new scopes around each canonical item."""
-    paths: list[Path] = [()] * nodes
+    paths: list[Path] = [()] * len(graph.nodes)
 
-    def visit(scope: Scope, path: Path) -> None:
-        inner = groups[scope.certificate]
-        for position, i in enumerate(scope.canonical.order):
+    def visit(scope: Scope, path: Path, swapped: bool) -> None:
+        inner, form = groups[scope.certificate], scope.canonical
+        number = {value: i for i, value in enumerate(scope.inputs[::-1] if swapped else scope.inputs)}
+        for position, i in enumerate(form.mirror if swapped else form.order):
             child, around = scope.children[i], (*path, *[("group", g) for g in inner[position]])
+            for value in outputs(child):
+                number[value] = len(number)
             if isinstance(child, Scope):
-                visit(child, (*around, i))
+                # Of a block that looks the same from both inputs, always the same half is in a group.
+                crossed = bool(child.canonical.mirror) and number[child.inputs[0]] > number[child.inputs[1]]
+                visit(child, (*around, i), crossed)
             else:
                 paths[child] = around
 
-    visit(root, ())
+    def outputs(child: int | Scope) -> tuple[int, ...]:
+        return child.outputs if isinstance(child, Scope) else graph.nodes[child].outputs
+
+    visit(root, (), swapped=False)
     return paths
 
 
@@ -89,11 +99,84 @@ def distinct(root: Scope) -> dict[str, list[Scope]]:
     return found
 
 
-# --- which scopes ----------------------------------------------------------------------------------------------------
+class _Closing:
+    """Closes the scopes of these paths; the outermost, which is the largest, only when the others are those to stay."""
+
+    def __init__(self, graph: Graph, paths: Sequence[Path]) -> None:
+        self.graph, self.root = graph, _tree(paths)
+        self.lines = [_line(node) for node in graph.nodes]
+        place = _places(self.root)
+        self.first_use, self.last_use = [len(place)] * len(graph.shapes), [-1] * len(graph.shapes)
+        used = [(value, place[i]) for i, node in enumerate(graph.nodes) for value in node.inputs]
+        for value, at in [*used, *((value, len(place)) for value in graph.outputs)]:
+            self.first_use[value] = min(self.first_use[value], at)
+            self.last_use[value] = max(self.last_use[value], at)
+
+    def closed(self) -> Scope:
+        """The outermost scope, with no scopes in it but those that are worth a function."""
+        self._close_calls(self.root)
+        while worthless := _worthless(self.root):
+            self._dissolve(self.root, worthless)
+        self._close(self.root)
+        return self.root
+
+    def _close_calls(self, scope: Scope) -> None:
+        for call in scope.calls:
+            self._close_calls(call)
+            self._close(call)
+        _write_out(scope, {id(call) for call in scope.calls if call.canonical.ambiguous})
+
+    def _dissolve(self, scope: Scope, worthless: set[str]) -> bool:
+        """Write out the calls of these functions, in inner scopes, too; whether there were any."""
+        gone = {id(call) for call in scope.calls if call.certificate in worthless}
+        changed = [call for call in scope.calls if self._dissolve(call, worthless)]
+        for call in changed:
+            if id(call) not in gone:
+                self._close(call)
+                gone |= {id(call)} if call.canonical.ambiguous else set()
+        _write_out(scope, gone)
+        return bool(changed or gone)
+
+    def _close(self, scope: Scope) -> None:
+        """Compute the canonical form of a scope whose calls are closed."""
+        lines = [_call(c) if isinstance(c, Scope) else self.lines[c] for c in scope.children]
+        numbers = sorted({n for line in lines for n in line.numbers}, key=lambda n: (isinstance(n, tuple), n))
+        ranks = {n: Ref(str(i)) for i, n in enumerate(numbers)}
+        raw, inputs, outputs = self._localized(scope, lines, ranks)
+        form = scope.canonical = canonical(raw)
+        scope.numbers = tuple([numbers[rank] for rank in form.holes])
+        scope.inputs = tuple([inputs[i] for i in form.inputs])
+        scope.outputs = tuple([outputs[o] for o in form.outputs])
+
+    def _localized(
+        self, scope: Scope, lines: list[_Line], ranks: dict[Value, Ref]
+    ) -> tuple[RawBlock, list[int], list[int]]:
+        """The scope as a block, values numbered from its inputs on; the graph's values that are inputs and outputs."""
+        whole = scope is self.root
+        made = [value for line in lines for value in line.outputs]
+        within = set(made)
+        read = dict.fromkeys([v for line in lines for v in line.inputs if v not in within])
+        inputs = list(dict.fromkeys([*self.graph.inputs, *read]) if whole else read)
+        local = {value: i for i, value in enumerate([*inputs, *made])}
+        first, last = self.first_use, self.last_use
+        outputs = [v for v in made if first[v] < scope.begin or last[v] >= scope.end]
+        outputs = list(self.graph.outputs) if whole else outputs
+        items = tuple([line.item(local, ranks) for line in lines])
+        return RawBlock(len(inputs), items, tuple([local[v] for v in outputs]), whole), inputs, outputs
 
 
-def _worthwhile(root: Scope, nodes: int) -> list[Path] | None:
-    """The nodes' scopes, cut down to those that are worth a function; None where all are."""
+def _write_out(scope: Scope, calls: set[int]) -> None:
+    """Put what stands in these calls, by their identity, in their places."""
+    if calls:
+        scope.children = [
+            inner
+            for child in scope.children
+            for inner in (child.children if isinstance(child, Scope) and id(child) in calls else [child])
+        ]
+
+
+def _worthless(root: Scope) -> set[str]:
+    """The certificates of the scopes that are not worth a function."""
     sites = list(_sites(root, set()))
     count = Counter(call.certificate for call in sites)
 
@@ -102,19 +185,7 @@ def _worthwhile(root: Scope, nodes: int) -> list[Path] | None:
             return False
         return not (len(scope.children) == 1 and scope.calls and worth(scope.calls[0]))
 
-    if all(map(worth, sites)):
-        return None
-    paths: list[Path] = [()] * nodes
-
-    def visit(scope: Scope, path: Path) -> None:
-        for i, child in enumerate(scope.children):
-            if not isinstance(child, Scope):
-                paths[child] = path
-            else:
-                visit(child, (*path, (id(scope), i)) if worth(child) else path)
-
-    visit(root, ())
-    return paths
+    return {call.certificate for call in sites if not worth(call)}
 
 
 def _sites(scope: Scope, seen: set[str]) -> Iterator[Scope]:
@@ -126,71 +197,34 @@ def _sites(scope: Scope, seen: set[str]) -> Iterator[Scope]:
             yield from _sites(call, seen)
 
 
-# --- from paths to closed scopes -------------------------------------------------------------------------------------
-
-
-def _closed(graph: Graph, paths: Sequence[Path]) -> Scope:
-    root = _tree(paths)
-    _close(root, _escapes(graph, paths), graph)
-    return root
-
-
 def _tree(paths: Sequence[Path]) -> Scope:
-    root = Scope(0)
+    root = Scope()
     for node, path in enumerate(paths):
         scope = root
-        scope.size += 1
         for name in path:
             if name not in scope.named:
-                scope.named[name] = Scope(scope.depth + 1)
+                scope.named[name] = Scope()
                 scope.children.append(scope.named[name])
             scope = scope.named[name]
-            scope.size += 1
         scope.children.append(node)
     return root
 
 
-def _escapes(graph: Graph, paths: Sequence[Path]) -> list[int]:
-    """For every value, the depth of the deepest scope that holds its producer and all its consumers."""
-    home: list[Path] = [()] * len(graph.shapes)
-    never = 1 << 30
-    depth = [never] * len(graph.shapes)
-    for node, path in zip(graph.nodes, paths, strict=True):
-        for value in node.outputs:
-            home[value] = path
-    for node, path in zip(graph.nodes, paths, strict=True):
-        for value in node.inputs:
-            if depth[value]:
-                depth[value] = min(depth[value], _common(home[value], path))
-    for value in (*graph.outputs, *graph.inputs):
-        depth[value] = 0
-    return depth
+def _places(root: Scope) -> dict[int, int]:
+    """Every node's place in the order in which a walk through the scopes meets them; sets `begin` and `end`."""
+    place: dict[int, int] = {}
 
+    def visit(scope: Scope) -> None:
+        scope.begin = len(place)
+        for child in scope.children:
+            if isinstance(child, Scope):
+                visit(child)
+            else:
+                place[child] = len(place)
+        scope.end = len(place)
 
-def _common(a: Path, b: Path) -> int:
-    if a == b:
-        return len(a)
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-
-
-def _close(scope: Scope, escapes: list[int], graph: Graph) -> None:
-    """Compute the canonical form of a scope and of all below it."""
-    for call in scope.calls:
-        _close(call, escapes, graph)
-    if any(call.canonical.ambiguous for call in scope.calls):
-        scope.children = [inner for child in scope.children for inner in _unless_ambiguous(child)]
-    lines = [_call(c) if isinstance(c, Scope) else _line(graph.nodes[c]) for c in scope.children]
-    numbers = sorted({n for line in lines for n in line.numbers})
-    raw, inputs, outputs = _localized(scope, lines, {n: Ref(str(i)) for i, n in enumerate(numbers)}, escapes, graph)
-    form = scope.canonical = canonical(raw)
-    scope.numbers = tuple([numbers[rank] for rank in form.holes])
-    scope.inputs = tuple([inputs[i] for i in form.inputs])
-    scope.outputs = tuple([outputs[o] for o in form.outputs])
-
-
-def _unless_ambiguous(child: int | Scope) -> list[int | Scope]:
-    """What stands in a scope, if calls could not tell its inputs or outputs apart."""
-    return child.children if isinstance(child, Scope) and child.canonical.ambiguous else [child]
+    visit(root)
+    return place
 
 
 class _Line(NamedTuple):
@@ -200,7 +234,7 @@ class _Line(NamedTuple):
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     attrs: Attrs
-    numbers: tuple[int, ...]
+    numbers: tuple[Value, ...]
     call: bool
 
     def item(self, local: dict[int, int], ranks: dict[Value, Ref]) -> Item:
@@ -211,29 +245,10 @@ class _Line(NamedTuple):
 
 
 def _line(node: Node) -> _Line:
-    numbers = tuple([value for name, value in node.attrs if name in PARAMETRIC and isinstance(value, int)])
+    numbers = tuple([value for name, value in node.attrs if name in PARAMETRIC])
     return _Line(node.op, node.inputs, node.outputs, node.attrs, numbers, call=False)
 
 
 def _call(scope: Scope) -> _Line:
     arguments = tuple([(str(i), number) for i, number in enumerate(scope.numbers)])
     return _Line(scope.certificate, scope.inputs, scope.outputs, arguments, scope.numbers, call=True)
-
-
-def _localized(
-    scope: Scope, lines: list[_Line], ranks: dict[Value, Ref], escapes: list[int], graph: Graph
-) -> tuple[RawBlock, list[int], list[int]]:
-    """The scope as a block, values numbered from its inputs on; those of the graph that are its inputs and outputs."""
-    made = {value for line in lines for value in line.outputs}
-    given = graph.inputs if scope.depth == 0 else ()
-    inputs = list(dict.fromkeys([*given, *(v for line in lines for v in line.inputs if v not in made)]))
-    local = {value: i for i, value in enumerate(inputs)}
-    for line in lines:
-        for value in line.outputs:
-            local[value] = len(local)
-    if scope.depth == 0:
-        outputs = list(graph.outputs)
-    else:
-        outputs = [value for line in lines for value in line.outputs if escapes[value] < scope.depth]
-    items = tuple([line.item(local, ranks) for line in lines])
-    return RawBlock(len(inputs), items, tuple([local[v] for v in outputs]), scope.depth == 0), inputs, outputs

@@ -97,7 +97,7 @@ def _attrs(item: Item) -> str:
 
 def _attr(name: str, value: Any) -> str:
     if isinstance(value, Ref):
-        return f"{name}: int = @{value.name}"
+        return f"{name}: {'ints' if value.name.startswith('k') else 'int'} = @{value.name}"
     if value == ():
         return f"{name}: ints = []"
     if isinstance(value, tuple):

@@ -16,7 +16,7 @@ from search_spaces import standard
 from search_spaces.cost import graph_params
 from search_spaces.errors import InputError
 from search_spaces.graph import BATCH, UNKNOWN, Attrs, Graph, Node, Shape, element_type
-from search_spaces.operators import OWNERS, Convolution, Weight, convolution, is_own, onnx_attrs, weights
+from search_spaces.operators import CONVOLUTIONS, OWNERS, Convolution, Weight, convolution, is_own, onnx_attrs, weights
 
 MAX_WEIGHTS = 100_000_000  # 0.4 GB, and as much again while it is written
 _NOISE = 1 << 22
@@ -69,7 +69,7 @@ class _Writer:
         self.names[node.outputs[0]] = output
         if not is_own(node.op, len(inputs)):
             self._standard(node, name, inputs, tensors, shapes, output)
-        elif node.op in ("Conv", "ConvBn"):
+        elif node.op in CONVOLUTIONS:
             self._convolution(node, name, convolution(node.attrs, shapes[0]), inputs, tensors, output)
         elif node.op == "Linear":
             self._linear(name, len(shapes[0]), inputs[0], tensors, output)
@@ -97,7 +97,12 @@ class _Writer:
             return
         own, norm = tensors[:-4], tensors[-4:]
         self._add("Conv", f"{name}.conv", [*inputs, *own], f"{name}.conv_out", attributes)
-        self._norm(f"{name}.norm", node, [f"{name}.conv_out", *norm], output)
+        if node.op == "ConvBn":
+            self._norm(f"{name}.norm", node, [f"{name}.conv_out", *norm], output)
+            return
+        self._norm(f"{name}.norm", node, [f"{name}.conv_out", *norm], f"{name}.norm_out")
+        bounds = [self._constant(np.array(bound, np.float32)) for bound in (0, 6)]
+        self._add("Clip", f"{name}.relu6", [f"{name}.norm_out", *bounds], output)
 
     def _norm(self, name: str, node: Node, inputs: list[str], output: str) -> None:
         epsilon = tuple([(n, v) for n, v in node.attrs if n == "epsilon"])

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from predictors.features import Site, calls, kind_attributes, sites
+from predictors.features import Site, calls, kind_attributes, sites, with_kernels
 from search_spaces import read
 from search_spaces.graph import Shape, Value
 from search_spaces.operators import NET_OPERATORS
@@ -68,6 +68,7 @@ def text_graph(text: str) -> TextGraph:
     """The graphs of a text; `InputError` where it is not the text of an architecture."""
     program = read(text)
     places = sites(program)
+    program = with_kernels(program)
     graphs: dict[str, BlockGraph] = {}
 
     def graph(block: Block) -> BlockGraph:

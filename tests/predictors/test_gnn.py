@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -49,9 +50,10 @@ def test_costs_and_calls_are_those_of_the_expanded_network(text: str) -> None:
 
 def test_a_function_that_calls_itself_is_refused() -> None:
     text = some_texts(1)[-1]
-    body = text.index("F1 (x) => (y) {\n") + len("F1 (x) => (y) {\n")
+    head = re.search(r"^(F\d+) \(x\) => \(y\) \{\n", text, re.MULTILINE)
+    assert head is not None
     with pytest.raises(InputError, match="must not call itself"):
-        text_graph(text[:body] + "  z = net.F1 (x)\n" + text[body:])
+        text_graph(f"{text[: head.end()]}  z = net.{head[1]} (x)\n{text[head.end() :]}")
 
 
 def test_every_distinct_block_is_encoded_once() -> None:

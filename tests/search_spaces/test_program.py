@@ -1,4 +1,4 @@
-"""Programs: functions from scopes and from repeats in the graph, the same whatever the names and the order of nodes."""
+"""Programs: functions for what is repeated in the graph, the same whatever the names and the order of nodes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from search_spaces import InputError, get_space
+from search_spaces import InputError, get_space, list_spaces, to_text
 from search_spaces.cost import graph_flops, graph_params
 from search_spaces.graph import Graph, Node
 from search_spaces.network import Network, Tensor
@@ -23,11 +23,6 @@ seeds = st.integers(0, 2**32 - 1)
 
 def _text(graph: Graph) -> str:
     return write(compact(graph))
-
-
-def _without_scopes(graph: Graph) -> Graph:
-    nodes = tuple(node._replace(scope=()) for node in graph.nodes)
-    return Graph(graph.inputs, nodes, graph.outputs, graph.shapes)
 
 
 def _shuffled(graph: Graph, seed: int) -> Graph:
@@ -53,7 +48,7 @@ def _shuffled(graph: Graph, seed: int) -> Graph:
 
 
 def _computation(graph: Graph) -> object:
-    """The operators with their sizes, the costs, and the canonical form of the whole graph without scopes."""
+    """The operators with their sizes, the costs, and the canonical form of the whole graph as one block."""
     root = scoped(graph, [()] * len(graph.nodes))
     shapes = graph.shapes
     operators = Counter(
@@ -95,15 +90,11 @@ def _separable(net: Network, x: Tensor, width: int) -> Tensor:
 BLOCKS = {"residual": _residual, "attention": _attention, "separable": _separable}
 
 
-def _chain(kind: str, widths: list[int], scope: bool = False) -> Graph:
+def _chain(kind: str, widths: list[int]) -> Graph:
     net = Network((3, 8, 8), 10)
     x = net.conv(net.input, 8)
     for width in widths:
-        if scope:
-            with net.block("block"):
-                x = BLOCKS[kind](net, x, width)
-        else:
-            x = BLOCKS[kind](net, x, width)
+        x = BLOCKS[kind](net, x, width)
     return net.graph(net.classifier(x))
 
 
@@ -129,7 +120,7 @@ def _layers_of_sums(layers: int, width: int) -> Graph:
 
 @st.composite
 def networks(draw: st.DrawFn) -> Graph:
-    """Random motifs at random places, in scopes that hold them, cut them or nothing; some twins."""
+    """Random motifs at random places, some twins, and some values that nobody reads."""
     net = Network((2, 8, 8), 3)
     values = [net.conv(net.input, 4)]
     motifs = draw(st.lists(st.lists(st.sampled_from(["relu", "conv", "pool", "add", "twin"]), max_size=5), max_size=3))
@@ -155,63 +146,69 @@ def networks(draw: st.DrawFn) -> Graph:
 
     for _ in range(draw(st.integers(1, 12))):
         motif = draw(st.sampled_from([["conv", "relu"], *motifs]))
+        for kind in motif:
+            grow(kind)
         if draw(st.booleans()):
-            with net.block("motif"):
-                for kind in motif:
-                    grow(kind)
-        else:
-            for kind in motif:
-                grow(kind)
+            values.append(net.relu(values[draw(st.integers(0, len(values) - 1))]))
     return net.graph(net.classifier(values[-1]))
 
 
 # --- whatever the names and the order --------------------------------------------------------------------------------
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(networks(), seeds)
 def test_order_of_nodes_does_not_change_the_text(graph: Graph, seed: int) -> None:
     assert _text(_shuffled(graph, seed)) == _text(graph)
-    bare = _without_scopes(graph)
-    assert _text(_shuffled(bare, seed)) == _text(bare)
 
 
 @settings(max_examples=80, deadline=None)
 @given(networks())
-def test_a_program_computes_what_its_graph_does_with_and_without_scopes(graph: Graph) -> None:
-    for version in (graph, _without_scopes(graph)):
-        assert _computation(expand(compact(version))) == _computation(graph)
+def test_a_program_computes_what_its_graph_does(graph: Graph) -> None:
+    assert _computation(expand(compact(graph))) == _computation(graph)
 
 
 @settings(max_examples=80, deadline=None)
 @given(networks())
 def test_the_text_of_a_text_is_the_text(graph: Graph) -> None:
-    for version in (graph, _without_scopes(graph)):
-        text = _text(version)
-        assert _text(expand(read(text))) == text
+    assert _text(expand(read(_text(graph)))) == _text(graph)
 
 
-@settings(max_examples=20, deadline=None)
-@given(st.sampled_from(["nasbench201", "nasbench101", "tiny-resnet"]), seeds)
-def test_networks_of_a_space_are_found_again_without_their_scopes(name: str, seed: int) -> None:
+@pytest.mark.parametrize("name", list_spaces())
+@settings(max_examples=4, deadline=None)
+@given(seed=seeds)
+def test_no_reordering_changes_the_text_of_a_network(name: str, seed: int) -> None:
     space = get_space(name)
-    graph = space.graph(space.sample(np.random.default_rng(seed)))
-    bare = _without_scopes(graph)
-    assert _is_canonical(bare, orders=1)
-    assert len(_text(bare)) < 2 * len(_text(graph))
+    assert _is_canonical(space.graph(space.sample(np.random.default_rng(seed))), orders=1)
 
 
-def test_names_of_scopes_do_not_change_the_text() -> None:
-    graph = _chain("residual", [4, 4, 8], scope=True)
-    renamed = tuple(n._replace(scope=tuple(f"{part}/{len(part)}" for part in n.scope)) for n in graph.nodes)
-    assert _text(Graph(graph.inputs, renamed, graph.outputs, graph.shapes)) == _text(graph)
+@pytest.mark.parametrize("name", list_spaces())
+@settings(max_examples=2, deadline=None)
+@given(seed=seeds)
+def test_no_renaming_changes_the_text_of_a_network(name: str, seed: int) -> None:
+    rng, space = np.random.default_rng(seed), get_space(name)
+    arch = space.sample(rng)
+    model = space.to_onnx(arch)
+    taken: dict[str, str] = {"": ""}
+
+    def renamed(old: str) -> str:
+        scopes = [f"s{rng.integers(3)}" for _ in range(rng.integers(4))]
+        return taken.setdefault(old, "/".join([*scopes, f"n{len(taken)}"]))
+
+    graph = model.graph
+    for named in (*graph.input, *graph.output, *graph.initializer, *graph.value_info, *graph.node):
+        named.name = renamed(named.name)
+    for node in graph.node:
+        node.input[:] = [renamed(value) for value in node.input]
+        node.output[:] = [renamed(value) for value in node.output]
+    assert to_text(model) == space.to_text(arch)
 
 
 # --- repeats ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", BLOCKS)
-def test_equal_blocks_without_scopes_become_one_function(kind: str) -> None:
+def test_equal_blocks_become_one_function(kind: str) -> None:
     graph = _chain(kind, [4] * 12)
     program = compact(graph)
     assert len(program.functions) == 1
@@ -219,36 +216,38 @@ def test_equal_blocks_without_scopes_become_one_function(kind: str) -> None:
     assert _is_canonical(graph)
 
 
-@pytest.mark.parametrize("kind", BLOCKS)
-def test_text_without_scopes_is_about_as_short_as_with(kind: str) -> None:
-    widths = [4, 4, 4, 6, 6, 6, 12, 12, 12]
-    bare, scope = _text(_chain(kind, widths)), _text(_chain(kind, widths, scope=True))
-    assert bare.count("\n") <= scope.count("\n") + 4
-
-
 def test_widths_of_repeated_blocks_are_parameters() -> None:
     program = compact(_chain("separable", [4, 6, 12, 4, 6, 12, 16]))
     (function,) = program.functions.values()
-    assert len(function.params) == 1
+    assert "c" in function.params
+
+
+def test_kernel_sizes_of_repeated_blocks_are_parameters() -> None:
+    net = Network((4, 8, 8), 10)
+    x = net.input
+    for kernel in (3, 5, 1, 7, 3, 1):
+        x = net.max_pool(net.relu(net.conv_bn(net.sigmoid(x), kernel=kernel)), 3)
+    program = compact(net.graph(net.classifier(x)))
+    (function,) = program.functions.values()
+    assert function.params == ("k",)
+    assert _calls(program) == 6
 
 
 def test_blocks_whose_widths_are_ordered_otherwise_share_a_function() -> None:
     net = Network((3, 8, 8), 10)
     x = net.input
-    for first, second in ((4, 8), (16, 6)):
-        with net.block("block"):
-            x = net.conv(net.relu(net.conv(x, first)), second, kernel=1)
+    for first, second in ((4, 8), (16, 6), (5, 12), (9, 2)):
+        x = net.conv(net.relu(net.conv(x, first)), second, kernel=1)
     assert len(compact(net.graph(net.classifier(x))).functions) == 1
 
 
-def test_what_is_repeated_inside_of_different_scopes_becomes_a_function() -> None:
+def test_what_is_repeated_between_different_things_becomes_a_function() -> None:
     net = Network((3, 8, 8), 10)
     x = net.conv(net.input, 8)
     for i in range(6):
-        with net.block(f"stage{i}"):
-            for _ in range(i % 3):
-                x = net.max_pool(x, 3)
-            x = _separable(net, x, 16)
+        for _ in range(i % 3):
+            x = net.max_pool(x, 3)
+        x = _separable(net, x, 16)
     graph = net.graph(net.classifier(x))
     assert _text(graph).count("depthwise") == 1
     assert _is_canonical(graph)
@@ -267,7 +266,11 @@ def test_value_that_all_blocks_read_is_an_input_of_each() -> None:
 
 
 def test_short_repeats_are_written_out() -> None:
-    assert not compact(_chain("residual", [4, 4])).functions
+    net = Network((4, 8, 8), 10)
+    x = net.input
+    for _ in range(2):
+        x = net.max_pool(net.sigmoid(net.relu(net.conv(x))))
+    assert not compact(net.graph(net.classifier(x))).functions
 
 
 def _calls(program: Program) -> int:
@@ -278,7 +281,7 @@ def _calls(program: Program) -> int:
 # --- symmetries ------------------------------------------------------------------------------------------------------
 
 
-def _repeated(motif: str, scope: bool) -> Graph:
+def _repeated(motif: str) -> Graph:
     """Six blocks of two inputs or outputs that look alike from inside, and not from outside."""
     net = Network((4, 8, 8), 10)
     x, side = net.conv(net.input, 4), net.relu(net.input)
@@ -290,23 +293,18 @@ def _repeated(motif: str, scope: bool) -> Graph:
         return first, second
 
     for _ in range(6):
-        if scope:
-            with net.block("block"):
-                x, side = block(x, side if motif != "two outputs" else x)
-        else:
-            x, side = block(x, side if motif != "two outputs" else x)
+        x, side = block(x, side if motif != "two outputs" else x)
         side = net.max_pool(side, 3)
     return net.graph(net.classifier(net.add(x, net.sigmoid(side))))
 
 
-@pytest.mark.parametrize("scope", [False, True])
 @pytest.mark.parametrize("motif", ["two inputs", "two outputs", "both"])
-def test_blocks_that_look_alike_from_two_sides_are_told_apart(motif: str, scope: bool) -> None:
-    assert _is_canonical(_repeated(motif, scope), orders=8)
+def test_blocks_that_look_alike_from_two_sides_are_told_apart(motif: str) -> None:
+    assert _is_canonical(_repeated(motif), orders=8)
 
 
-def test_scope_whose_inputs_may_be_swapped_is_a_function() -> None:
-    program = compact(_repeated("two inputs", scope=True))
+def test_block_whose_inputs_may_be_swapped_is_a_function() -> None:
+    program = compact(_repeated("two inputs"))
     assert any(function.inputs == 2 for function in program.functions.values())
 
 
@@ -354,10 +352,9 @@ def test_nodes_with_several_outputs() -> None:
 
 def test_scopes_that_no_call_could_run_in_are_left_out() -> None:
     graph = _chain("residual", [4] * 8)
-    scopes = ("a", "b")
-    nodes = tuple(node._replace(scope=(scopes[i % 2],)) for i, node in enumerate(graph.nodes))
-    crossed = Graph(graph.inputs, nodes, graph.outputs, graph.shapes)
-    assert _text(crossed) == _text(graph)
+    crossed = scoped(graph, [(("a", "b")[i % 2],) for i in range(len(graph.nodes))])
+    assert not crossed.calls
+    assert crossed.certificate == scoped(graph, [()] * len(graph.nodes)).certificate
 
 
 def test_line_with_more_results_than_its_operator_has_is_refused() -> None:
@@ -375,10 +372,18 @@ def test_calls_without_end_are_refused() -> None:
         expand(program)
 
 
-def test_very_deep_scopes_are_cut() -> None:
-    graph = _chain("residual", [4] * 3)
-    nodes = tuple(node._replace(scope=("deep",) * 5000) for node in graph.nodes)
-    assert _text(Graph(graph.inputs, nodes, graph.outputs, graph.shapes)) == _text(graph)
+def _nested(depth: int) -> Graph:
+    """Residual blocks, each inside of the next."""
+    net = Network((4, 8, 8), 10)
+
+    def block(x: Tensor, depth: int) -> Tensor:
+        return net.add(x, net.conv(block(net.relu(x), depth - 1))) if depth else net.sigmoid(x)
+
+    return net.graph(net.classifier(block(net.input, depth)))
+
+
+def test_very_deep_blocks_are_cut() -> None:
+    assert _is_canonical(_nested(200), orders=2)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,72 @@
+"""Runs in a sequence of labels: what stands there three times or more, one right after another."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable, Iterator, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+MIN_TIMES = 3
+_MAX_LENGTH = 64
+
+
+class Run(NamedTuple):
+    """`times` copies of `length` labels, from position `first` on."""
+
+    first: int
+    length: int
+    times: int
+
+    @property
+    def end(self) -> int:
+        return self.first + self.length * self.times
+
+
+def runs(labels: Sequence[Hashable], weights: Sequence[int]) -> list[Run]:
+    """Runs that do not overlap: those of most copies first, of equals those that weigh most, then the shortest."""
+    total = [0, *accumulate(weights)]
+    queue: list[tuple[tuple[int, int, int, int], Run]] = []
+
+    def push(first: int, length: int, end: int) -> None:
+        times = (end - first) // length
+        if times >= MIN_TIMES:
+            run = Run(first, length, times)
+            heapq.heappush(queue, ((-times, total[first] - total[run.end], length, first), run))
+
+    for length in range(1, min(_MAX_LENGTH, len(labels) // MIN_TIMES) + 1):
+        for first, end in _periodic(labels, length):
+            push(first, length, end)
+    taken = [False] * len(labels)
+    found = []
+    while queue:
+        run = heapq.heappop(queue)[1]
+        free = list(_free(taken, run.first, run.end))
+        if free == [(run.first, run.end)]:
+            taken[run.first : run.end] = [True] * (run.end - run.first)
+            found.append(run)
+        else:
+            for first, end in free:
+                push(first, run.length, end)
+    return found
+
+
+def _periodic(labels: Sequence[Hashable], length: int) -> Iterator[tuple[int, int]]:
+    """(first, end) of the longest stretches in which every label is that of `length` places before."""
+    first = 0
+    while first + length < len(labels):
+        end = first + length
+        while end < len(labels) and labels[end - length] == labels[end]:
+            end += 1
+        yield first, end
+        first = end - length + 1
+
+
+def _free(taken: Sequence[bool], first: int, end: int) -> Iterator[tuple[int, int]]:
+    """The stretches of first…end that are not taken."""
+    begin = first
+    for i in range(first, end + 1):
+        if i == end or taken[i]:
+            if begin < i:
+                yield begin, i
+            begin = i + 1
