@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import reduce
 
 
 class Tree:
@@ -14,9 +15,6 @@ class Tree:
     def __init__(self, root: int) -> None:
         self.parent, self._jump, self._depth = {root: root}, {root: root}, {root: 0}
 
-    def __contains__(self, node: int) -> bool:
-        return node in self.parent
-
     def add(self, node: int, parent: int) -> None:
         near = self._jump[parent]
         far = self._jump[near]
@@ -26,10 +24,7 @@ class Tree:
 
     def common(self, nodes: Iterable[int]) -> int:
         """The lowest common ancestor of one or more nodes."""
-        found, *others = nodes
-        for other in others:
-            found = self._common(found, other)
-        return found
+        return reduce(self._common, nodes)
 
     def _common(self, a: int, b: int) -> int:
         parent, jump, depth = self.parent, self._jump, self._depth
@@ -52,8 +47,9 @@ def dominators(producers: Sequence[Iterable[int]], entries: Iterable[int], aside
     for entry in entries:
         tree.add(entry, root)
     for node, read in enumerate(producers):
-        if known := [producer for producer in read if producer in tree]:
-            tree.add(node, tree.common([producer for producer in known if producer not in aside] or known))
+        if known := [producer for producer in read if producer in tree.parent]:
+            near = [producer for producer in known if producer not in aside] if aside else known
+            tree.add(node, tree.common(near or known))
     return tree
 
 

@@ -143,12 +143,14 @@ class _Regions:
         """From its end on, what follows one right after another."""
         node: int | None = last
         while node is not None:
-            ends = [_Link(nodes, nodes[-1], [], self._structure(nodes)) for nodes in self.ends.get(node, ())]
-            yield from sorted(ends, key=lambda link: link.structure, reverse=True)
+            if node in self.ends:
+                ends = [_Link(nodes, nodes[-1], [], self._structure(nodes)) for nodes in self.ends[node]]
+                yield from sorted(ends, key=lambda link: link.structure, reverse=True)
             first = self.before.get(node, self.sink)
             linked = self.after.get(first) == node
-            inner = [i for i in self.inner.get(node, ()) if not linked or i != first]
-            nodes = self._nodes(node, inner)
+            inner = self.inner.get(node, [])
+            inner = [i for i in inner if i != first] if linked else inner
+            nodes = self._nodes(node, inner) if inner else [node]
             yield _Link(nodes, node, inner, self._structure(nodes))
             node = first if linked else None
 
@@ -183,7 +185,7 @@ class _Regions:
             waiting += self.inner.get(other, ())
             for end in self.ends.get(other, ()):
                 found += end
-        return sorted(found) if inner else found
+        return sorted(found)
 
     def _structure(self, nodes: list[int]) -> tuple[int, ...]:
         """The same for nodes that are connected in the same way, whatever order they stand in."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count
 from typing import NamedTuple
@@ -35,7 +35,7 @@ def repeats(blocks: tuple[Block, ...]) -> tuple[tuple[Group, ...], ...] | None:
     Groups of one structure, up to the numbers that are parameters, occur at least twice in all blocks together.
     """
     labels = [[_label(item) for item in block.items] for block in blocks]
-    if not _promising(Counter(label for block in labels for label in block)):
+    if not _promising(Counter(pair for block, own in zip(blocks, labels, strict=True) for pair in _links(block, own))):
         return None
     contraction = _Contraction(blocks, labels)
     contraction.run()
@@ -48,10 +48,23 @@ def _saved(times: int, lines: int) -> int:
     return (times - 1) * lines - times - _FRAME_LINES
 
 
-def _promising(frequency: Counter[tuple]) -> bool:
-    """Could any function save lines, if the lines of a label stood where it needs them?"""
-    most = max(frequency.values(), default=0)
-    return any(_saved(n, sum(each // n for each in frequency.values())) > 0 for n in range(2, most + 1))
+def _promising(links: Counter[tuple]) -> bool:
+    """Could any function save lines, if the neighbours of these labels stood where it needs them?
+
+    The lines of a function hang together: there is at most one more of them than of links.
+    """
+    most = max(links.values(), default=0)
+    return any(_saved(n, 1 + sum(each // n for each in links.values())) > 0 for n in range(2, most + 1))
+
+
+def _links(block: Block, labels: list[tuple]) -> Iterator[tuple]:
+    """The labels of all neighbours, producer and consumer."""
+    owner: list[int | None] = [None] * block.inputs
+    for i, item in enumerate(block.items):
+        for producer in {owner[value] for value in item.inputs}:
+            if producer is not None:
+                yield labels[producer], labels[i]
+        owner += [i] * item.outputs
 
 
 def _label(item: Item) -> tuple[str, str, int, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 from search_spaces.blocks import PARAMETRIC, Item, ItemAttrs, Ref
@@ -245,8 +246,12 @@ class _Line(NamedTuple):
 
 
 def _line(node: Node) -> _Line:
-    numbers = tuple([value for name, value in node.attrs if name in PARAMETRIC])
-    return _Line(node.op, node.inputs, node.outputs, node.attrs, numbers, call=False)
+    return _Line(node.op, node.inputs, node.outputs, node.attrs, _parametric(node.attrs), call=False)
+
+
+@lru_cache(maxsize=4096)
+def _parametric(attrs: Attrs) -> tuple[Value, ...]:
+    return tuple([value for name, value in attrs if name in PARAMETRIC])
 
 
 def _call(scope: Scope) -> _Line:
