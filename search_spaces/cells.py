@@ -5,7 +5,6 @@ Operations as in DARTS (arXiv 1806.09055) and NDS (arXiv 1905.13214): activation
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from itertools import chain, groupby, permutations, product
 
 from search_spaces.genotypes import Edge
@@ -139,12 +138,12 @@ def _line(kernel: tuple[int, int], strides: tuple[int, int]) -> Attrs:
     return (("kernel", kernel),) if strides == (1, 1) else (("kernel", kernel), ("strides", strides))
 
 
-def factorized_reduce(net: Network, x: Tensor, channels: int, affine: bool = True, block: bool = True) -> Tensor:
+def factorized_reduce(net: Network, x: Tensor, channels: int, affine: bool = True) -> Tensor:
     """Half the size without a blind spot: half the channels look at the even rows and columns, half at the odd ones.
 
-    At odd sizes the odd ones end with a row and a column of zeros, as in NDS. `block`: as a scope of its own.
+    At odd sizes the odd ones end with a row and a column of zeros, as in NDS.
     """
-    with net.block("reduce") if block else nullcontext():
+    with net.block("reduce"):
         x = net.relu(x)
         even = net.conv(x, channels // 2, kernel=1, stride=2)
         shifted = net.op("Pad", x, attrs=_SHIFT)

@@ -86,10 +86,7 @@ class _Fusion:
     def _replace(self, inner: tuple[Node, ...], last: Node, op: str, inputs: tuple[int, ...], attrs: Attrs) -> Node:
         """One operator for a node and those that were there for it alone."""
         self.swallowed.update(node.outputs[0] for node in inner)
-        scope = last.scope
-        for node in inner:
-            scope = _common(scope, node.scope)
-        return Node(op, inputs, last.outputs, attrs, scope)
+        return Node(op, inputs, last.outputs, attrs, last.scope)
 
     def _sum(self, add: Node) -> Node:
         if found := self._operands(add, "Linear", "Param"):
@@ -164,12 +161,6 @@ def _swapped(before: Shape, split: Shape, perm: Any, after: Shape) -> tuple[str,
     if perm == (0, 2, 1) and len(before) == 4 and split[1:] == before[2:] == after[:1:-1] and before[:2] == after[:2]:
         return "Transpose", (("perm", (0, 1, 3, 2)),)
     return "", ()
-
-
-def _common(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:
-    """The scope that holds both."""
-    count = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-    return a[:count]
 
 
 def _renumbered(graph: Graph, nodes: list[Node]) -> Graph:

@@ -54,7 +54,7 @@ def typed(dims: Iterable[Dim], element: str) -> Shape:
 
 
 class Node(NamedTuple):
-    """One operator. `inputs` and `outputs` are value numbers; `scope` names the nested blocks the node stands in."""
+    """One operator. `inputs` and `outputs` are value numbers; `scope` is what the node's name in a file begins with."""
 
     op: str
     inputs: tuple[int, ...]

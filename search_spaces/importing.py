@@ -62,6 +62,13 @@ def _identity(reader: Reader, node: onnx.NodeProto) -> list[Known] | None:
     return None if known is None else [known]
 
 
+def _cast_like(reader: Reader, node: onnx.NodeProto) -> list[Known] | None:
+    """Of the second operand the type alone matters."""
+    known, like = reader.known.get(node.input[0]), element_type(reader.shape(node.input[1]))
+    cast = onnx.helper.make_node("Cast", node.input[:1], node.output, to=standard.enum(like))
+    return None if known is None else reader.folder.fold(cast, [known])
+
+
 def _branch(reader: Reader, node: onnx.NodeProto) -> list[Known] | None:
     """An `If` whose condition is known: what the branch computes, in place."""
     known = reader.known.get(node.input[0])
@@ -88,6 +95,7 @@ FOLDERS: dict[str, Callable[[Reader, onnx.NodeProto], list[Known] | None]] = {
     "Shape": _shape,
     "Size": _size,
     "Identity": _identity,
+    "CastLike": _cast_like,
     "If": _branch,
 }
 
@@ -103,6 +111,13 @@ def _weight(reader: Reader, node: onnx.NodeProto, position: int) -> Shape | None
 
 def _has(node: onnx.NodeProto, position: int) -> bool:
     return len(node.input) > position and node.input[position] != ""
+
+
+def _has_bias(reader: Reader, node: onnx.NodeProto, position: int) -> bool:
+    """Zeros that the model computes, as unoptimized exports do, are no learned bias."""
+    known = reader.known.get(node.input[position]) if _has(node, position) else None
+    zeros = known is not None and not known.learned and known.static is not None and not known.static.any()
+    return _has(node, position) and not zeros
 
 
 def _conv(reader: Reader, node: onnx.NodeProto) -> int | None:
@@ -122,7 +137,7 @@ def _conv(reader: Reader, node: onnx.NodeProto) -> int | None:
         pads=_explicit_pads(attrs, tuple(kernel), shape),
         dilations=attrs.get("dilations", ones),
         group=group,
-        bias=_has(node, 2),
+        bias=_has_bias(reader, node, 2),
     )
     return reader.emit("Conv", (x,), conv.attrs)
 

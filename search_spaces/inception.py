@@ -171,26 +171,20 @@ def _count_paths(length: int, outer: int) -> int:
 
 
 def _block(net: Network, x: Tensor, paths: list[Path], channels: int, stride: int) -> Tensor:
-    # What follows the strided convolutions is the same in the first block of a stage and in the others: its own scope.
-    starts = [next(i for i, name in enumerate(path.operations) if name in CONVOLUTIONS) + 1 for path in paths]
-    heads = [_chain(net, x, path, range(start), stride) for path, start in zip(paths, starts, strict=True)]
-    with net.block("tail"):
-        ys = [
-            _chain(net, y, path, range(start, len(path.operations)), 1)
-            for y, path, start in zip(heads, paths, starts, strict=True)
-        ]
-        y = net.concat(*ys) if len(ys) > 1 else ys[0]
-        if y.shape[1] != channels:
-            y = _conv_bn(net, y, channels, (1, 1))
+    ys = [_path(net, x, path, stride) for path in paths]
+    y = net.concat(*ys) if len(ys) > 1 else ys[0]
+    if y.shape[1] != channels:
+        y = _conv_bn(net, y, channels, (1, 1))
     return net.add(x, y) if y.shape == x.shape else y
 
 
-def _chain(net: Network, x: Tensor, path: Path, part: range, stride: int) -> Tensor:
-    """Part of a path; `stride` is its last operation's."""
+def _path(net: Network, x: Tensor, path: Path, stride: int) -> Tensor:
+    """The operations of a path; the first convolution has the stride."""
+    strided = next(i for i, name in enumerate(path.operations) if name in CONVOLUTIONS)
     resizing = [i for i, name in enumerate(path.operations) if name in RESIZING]
-    for i in part:
+    for i, name in enumerate(path.operations):
         channels = path.inner if i == resizing[0] else path.outer if i == resizing[-1] else int(x.shape[1])
-        x = _operation(net, x, path.operations[i], channels, stride if i == part[-1] else 1)
+        x = _operation(net, x, name, channels, stride if i == strided else 1)
     return x
 
 

@@ -215,18 +215,17 @@ class _Chain:
             edges = self.design.reduce if kind == "reduce" else self.design.normal
             self.channels *= stride
             with self.net.block("cell"):
-                inputs = self._inputs(edges)
+                inputs = self._inputs()
                 with self.net.block("nodes"):
                     output = cell(self.net, inputs, edges, self.space.concat(edges), stride, self.space.affine)
             self.before, self.last, self.after_reduction = self.last, output, kind == "reduce"
 
-    def _inputs(self, edges: tuple[Edge, ...]) -> tuple[Tensor, Tensor]:
+    def _inputs(self) -> tuple[Tensor, Tensor]:
         """The cell's two inputs, both at the last one's size and with the cell's channels."""
         net, channels = self.net, self.channels
         last = net.relu(self.last)
         if self.after_reduction:
-            used = any(source == 0 and operation != "none" for operation, source in edges)
-            before = factorized_reduce(net, self.before, channels, block=used)
+            before = factorized_reduce(net, self.before, channels)
         else:
             before = net.conv_bn(last if self.before == self.last else net.relu(self.before), channels, kernel=1)
         return before, net.conv_bn(last, channels, kernel=1)

@@ -43,8 +43,8 @@ class Network:
             x = net.add(x, net.conv_bn(net.relu(x), kernel=3))
         return net.classifier(x)
 
-    Every method takes and returns `Tensor`s; channels left out are the input's. Repeated `block`s of one structure
-    become one function in the text.
+    Every method takes and returns `Tensor`s; channels left out are the input's. What is repeated
+    becomes a function in the text; `block`s are names for people, which the text does not depend on.
     """
 
     def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
@@ -57,7 +57,7 @@ class Network:
 
     @contextmanager
     def block(self, name: str) -> Iterator[None]:
-        """Scope of the nodes added inside: a block that may be repeated (`cell1`, `cell2`, …)."""
+        """Begins the names that the nodes added inside have in ONNX files: `cell1/…`, `cell2/…`."""
         self._blocks[self._scope, name] += 1
         outer, self._scope = self._scope, (*self._scope, f"{name}{self._blocks[self._scope, name]}")
         try:

@@ -1,8 +1,8 @@
 """From a flat graph to a program and back: repeated blocks are functions, everything is in canonical order.
 
-Two graphs that differ only in names or in the order of nodes give the same program. Functions come from the nodes'
-scopes (`scopes`) and from repeats within them or without any (`repeats`); a function has parameters for the numbers
-in which its calls differ.
+Two graphs that differ only in names or in the order of nodes give the same program. Functions come from the graph's
+edges: what recurs of its blocks (`regions`, closed by `scopes`), and what repeats in these (`repeats`); a function has
+parameters for the widths and kernel sizes in which its calls differ.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -23,13 +22,12 @@ from search_spaces.standard import attribute_value
 
 __all__ = ["Reader", "from_model", "load_model"]
 
-MAX_SCOPES = 16
 _BROADCASTING = frozenset({"Add", "Mul", "Sub", "Div", "Pow", "Equal", "Greater", "Less", "Where", "And", "Or"})
 _SYMMETRIC = frozenset({"Add", "Mul", "Equal", "And", "Or"})
 
 
 def from_model(model: onnx.ModelProto) -> Graph:
-    """The weightless graph of an ONNX model; scopes are read from the node names (`stage1/cell2/Conv`).
+    """The weightless graph of an ONNX model, the same whatever its names.
 
     The first dimension of the first input is the batch size N, also where the file fixes it, as long as the network
     works for every batch size. Raises InputError for a model that is not valid, or that text cannot hold.
@@ -56,15 +54,6 @@ def _reads(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
                 yield from (info.name for info in attribute.g.output)
 
 
-def _scope(node: onnx.NodeProto) -> tuple[str, ...]:
-    """The blocks that a node stands in: from its name, or from what torch.export knows of its module."""
-    parts = node.name.split("/")
-    for entry in node.metadata_props:
-        if entry.key == "pkg.torch.onnx.name_scopes":
-            parts = re.findall(r"'([^']*)'", entry.value)
-    return tuple([part for part in parts[:-1] if part])[:MAX_SCOPES]
-
-
 def _dims(info: onnx.ValueInfoProto) -> list[Dim]:
     """The dimensions of an input: numbers, and the names of open ones."""
     tensor = info.type.tensor_type
@@ -85,8 +74,8 @@ def _batch(dims: list[Dim]) -> Dim | None:
 
 
 def _shared(nodes: Sequence[onnx.NodeProto], tensors: dict[str, Known]) -> set[str]:
-    """Names of weights that several nodes have in common."""
-    uses = Counter(_reads(nodes))
+    """Names of weights that several nodes have in common; those that ask for their size alone do not count."""
+    uses = Counter(_reads(node for node in nodes if node.op_type not in ("Shape", "Size")))
     for node in reversed(nodes):
         if node.op_type == "Identity":
             uses[node.input[0]] += uses[node.output[0]] - 1
@@ -112,7 +101,6 @@ class Reader:
         self.makers: dict[str, onnx.NodeProto] = {}
         self.shapes: list[Shape] = []
         self.nodes: list[Node] = []
-        self.scope: tuple[str, ...] = ()
         self.used = {info.name for info in self.proto.output}.union(_reads(self.proto.node))
         self.batch: Dim | None = None
         self.letters: dict[str, str] = {}
@@ -166,9 +154,7 @@ class Reader:
         if value is None and (maker is None or maker.op_type == "Constant"):
             value = add_param(self.emit, known)
         elif value is None and maker is not None:
-            scope = self.scope
             self._compute(maker)
-            self.scope = scope
             return self.values[name]
         if value is None:
             shape = ",".join(map(str, known.shape))
@@ -189,7 +175,7 @@ class Reader:
         shapes = tuple([self.shapes[v] for v in inputs])
         self.shapes.append(output_shape(op, attrs, shapes))
         kept = canonical_attrs(op, tuple(sorted(attrs)), shapes)
-        self.nodes.append(Node(op, inputs, (len(self.shapes) - 1,), kept, self.scope))
+        self.nodes.append(Node(op, inputs, (len(self.shapes) - 1,), kept))
         return len(self.shapes) - 1
 
     # --- nodes
@@ -218,7 +204,6 @@ class Reader:
 
     def _compute(self, node: onnx.NodeProto) -> None:
         """Add the node to the graph, once for each of its outputs that is used."""
-        self.scope = _scope(node)
         used = [i for i, name in enumerate(node.output) if name in self.used] or [0]
         if node.op_type == "Split":
             read_split(self, node, used)

@@ -20,7 +20,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from search_spaces import InputError, flops, from_text, load_model, params, to_text
+from search_spaces import InputError, flops, from_text, get_space, load_model, params, to_text
 
 torch = pytest.importorskip("torch", reason="models are exported from torch")
 onnxruntime = pytest.importorskip("onnxruntime", reason="models are run")
@@ -295,6 +295,59 @@ def test_text_holds_the_computation(name: str) -> None:
 def test_exporters_of_torch_give_one_text(name: str) -> None:
     texts = [to_text(exported(name, exporter)[1]) for exporter in EXPORTERS]
     assert texts[0] == texts[1]
+
+
+CELL = "|nor_conv_3x3~0|+|nor_conv_1x1~0|avg_pool_3x3~1|+|avg_pool_3x3~0|none~1|nor_conv_3x3~2|"
+
+
+class _NASBench201(nn.Module):
+    """`CELL` in the official skeleton, as anybody would write it."""
+
+    def __init__(self, channels: int, cells: int) -> None:
+        super().__init__()
+        self.stem, blocks = self.conv(3, channels, 3), []
+        for stage in range(3):
+            if stage:
+                blocks.append(self.reduction(channels, channels := 2 * channels))
+            for _ in range(cells):
+                kernels = {"a": 3, "b": 1, "c": 3}
+                blocks.append(nn.ModuleDict({name: self.conv(channels, channels, k) for name, k in kernels.items()}))
+        self.blocks = nn.ModuleList(blocks)
+        self.norm, self.classifier = nn.BatchNorm2d(channels), nn.Linear(channels, 10)
+
+    def conv(self, inputs: int, channels: int, kernel: int, stride: int = 1) -> nn.Module:
+        conv = nn.Conv2d(inputs, channels, kernel, stride, padding=kernel // 2, bias=False)
+        return nn.Sequential(conv, nn.BatchNorm2d(channels))
+
+    def reduction(self, inputs: int, channels: int) -> nn.Module:
+        first, second = self.conv(inputs, channels, 3, stride=2), self.conv(channels, channels, 3)
+        down = nn.Sequential(nn.AvgPool2d(2), nn.Conv2d(inputs, channels, 1, bias=False))
+        return nn.ModuleDict({"down": down, "y": nn.Sequential(nn.ReLU(), first, nn.ReLU(), second)})
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        pool = nn.AvgPool2d(3, 1, 1, count_include_pad=False)
+        x = self.stem(x)
+        for block in self.blocks:
+            if "down" in block:
+                x = block["y"](x) + block["down"](x)
+            else:
+                active = torch.relu(x)
+                middle = pool(block["a"](active)) + block["b"](active)
+                x = block["c"](torch.relu(middle)) + pool(x)
+        return self.classifier(functional.adaptive_avg_pool2d(torch.relu(self.norm(x)), 1).flatten(1))
+
+
+@pytest.mark.parametrize(
+    ("exporter", "options"),
+    [
+        ("torchscript", {"training": torch.onnx.TrainingMode.PRESERVE, "do_constant_folding": False}),
+        ("dynamo", {"optimize": False}),
+    ],
+)
+def test_a_network_exported_from_torch_has_the_text_of_its_architecture(exporter: str, options: dict) -> None:  # type: ignore[type-arg]
+    space = get_space("nasbench201", channels=4, cells=3)
+    model = export(_NASBench201(4, 3).eval(), torch.zeros(2, 3, 32, 32), exporter, **options)
+    assert to_text(model) == space.to_text(space.parse(CELL))
 
 
 @pytest.mark.parametrize("name", ["resnet", "mobilenet", "speech", "mixed"])

@@ -68,7 +68,7 @@ def test_texts_are_one_to_one_with_computations(name: str) -> None:
 
 
 def _renamed_and_reordered(model: onnx.ModelProto, rng: np.random.Generator) -> onnx.ModelProto:
-    """Values, nodes and scopes with random names, nodes in another topological order, summands swapped."""
+    """Values and nodes with random names, in random scopes, nodes in another topological order, summands swapped."""
     fresh = cache(lambda old: f"n{rng.integers(2**60)}" if old else "")
     graph = model.graph
     for thing in (*graph.input, *graph.output, *graph.initializer):
@@ -77,8 +77,7 @@ def _renamed_and_reordered(model: onnx.ModelProto, rng: np.random.Generator) -> 
     waiting = list(graph.node)
     del graph.node[:]
     for node in waiting:
-        parts = node.name.split("/")
-        node.name = "/".join(fresh("/".join(parts[: i + 1])) for i in range(len(parts)))
+        node.name = "/".join([*(f"scope{rng.integers(3)}" for _ in range(rng.integers(4))), fresh(node.name)])
         node.output[:] = [fresh(v) for v in node.output]
         node.input[:] = [fresh(v) for v in node.input]
         if node.op_type in COMMUTATIVE:
