@@ -205,6 +205,7 @@ def test_learned_constant_is_a_param_with_its_shape() -> None:
         (EXPECTED.replace("Relu (x)", "Relu (q)"), "reads 'q', which no line above it makes"),
         (EXPECTED.replace("kernel = [3,3]> (x)", "kernel = [3]> (x)"), "does not take attributes"),
         (EXPECTED.replace("channels = 4", "channels = 0"), "sizes must be positive"),
+        (EXPECTED.replace("kernel = [3,3]> (x)", "kernel = [3.0,3.0]> (x)"), "takes whole numbers only"),
         (EXPECTED.replace("channels = 4", "channels = 4, group = 3"), "group = 3 must divide"),
         (EXPECTED.replace("a = Relu (x)", "a = net.F1 (x)"), "must not call itself"),
         (EXPECTED.replace("net.F1 (b)", "net.F1 (b, a)"), "takes 1 inputs, not 2"),
