@@ -119,11 +119,6 @@ def convolution(attrs: Attrs, shape: Shape) -> Convolution:
         raise InputError(f"Conv needs an input of shape (N, channels, height, width), not {shape}")
     if "kernel" not in given:
         raise InputError("Conv needs the attribute kernel = [height, width]")
-    for name, value in attrs:
-        if name in _CONV_ATTRIBUTES and not all(
-            isinstance(n, int) for n in (value if isinstance(value, tuple) else (value,))
-        ):
-            raise InputError(f"Conv takes whole numbers only: {name} = {value}")
     rank = len(shape) - 2
     kernel, dilations = _each(given["kernel"], rank), _each(given.get("dilations", 1), rank)
     conv = Convolution(

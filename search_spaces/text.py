@@ -23,7 +23,7 @@ import onnx
 
 from search_spaces.errors import InputError
 from search_spaces.graph import UNKNOWN, Shape, Value, element_type, typed
-from search_spaces.operators import NET_OPERATORS
+from search_spaces.operators import CONVOLUTIONS, NET_OPERATORS
 from search_spaces.program import Block, Item, Program, Ref
 from search_spaces.standard import IR_VERSION, OPSET, attribute_value, element_name, is_standard, opset
 
@@ -134,7 +134,16 @@ def read(text: str) -> Program:
         outputs = len(functions[item.op].outputs) if item.op in functions else 1
         if item.outputs != outputs:
             raise InputError(f"{item.op} has {outputs} outputs, not {item.outputs}")
+        if item.op in functions or item.op in CONVOLUTIONS:
+            _check_whole(item)
     return Program(main, functions, tuple(map(_shape, graph.input)), tuple(map(_shape, graph.output)))
+
+
+def _check_whole(item: Item) -> None:
+    for name, value in item.attrs:
+        for number in value if isinstance(value, tuple) and not isinstance(value, Ref) else (value,):
+            if not isinstance(number, int | Ref) and name != "epsilon":
+                raise InputError(f"{item.op} takes whole numbers only: {name} = {value}")
 
 
 def _shape(info: onnx.ValueInfoProto) -> Shape:
