@@ -433,14 +433,17 @@ def compare(
     first_seed: Annotated[int, typer.Option(help="The first of them; take unused ones to confirm a choice.")] = 0,
     given: Annotated[str, typer.Option(help="Exact metrics that are known of all, such as params,flops.")] = "",
     out: Annotated[
-        Path | None, typer.Option(help="Folder for scores; an interrupted comparison goes on there.")
+        Path | None,
+        typer.Option(help="Folder for scores, a table and a plot of them; an interrupted comparison goes on there."),
     ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes; the scores do not depend on it.")] = 1,
     as_json: Json = False,
 ) -> None:
-    """Rank unseen architectures with every predictor: Kendall's τ against the number of examples."""
+    """Rank unseen architectures with every predictor: Kendall's τ against the number of examples, paired over seeds."""
     from nas.benchmarks import load_benchmark
-    from nas.compare import Comparison, summarize
+    from nas.compare import Comparison, pairs, summarize, write_csv
     from nas.compare import compare as run
+    from nas.plots import plot_learning_curves
 
     known = tuple(_split(given)) if given else ()
     comparison = Comparison(
@@ -448,23 +451,30 @@ def compare(
     )
     table = load_benchmark(benchmark)
     with progress_bar("comparing") as bar:
-        rows = summarize(run(comparison, table, out / "scores.jsonl" if out else None, bar))
+        scores = run(comparison, table, out / "scores.jsonl" if out else None, bar, jobs)
+    rows, paired = summarize(scores), pairs(scores)
     if out:
-        _write_text(out / "summary.json", json.dumps(rows, indent=1) + "\n")
+        _write_text(out / "summary.json", json.dumps({"predictors": rows, "pairs": paired}, indent=1) + "\n")
+        write_csv(out / "scores.csv", scores)
+        plot_learning_curves(out / "tau.png", rows)
     if as_json:
-        print_json(rows)
+        print_json({"predictors": rows, "pairs": paired})
         return
     shown = [
         {
             "predictor": r["predictor"],
             "N": r["size"],
-            **{n: f"{r[n]:.3f} ± {r[f'{n}_std']:.3f}" for n in ("tau", "spearman", "tau_top")},
-            **{n: f"{r[n]:.2f} ± {r[f'{n}_std']:.2f}" for n in ("top10", "fit_seconds", "predict_seconds")},
+            **{label: f"{r[n]:.3f}±{r[f'{n}_std']:.3f}" for label, n in (("τ", "tau"), ("τ of best", "tau_top"))},
+            "best 10": f"{r['top10']:.2f}±{r['top10_std']:.2f}",
+            "50/90 %": f"{100 * r['cover50']:.0f}/{100 * r['cover90']:.0f}",
+            "seconds": f"{r['fit_seconds']:.0f}+{r['predict_seconds']:.0f}",
         }
         for r in rows
     ]
     numbers = f"seeds {first_seed} to {first_seed + seeds - 1}"
     print_table(f"{metric} → {test_metric or metric} on {benchmark}, {numbers} (mean ± std)", shown)
+    for pair in paired:
+        print(f"N = {pair['size']}: {pair['sentence']}")
 
 
 # --- measuring and searching -----------------------------------------------------------------------------------------

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import multiprocessing
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nas.significance import differences
 from predictors.metrics import is_accuracy
 from search_spaces.errors import InputError, unknown
 from search_spaces.files import replacing
@@ -20,6 +25,9 @@ if TYPE_CHECKING:
 
 TOP = 1000
 SAMPLES = 32
+MEASURES = (
+    "tau", "spearman", "tau_top", "top10", "rmse", "cover50", "cover90", "fit_seconds", "predict_seconds",
+)  # fmt: skip
 Progress = Callable[[str, int, int], None]
 
 
@@ -46,8 +54,10 @@ class Score:
     """One predictor, training size and seed.
 
     tau, spearman: between prediction and truth over all other architectures. tau_top: Kendall's τ among the truly best
-    1,000 of them (half of them where there are fewer than 2,000). top10: mean true value of the 10 predicted best.
-    fit_seconds, predict_seconds: wall time.
+    1,000 of them (half of them where there are fewer than 2,000). top10: mean true value of the 10 predicted best. All
+    these: of `test_metric`; of `train_metric`, what was learned: rmse, in its unit, and cover50 and cover90, the share
+    of true values within the samples' central 50 % and 90 % (calibrated: .50 and .90). fit_seconds, predict_seconds:
+    wall time on one core.
     """
 
     predictor: str
@@ -57,26 +67,86 @@ class Score:
     spearman: float
     tau_top: float
     top10: float
+    rmse: float
+    cover50: float
+    cover90: float
     fit_seconds: float
     predict_seconds: float
 
 
+Task = tuple[str, int, int]
+"""Predictor, training size, seed."""
+
+
 def compare(
-    comparison: Comparison, benchmark: Benchmark, journal: Path | None = None, progress: Progress | None = None
+    comparison: Comparison,
+    benchmark: Benchmark,
+    journal: Path | None = None,
+    progress: Progress | None = None,
+    jobs: int = 1,
 ) -> list[Score]:
-    """All scores of a comparison; with a `journal`, finished ones are kept there and not computed again."""
+    """All scores of a comparison, by `jobs` processes of one thread each: their number does not change a score.
+
+    With a `journal`, finished scores are kept there and not computed again. Other processes load the benchmark anew, by
+    the comparison's name for it.
+    """
     _check(comparison, benchmark)
     done = _read(journal, comparison) if journal else {}
     seeds = range(comparison.first_seed, comparison.first_seed + comparison.seeds)
-    jobs = [(p, n, s) for s in seeds for n in comparison.sizes for p in comparison.predictors]
-    for i, job in enumerate(jobs):
+    tasks = [(p, n, s) for s in seeds for n in comparison.sizes for p in comparison.predictors]
+    waiting = [task for task in tasks if task not in done]
+    for task, score in _scores(comparison, benchmark, waiting, jobs):
+        done[task] = score
+        if journal:
+            _append(journal, score)
         if progress:
-            progress(f"{job[0]}, {job[1]} architectures, seed {job[2]}", i, len(jobs))
-        if job not in done:
-            done[job] = _score(comparison, benchmark, *job)
-            if journal:
-                _append(journal, done[job])
-    return [done[job] for job in jobs]
+            progress(f"{task[0]}, {task[1]} architectures, seed {task[2]}", len(done), len(tasks))
+    return [done[task] for task in tasks]
+
+
+def _scores(
+    comparison: Comparison, benchmark: Benchmark, tasks: Sequence[Task], jobs: int
+) -> Iterator[tuple[Task, Score]]:
+    """Each task's score as soon as it is there."""
+    if jobs == 1 or len(tasks) < 2:
+        with _one_thread():
+            for task in tasks:
+                yield task, _score(comparison, benchmark, *task)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(jobs, len(tasks)), context, _start_worker, (comparison,)) as pool:
+        futures = {pool.submit(_score_in_worker, task): task for task in tasks}
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """torch's sums depend on the number of threads."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+_worker: dict[str, Any] = {}
+
+
+def _start_worker(comparison: Comparison) -> None:
+    import torch
+
+    from nas.benchmarks import load_benchmark
+
+    torch.set_num_threads(1)
+    _worker.update(comparison=comparison, benchmark=load_benchmark(comparison.benchmark))
+
+
+def _score_in_worker(task: Task) -> Score:
+    return _score(_worker["comparison"], _worker["benchmark"], *task)
 
 
 def _check(comparison: Comparison, benchmark: Benchmark) -> None:
@@ -131,8 +201,9 @@ def _score(comparison: Comparison, benchmark: Benchmark, name: str, size: int, s
     predictor.fit([texts[i] for i in train], {metric: values[train], **{n: v[train] for n, v in given.items()}})
     fitted = time.perf_counter()
     known = {n: v[test] for n, v in given.items()}
-    predicted = predictor.predict([texts[i] for i in test], [metric], given=known, samples=SAMPLES, seed=seed)[metric]
+    predictions = predictor.predict([texts[i] for i in test], [metric], given=known, samples=SAMPLES, seed=seed)
     finished = time.perf_counter()
+    predicted, learned = predictions[metric], values[test]
     truth = truth[test]
     best_first = -1.0 if is_accuracy(comparison.test_metric) else 1.0
     top = np.argsort(best_first * truth)[: min(TOP, len(test) // 2)]
@@ -143,14 +214,25 @@ def _score(comparison: Comparison, benchmark: Benchmark, name: str, size: int, s
         spearman=float(spearmanr(predicted, truth).statistic),
         tau_top=float(kendalltau(predicted[top], truth[top]).statistic),
         top10=float(truth[chosen].mean()),
+        rmse=float(np.sqrt(np.nanmean((predicted - learned) ** 2))),
+        cover50=_coverage(predictions.samples[:, :, 0], learned, 0.5),
+        cover90=_coverage(predictions.samples[:, :, 0], learned, 0.9),
         fit_seconds=fitted - started,
         predict_seconds=finished - fitted,
     )  # fmt: skip
 
 
+def _coverage(samples: np.ndarray, truth: np.ndarray, share: float) -> float:
+    """Share of the true values (n,) within the central `share` of samples (n, samples)."""
+    low, high = np.quantile(samples, [(1 - share) / 2, (1 + share) / 2], axis=1)
+    known = np.isfinite(truth)
+    return float(((low <= truth) & (truth <= high))[known].mean())
+
+
 def _settings(comparison: Comparison) -> dict[str, Any]:
     kept = asdict(comparison)
-    return {name: list(kept[name]) if name == "given" else kept[name] for name in _SETTINGS}
+    given = {name: list(kept[name]) if name == "given" else kept[name] for name in _SETTINGS}
+    return {**given, "scores": [field.name for field in fields(Score)]}
 
 
 _SETTINGS = ("benchmark", "train_metric", "test_metric", "given")
@@ -184,8 +266,28 @@ def summarize(scores: Sequence[Score]) -> list[dict[str, Any]]:
     for key in dict.fromkeys((s.predictor, s.size) for s in scores):
         group = [asdict(s) for s in scores if (s.predictor, s.size) == key]
         row: dict[str, Any] = {"predictor": key[0], "size": key[1], "seeds": len(group)}
-        for name in ("tau", "spearman", "tau_top", "top10", "fit_seconds", "predict_seconds"):
+        for name in MEASURES:
             values = np.array([g[name] for g in group])
             row[name], row[f"{name}_std"] = float(values.mean()), float(values.std(ddof=1)) if len(group) > 1 else 0.0
         rows.append(row)
     return rows
+
+
+def pairs(scores: Sequence[Score]) -> list[dict[str, Any]]:
+    """For every size and two predictors: the difference of their τ over the seeds, and what it says in plain words."""
+    rows = []
+    for size in dict.fromkeys(s.size for s in scores):
+        taus: dict[str, list[float]] = {}
+        for score in sorted((s for s in scores if s.size == size), key=lambda s: s.seed):
+            taus.setdefault(score.predictor, []).append(score.tau)
+        for difference in differences(taus):
+            rows.append({"size": size, **difference._asdict(), "sentence": difference.sentence("τ")})
+    return rows
+
+
+def write_csv(path: Path, scores: Sequence[Score]) -> None:
+    """A row per score."""
+    with replacing(path) as partial, partial.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [field.name for field in fields(Score)])
+        writer.writeheader()
+        writer.writerows(asdict(score) for score in scores)

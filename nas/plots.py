@@ -115,6 +115,29 @@ def plot_hypervolume(path: str | Path, curves: Mapping[str, np.ndarray], yardsti
         _legend(figure, axes)
 
 
+def plot_learning_curves(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Kendall's τ against the number of training architectures, a line per predictor with a band of ± one std.
+
+    rows: of `nas.compare.summarize`.
+    """
+    with _figure(path, (6.4, 4.0)) as figure:
+        axes = figure.subplots()
+        styles = zip(cycle(_COLOURS), cycle(_LINES), cycle(_MARKERS), strict=False)
+        names = dict.fromkeys(row["predictor"] for row in rows)
+        for name, (colour, line, marker) in zip(names, styles, strict=False):
+            own = sorted((row for row in rows if row["predictor"] == name), key=lambda row: row["size"])
+            sizes, tau, std = (np.array([row[key] for row in own]) for key in ("size", "tau", "tau_std"))
+            axes.plot(sizes, tau, color=colour, linestyle=line, marker=marker, markersize=5, linewidth=1.8, label=name)
+            axes.fill_between(sizes, tau - std, tau + std, color=colour, alpha=0.13, linewidth=0)
+        ticks = sorted({row["size"] for row in rows})
+        axes.set_xscale("log")
+        axes.set_xticks(ticks, [f"{size:,}" for size in ticks])
+        axes.minorticks_off()
+        axes.set_xlabel("Architectures trained on")
+        axes.set_ylabel("Kendall's τ on all others")
+        _legend(figure, axes)
+
+
 def plot_kendall(path: str | Path, panels: Mapping[tuple[str, str], tuple[np.ndarray, np.ndarray]]) -> None:
     """Predicted against true values, one panel per (predictor, metric), with Kendall's τ in its title.
 

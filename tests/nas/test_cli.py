@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import subprocess
 import sys
@@ -109,11 +110,30 @@ def test_compare_gives_a_row_per_predictor_and_resumes(
     command = (*command, "--sizes", "10,15", "--seeds", "2", "--out", str(tmp_path / "out"), "--json")
     assert run(monkeypatch, *command) == 0
     first = capsys.readouterr().out
-    assert [(r["predictor"], r["size"], r["seeds"]) for r in json.loads(first)] == [
+    result = json.loads(first)
+    assert [(r["predictor"], r["size"], r["seeds"]) for r in result["predictors"]] == [
         ("ridge", 10, 2), ("forest", 10, 2), ("ridge", 15, 2), ("forest", 15, 2),
     ]  # fmt: skip
+    assert [(p["size"], p["first"], p["second"]) for p in result["pairs"]] == [(n, "ridge", "forest") for n in (10, 15)]
+    assert "2 seeds" in result["pairs"][0]["sentence"]
     assert run(monkeypatch, *command) == 0
     assert capsys.readouterr().out == first  # times included: nothing was computed again
+    with (tmp_path / "out" / "scores.csv").open(newline="") as file:
+        assert len(list(csv.DictReader(file))) == 8
+    assert (tmp_path / "out" / "tau.png").stat().st_size > 10_000
+
+
+def test_compare_gives_the_same_scores_with_any_number_of_processes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("NAS_CACHE", str(tmp_path / "cache"))
+    command = (*compare_command(tmp_path), "--predictors", "ridge,gnn", "--sizes", "12", "--seeds", "2", "--json")
+    rows = []
+    for jobs in ("1", "2"):
+        assert run(monkeypatch, *command, "--jobs", jobs) == 0
+        made = json.loads(capsys.readouterr().out)["predictors"]
+        rows.append([{name: v for name, v in row.items() if "seconds" not in name} for row in made])
+    assert rows[0] == rows[1]
 
 
 def test_compare_on_other_seeds_makes_other_splits_and_keeps_the_scores_apart(
@@ -121,7 +141,7 @@ def test_compare_on_other_seeds_makes_other_splits_and_keeps_the_scores_apart(
 ) -> None:
     def taus(*options: str) -> list[float]:
         assert run(monkeypatch, *command, *options, "--json") == 0
-        return [row["tau"] for row in json.loads(capsys.readouterr().out)]
+        return [row["tau"] for row in json.loads(capsys.readouterr().out)["predictors"]]
 
     monkeypatch.setenv("NAS_CACHE", str(tmp_path / "cache"))
     command = (*compare_command(tmp_path), "--predictors", "ridge", "--sizes", "10", "--out", str(tmp_path / "out"))
