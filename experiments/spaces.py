@@ -7,20 +7,24 @@ tokenizer, trained on other architectures of the same spaces.
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
 
 from nas.cli import print_json, print_table, progress_bar
-from search_spaces import Architecture, SearchSpace, flops, from_text, get_space, list_spaces, params, to_text
+from search_spaces import Architecture, SearchSpace, compact, from_model, from_text, get_space, list_spaces, write
+from search_spaces.cost import graph_flops, graph_params
 from search_spaces.errors import InputError
+from search_spaces.files import replacing
 
 if TYPE_CHECKING:
     import onnx
@@ -68,14 +72,15 @@ def check(space: SearchSpace, arch: Architecture, text: str) -> None:
     model = space.to_onnx(arch)
     onnx.checker.check_model(model, full_check=True)
     onnx.checker.check_model(onnx.parser.parse_model(text))
-    assert to_text(model) == text, "the model's text is not the architecture's"
     _check_run(model, space)
     costs = (space.params(arch), space.flops(arch))
-    assert (params(model), flops(model)) == costs, "params or FLOPs of the model are not the architecture's"
+    again = from_model(model)
     del model  # one set of weights in memory at a time
-    rebuilt = from_text(text)
-    assert to_text(rebuilt) == text, "text → model → text is not a fixed point"
-    assert (params(rebuilt), flops(rebuilt)) == costs, "params or FLOPs change on the way text → model"
+    assert write(compact(again)) == text, "the model's text is not the architecture's"
+    assert (graph_params(again), graph_flops(again)) == costs, "params or FLOPs of the model are not the architecture's"
+    rebuilt = from_model(from_text(text))
+    assert write(compact(rebuilt)) == text, "text → model → text is not a fixed point"
+    assert (graph_params(rebuilt), graph_flops(rebuilt)) == costs, "params or FLOPs change on the way text → model"
 
 
 def _check_run(model: onnx.ModelProto, space: SearchSpace) -> None:
@@ -147,6 +152,20 @@ def summary(name: str, results: Iterable[Checked], tokenizer: Tokenizer) -> tupl
     return row, first
 
 
+def _kept(out: Path | None, settings: dict[str, Any]) -> dict[str, Any] | None:
+    """The row and failure of an earlier run with these settings, if it is there."""
+    path = out / f"{settings['space']}.json" if out else None
+    if path is None or not path.exists():
+        return None
+    try:
+        kept = json.loads(path.read_text())
+    except ValueError:
+        raise InputError(f"{path}: damaged; delete it to check the space again") from None
+    if kept.get("settings") != settings:
+        raise InputError(f"{path}: made with other settings; give another --out folder")
+    return kept
+
+
 def _watched(name: str, results: Iterator[Checked], count: int, progress: Progress) -> Iterator[Checked]:
     for done, result in enumerate(results, start=1):
         progress(name, done, count)
@@ -158,6 +177,9 @@ def main(
     space: Annotated[list[str] | None, typer.Option(help="Only this space; may be repeated.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the architectures.")] = 0,
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the rows of finished spaces; a run goes on there.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
     """Check and count every space; exit status 1 if an architecture breaks a promise."""
@@ -169,10 +191,17 @@ def main(
         bar("training the tokenizer", 0, count)
         tokenizer = train(sorted({*list_spaces(), *names}), seed)
         for name in names:
-            results = _watched(name, checked(name, count, seed, jobs), count, bar)
-            row, first = summary(name, results, tokenizer)
-            rows.append(row)
-            failures += [first] if first else []
+            settings = {"space": name, "count": count, "seed": seed}
+            kept = _kept(out, settings)
+            if kept is None:
+                results = _watched(name, checked(name, count, seed, jobs), count, bar)
+                row, first = summary(name, results, tokenizer)
+                kept = {"settings": settings, "row": row, "failure": first}
+                if out:
+                    with replacing(out / f"{name}.json") as path:
+                        path.write_text(json.dumps(kept, indent=1) + "\n")
+            rows.append(kept["row"])
+            failures += [kept["failure"]] if kept["failure"] else []
     print_json(rows) if as_json else print_table(f"{count} random architectures of each space", rows)
     if failures:
         sys.exit("\n".join(f"spaces: {failure}" for failure in failures))
