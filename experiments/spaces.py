@@ -152,9 +152,13 @@ def summary(name: str, results: Iterable[Checked], tokenizer: Tokenizer) -> tupl
     return row, first
 
 
+def _row_path(out: Path, name: str) -> Path:
+    return out / f"{name.replace('/', '_')}.json"
+
+
 def _kept(out: Path | None, settings: dict[str, Any]) -> dict[str, Any] | None:
     """The row and failure of an earlier run with these settings, if it is there."""
-    path = out / f"{settings['space']}.json" if out else None
+    path = _row_path(out, settings["space"]) if out else None
     if path is None or not path.exists():
         return None
     try:
@@ -198,7 +202,7 @@ def main(
                 row, first = summary(name, results, tokenizer)
                 kept = {"settings": settings, "row": row, "failure": first}
                 if out:
-                    with replacing(out / f"{name}.json") as path:
+                    with replacing(_row_path(out, name)) as path:
                         path.write_text(json.dumps(kept, indent=1) + "\n")
             rows.append(kept["row"])
             failures += [kept["failure"]] if kept["failure"] else []

@@ -69,6 +69,18 @@ def test_processes_do_not_change_the_result() -> None:
     assert key(one) == key(two)
 
 
+def test_finished_spaces_are_kept(
+    few_training_texts: None, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main(count=3, space=["tiny-resnet"], seed=1, out=tmp_path, as_json=True)
+    first = capsys.readouterr().out
+    monkeypatch.setattr(spaces, "checked", None)  # nothing is checked again
+    main(count=3, space=["tiny-resnet"], seed=1, out=tmp_path, as_json=True)
+    assert capsys.readouterr().out == first
+    with pytest.raises(InputError, match=r"tiny-resnet\.json: made with other settings"):
+        main(count=4, space=["tiny-resnet"], seed=1, out=tmp_path)
+
+
 def test_unknown_space_is_refused_before_the_work() -> None:
     with pytest.raises(InputError, match="did you mean 'tiny-resnet'"):
         main(count=10, space=["tiny-resnett"])
