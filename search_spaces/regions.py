@@ -42,10 +42,18 @@ class _Link(NamedTuple):
     structure: tuple[int, ...]
 
 
+class _Block(NamedTuple):
+    """The block around this one, how many there are around it, and what blocks of one structure have in common."""
+
+    outer: int
+    depth: int
+    structure: Hashable
+
+
 class _Regions:
     """`inner`: by node, what it immediately post-dominates; `ends`: what nobody needs, behind the node it hangs on.
 
-    `structures`: by path, that of the block which its last part names.
+    `blocks`: by number; the first is the whole.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -69,7 +77,7 @@ class _Regions:
         for i in reversed(users):
             shared = i in aside or (i not in self.before and len(users[i]) > 1)
             self.inner.setdefault(self.sink if shared else self.after[i], []).append(i)
-        self.structures: dict[Path, Hashable] = {}
+        self.blocks = [_Block(0, 0, None)]
 
     def _users(self, outputs: list[int]) -> dict[int, list[int]]:
         """Who reads each node that the outputs need, from the last node on, and each entry."""
@@ -106,38 +114,42 @@ class _Regions:
 
     def paths(self) -> list[Path]:
         """For every node the blocks around it, without those that are there just once."""
-        paths: list[Path] = [()] * self.sink
-        waiting: list[tuple[int, Path]] = [(i, ()) for i in self.inner.get(self.sink, ())]
+        home = [0] * self.sink
+        waiting = [(i, 0) for i in self.inner.get(self.sink, ())]
         while waiting:
-            last, path = waiting.pop()
+            last, outer = waiting.pop()
             chain = list(self._chain(last))[::-1]
-            for link, around in zip(chain, self._repeated(chain, path), strict=True):
-                if len(link.nodes) >= _MIN_NODES:
-                    around = (*around, ("region", link.last))
-                    self.structures[around] = link.structure
-                deep = len(around) >= MAX_DEPTH
+            for link, around in zip(chain, self._repeated(chain, outer), strict=True):
+                block = self._block(around, link.structure) if len(link.nodes) >= _MIN_NODES else around
+                deep = self.blocks[block].depth >= MAX_DEPTH
                 for i in link.nodes if deep or not link.inner else [link.last]:
-                    paths[i] = around
-                waiting += [] if deep else [(i, around) for i in link.inner]
+                    home[i] = block
+                waiting += [] if deep else [(i, block) for i in link.inner]
         kept = self._recurring()
-        return [tuple([name for k, name in enumerate(path, start=1) if path[:k] in kept]) for path in paths]
+        path: list[Path] = [()]
+        for i, (outer, _, structure) in enumerate(self.blocks[1:], start=1):
+            path.append((*path[outer], i) if structure in kept else path[outer])
+        return [path[block] for block in home]
 
-    def _recurring(self) -> set[Path]:
-        """The blocks whose structure is there twice: in different blocks, or in one."""
-        inside: dict[Path, list[Path]] = {}
-        for path in self.structures:
-            inside.setdefault(path[:-1], []).append(path)
+    def _block(self, outer: int, structure: Hashable) -> int:
+        """The number of a new block."""
+        self.blocks.append(_Block(outer, self.blocks[outer].depth + 1, structure))
+        return len(self.blocks) - 1
+
+    def _recurring(self) -> set[Hashable]:
+        """The structures that are there twice: in blocks of different structures, or in one."""
+        inside: list[list[int]] = [[] for _ in self.blocks]
+        for i, block in enumerate(self.blocks[1:], start=1):
+            inside[block.outer].append(i)
         times: Counter[Hashable] = Counter()
-        seen: set[Hashable] = set()
-        waiting: list[Path] = [()]
+        waiting = [0]
         while waiting:
-            for path in inside.get(waiting.pop(), ()):
-                structure = self.structures[path]
+            for i in inside[waiting.pop()]:
+                structure = self.blocks[i].structure
                 times[structure] += 1
-                if structure not in seen:
-                    seen.add(structure)
-                    waiting.append(path)
-        return {path for path, structure in self.structures.items() if times[structure] > 1}
+                if times[structure] == 1:
+                    waiting.append(i)
+        return {structure for structure, count in times.items() if count > 1}
 
     def _chain(self, last: int) -> Iterator[_Link]:
         """From its end on, what follows one right after another."""
@@ -154,25 +166,23 @@ class _Regions:
             yield _Link(nodes, node, inner, self._structure(nodes))
             node = first if linked else None
 
-    def _repeated(self, chain: list[_Link], path: Path) -> list[Path]:
-        """For every link of a chain the blocks around it: the chain's, a run, and which copy of what is repeated.
+    def _repeated(self, chain: list[_Link], outer: int) -> list[int]:
+        """For every link of a chain the block around it: the chain's, a run, or one of the copies that a run is of.
 
         Small copies are no blocks, nor are those of a single link, which is one already.
         """
-        found = [path] * len(chain)
+        found = [outer] * len(chain)
         if len(chain) < MIN_TIMES:
             return found
         structures = [link.structure for link in chain]
         sizes = [len(link.nodes) for link in chain]
         for run in runs(structures, sizes):
-            whole = (*path, ("run", chain[run.first].last))
-            self.structures[whole] = tuple(structures[run.first : run.end])
+            whole = self._block(outer, tuple(structures[run.first : run.end]))
             for first in range(run.first, run.end, run.length):
-                end, copy = first + run.length, whole
+                end, block = first + run.length, whole
                 if run.length > 1 and sum(sizes[first:end]) >= _MIN_NODES:
-                    copy = (*whole, ("copy", chain[first].last))
-                    self.structures[copy] = tuple(structures[first:end])
-                found[first:end] = [copy] * run.length
+                    block = self._block(whole, tuple(structures[first:end]))
+                found[first:end] = [block] * run.length
         return found
 
     def _nodes(self, node: int, inner: list[int]) -> list[int]:
