@@ -1,18 +1,19 @@
 """ONNX models and texts against `torch.onnx.export` of the same networks: `python -m experiments.export_speed`.
 
-One core. Ours is everything from the architecture on: graph, model with weights, file content, text. Torch's is the
-export alone: its module, weights included, is built before the clock starts.
+One core, files in a temporary folder. Ours is everything from the architecture on: graph, model with weights, text.
+Torch's is the export alone: its module, weights included, is built before the clock starts.
 """
 
 from __future__ import annotations
 
-import io
 import logging
 import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import numpy as np
@@ -21,7 +22,8 @@ import typer
 from nas.cli import print_json, print_table, progress_bar
 from search_spaces import Architecture, SearchSpace, get_space, list_spaces
 from search_spaces.errors import InputError
-from search_spaces.model import to_model
+from search_spaces.graph import Graph
+from search_spaces.model import write_model
 from search_spaces.program import compact
 from search_spaces.text import write
 
@@ -36,23 +38,29 @@ def _milliseconds(action: Callable[[Any], object], items: Sequence[Any]) -> floa
     return 1e3 * (time.process_time() - started) / len(items)
 
 
-def ours(space: SearchSpace, archs: Sequence[Architecture]) -> dict[str, float]:
+def ours(space: SearchSpace, archs: Sequence[Architecture], path: Path) -> dict[str, float]:
     """Milliseconds per architecture of each step, and of all of them together."""
     graphs = [space.graph(arch) for arch in archs]
+
+    def save(graph: Graph) -> None:
+        with path.open("wb") as file:
+            write_model(graph, file)
+
     steps = {
         "graph": _milliseconds(space.graph, archs),
-        "model": _milliseconds(to_model, graphs),
+        "model file": _milliseconds(save, graphs),
         "text": _milliseconds(lambda graph: write(compact(graph)), graphs),
     }
 
-    def together(arch: Architecture) -> tuple[bytes, str]:
+    def together(arch: Architecture) -> str:
         graph = space.graph(arch)
-        return to_model(graph).SerializeToString(), write(compact(graph))
+        save(graph)
+        return write(compact(graph))
 
-    return {**steps, "ours": _milliseconds(together, archs)}  # the model's bytes included, as torch's are
+    return {**steps, "ours": _milliseconds(together, archs)}
 
 
-def torchs(space: SearchSpace, arch: Architecture, dynamo: bool) -> float:
+def torchs(space: SearchSpace, arch: Architecture, dynamo: bool, path: Path) -> float:
     """Milliseconds of one `torch.onnx.export` of the architecture."""
     import torch
 
@@ -65,12 +73,12 @@ def torchs(space: SearchSpace, arch: Architecture, dynamo: bool) -> float:
         warnings.simplefilter("ignore")  # of torch, about its older exporter
         return _milliseconds(
             lambda file: torch.onnx.export(module, (x,), file, dynamo=dynamo, verbose=False),
-            [io.BytesIO()],
+            [path],
         )
 
 
 def measure(
-    name: str, exporters: Sequence[str], seeds: int, count: int, progress: Callable[[str, int, int], None]
+    name: str, exporters: Sequence[str], seeds: int, count: int, path: Path, progress: Callable[[str, int, int], None]
 ) -> dict[str, Any]:
     """One row: milliseconds and how many times faster, mean ± standard deviation over the seeds."""
     space = get_space(name)
@@ -78,10 +86,10 @@ def measure(
     for seed in range(seeds):
         rng = np.random.default_rng(seed)
         archs = [space.sample(rng) for _ in range(count)]
-        row = ours(space, archs)
+        row = ours(space, archs, path)
         for exporter in exporters:
             progress(f"{name}, {exporter}", seed, seeds)
-            row[exporter] = torchs(space, archs[0], EXPORTERS[exporter])
+            row[exporter] = torchs(space, archs[0], EXPORTERS[exporter], path)
             row[f"× {exporter}"] = row[exporter] / row["ours"]
         rows.append(row)
     columns = {key: np.array([row[key] for row in rows]) for key in rows[0]}
@@ -101,12 +109,13 @@ def main(
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     exporters = [name for name, dynamo in EXPORTERS.items() if not dynamo or find_spec("onnxscript")]
     small = get_space("tiny-resnet")
-    for exporter in exporters:  # the first export of a process loads much more than it exports
-        torchs(small, next(small.enumerate()), EXPORTERS[exporter])
     rows = []
-    with progress_bar("export") as bar:
+    with TemporaryDirectory() as folder, progress_bar("export") as bar:
+        path = Path(folder, "net.onnx")
+        for exporter in exporters:  # the first export of a process loads much more than it exports
+            torchs(small, next(small.enumerate()), EXPORTERS[exporter], path)
         for name in space or list_spaces():
-            rows.append(measure(name, exporters, seeds, count, bar))
+            rows.append(measure(name, exporters, seeds, count, path, bar))
     print_json(rows) if as_json else print_table("Milliseconds per network, and torch's in multiples of ours", rows)
     if len(exporters) < len(EXPORTERS):
         print("torch.export was left out: it needs the package onnxscript", file=sys.stderr)

@@ -159,11 +159,7 @@ def sample(
         arch = chosen.sample(rng)
         rows.append({"architecture": chosen.format(arch), "params": chosen.params(arch), "flops": chosen.flops(arch)})
         if out is not None:
-            from search_spaces.files import replacing
-
-            out.mkdir(parents=True, exist_ok=True)
-            with replacing(out / f"{i:04d}.onnx") as file:
-                file.write_bytes(chosen.to_onnx(arch, seed).SerializeToString())
+            chosen.save_onnx(arch, out / f"{i:04d}.onnx", seed)
             _write_text(out / f"{i:04d}.txt", chosen.to_text(arch))
     print_json(rows) if as_json else print_table(f"{count} of {space}", rows)
 

@@ -103,7 +103,7 @@ class SearchResult:
         for row, i in enumerate(self._front):
             architecture = self.evaluated.architectures[i]
             stem = folder / "front" / f"{row:0{max(2, digits)}d}"
-            stem.with_suffix(".onnx").write_bytes(self.space.to_onnx(architecture).SerializeToString())
+            self.space.save_onnx(architecture, stem.with_suffix(".onnx"))
             stem.with_suffix(".txt").write_text(self.space.to_text(architecture))
         columns = ["architecture", *(objective.metric for objective in self.objectives)]
         with open(folder / "front.csv", "w", newline="") as file:

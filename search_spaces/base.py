@@ -160,6 +160,15 @@ class SearchSpace:
 
         return to_model(self.graph(arch), seed)
 
+    def save_onnx(self, arch: Architecture, path: Path, seed: int = 0) -> None:
+        """Write the file of `to_onnx`'s model; it is complete or absent. InputError where it cannot be written."""
+        from search_spaces.files import replacing
+        from search_spaces.model import write_model
+
+        graph = self.graph(arch)
+        with replacing(path) as temporary, temporary.open("wb") as file:
+            write_model(graph, file, seed)
+
     def to_text(self, arch: Architecture) -> str:
         """The architecture's ONNX text; equal to `to_text(space.to_onnx(arch))`, without writing weights."""
         return text.write(program.compact(self.graph(arch)))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 
 from search_spaces.reading import from_model, load_model
-from search_spaces.writing import to_model
+from search_spaces.weights import to_model, write_model
 
-__all__ = ["fingerprint", "from_model", "load_model", "to_model"]
+__all__ = ["fingerprint", "from_model", "load_model", "to_model", "write_model"]
 
 
 def fingerprint(text: str) -> str:

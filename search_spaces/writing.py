@@ -1,11 +1,10 @@
-"""Graph → ONNX model: every operator as ONNX's own, weights freshly initialized."""
+"""Graph → ONNX model without its weights: every operator as ONNX's own."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
-from math import prod, sqrt
 from typing import Any
 
 import numpy as np
@@ -13,57 +12,39 @@ import onnx
 from onnx import helper
 
 from search_spaces import standard
-from search_spaces.cost import graph_params
 from search_spaces.errors import InputError
 from search_spaces.graph import BATCH, UNKNOWN, Attrs, Graph, Node, Shape, element_type
 from search_spaces.operators import CONVOLUTIONS, OWNERS, Convolution, Weight, convolution, is_own, onnx_attrs, weights
 
-MAX_WEIGHTS = 100_000_000  # 0.4 GB, and as much again while it is written
-_NOISE = 1 << 22
 
+class Outline:
+    """The ONNX model of a graph; names carry the scope, as torch's exporter does.
 
-def to_model(graph: Graph, seed: int = 0) -> onnx.ModelProto:
-    """A runnable ONNX model with freshly initialized weights (He normal; normalizations at identity).
-
-    The random numbers are one stream per seed, which begins again after four million.
+    `model` lacks the weights: `tensors` are those, still without numbers, and what numbers they begin with.
     """
-    count = graph_params(graph)
-    if count > MAX_WEIGHTS:
-        raise InputError(f"the network has {count:,} weights; models with at most {MAX_WEIGHTS:,} are written")
-    model = onnx.ModelProto(ir_version=standard.IR_VERSION)
-    opset = max([standard.opset(op) for op in {node.op for node in graph.nodes}], default=standard.OPSET)
-    model.opset_import.add(domain="", version=opset)
-    writer = _Writer(graph, model.graph, _noise(seed, min(_NOISE, 1 << count.bit_length())))
-    for node in graph.nodes:
-        writer.write(node)
-    return model
 
-
-@lru_cache(maxsize=4)
-def _noise(seed: int, size: int) -> np.ndarray:
-    """The first standard normal numbers of a seed."""
-    return np.random.default_rng(seed).standard_normal(size, np.float32)
-
-
-class _Writer:
-    """Writes weightless nodes as ONNX nodes; names carry the scope, as torch's exporter does."""
-
-    def __init__(self, graph: Graph, proto: onnx.GraphProto, noise: np.ndarray) -> None:
-        self.graph, self.proto, self.noise, self.position = graph, proto, noise, 0
+    def __init__(self, graph: Graph) -> None:
+        opset = max([standard.opset(op) for op in {node.op for node in graph.nodes}], default=standard.OPSET)
+        self.model = onnx.ModelProto(ir_version=standard.IR_VERSION)
+        self.model.opset_import.add(domain="", version=opset)
+        self.graph, self.proto = graph, self.model.graph
+        self.tensors: list[tuple[onnx.TensorProto, Weight]] = []
         self.used: Counter[str] = Counter()
         self.constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
         self.names = dict(zip(graph.inputs, _numbered("input", len(graph.inputs)), strict=True))
         self.results = dict(zip(graph.outputs, _numbered("output", len(graph.outputs)), strict=True))
-        proto.name = "net"
-        proto.input.extend(_value_info(name, graph.shapes[v]) for v, name in self.names.items())
-        proto.output.extend(_value_info(name, graph.shapes[v]) for v, name in self.results.items())
+        self.proto.name = "net"
+        self.proto.input.extend(_value_info(name, graph.shapes[v]) for v, name in self.names.items())
+        self.proto.output.extend(_value_info(name, graph.shapes[v]) for v, name in self.results.items())
+        for node in graph.nodes:
+            self._write(node)
 
-    def write(self, node: Node) -> None:
+    def _write(self, node: Node) -> None:
         shapes = tuple([self.graph.shapes[v] for v in node.inputs])
         name = self._unique("/".join((*node.scope, node.op)))
         result = self.graph.shapes[node.outputs[0]]
         owned = weights(node.op, node.attrs, shapes)
-        tensors = [self._tensor(f"{name}.{weight.name}", weight, element_type(result)) for weight in owned]
+        tensors = [self._tensor(f"{name}.{weight.name}", weight, result) for weight in owned]
         inputs = [self.names[v] for v in node.inputs]
         output = self.results.get(node.outputs[0]) or f"{name}_out"
         self.names[node.outputs[0]] = output
@@ -185,28 +166,12 @@ class _Writer:
             self._add("Constant", name, [], name, [tensor])
         return self.constants[key]
 
-    def _tensor(self, name: str, weight: Weight, element: str) -> str:
+    def _tensor(self, name: str, weight: Weight, result: Shape) -> str:
         if not weight.trained and weight.name in ("scale", "shift"):
-            return self._constant(np.full(weight.shape, float(weight.init == "ones"), standard.numpy_type(element)))
-        if weight.init == "kaiming":
-            data = self._normal(weight, element)
-        else:
-            data = _filled(prod(weight.shape), float(weight.init == "ones"), element)
-        self.proto.initializer.add(name=name, dims=weight.shape, data_type=standard.enum(element), raw_data=data)
+            return self._constant(np.full(weight.shape, float(weight.init == "ones"), _dtype(result)))
+        element = standard.enum(element_type(result))
+        self.tensors.append((onnx.TensorProto(name=name, dims=weight.shape, data_type=element), weight))
         return name
-
-    def _normal(self, weight: Weight, element: str) -> bytes:
-        """He-normal numbers, from where the stream stands on."""
-        size, std = prod(weight.shape), sqrt(2 / (weight.fan_in or max(1, prod(weight.shape[1:]))))
-        start = self.position % len(self.noise)
-        self.position += size
-        numbers = self.noise[start : start + size] * np.float32(std)
-        data = numbers.astype(standard.numpy_type(element), copy=False).tobytes()
-        if len(numbers) == size:
-            return data
-        stream = (self.noise * np.float32(std)).astype(standard.numpy_type(element), copy=False)
-        whole, rest = divmod(size - len(numbers), len(stream))
-        return b"".join([data, stream.tobytes() * whole, stream[:rest].tobytes()])
 
 
 def _numbered(name: str, count: int) -> list[str]:
@@ -220,11 +185,6 @@ def _value_info(name: str, shape: Shape) -> onnx.ValueInfoProto:
 
 def _dtype(shape: Shape) -> np.dtype:
     return standard.numpy_type(element_type(shape))
-
-
-@lru_cache(maxsize=4096)
-def _filled(size: int, value: float, element: str) -> bytes:
-    return np.full(size, value, standard.numpy_type(element)).tobytes()
 
 
 @lru_cache(maxsize=4096)
