@@ -1,7 +1,8 @@
 """The label-free corpus that the RLM is pretrained on: architectures of all spaces with metrics that need no training.
 
-Half of them are cells of `nasbench201`, with zero-cost proxies of the cell in the published skeleton; the others come
-from every other space. Counts are exact for each network. No trained accuracy and no device latency is in it.
+Most are cells of `nasbench201`, with zero-cost proxies of the cell in one small skeleton; others come from every other
+space, and those of the populations have proxies of their own. Counts are exact for each network. No trained accuracy
+and no device latency is in it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import gzip
 import json
 import multiprocessing
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nas.benchmarks.journal import Journal
+from nas.benchmarks.loading import load_benchmark
 from nas.benchmarks.populations import POPULATIONS, get_population
 from nas.benchmarks.text_cache import code_hash
 from search_spaces import Architecture, SearchSpace, get_space
@@ -29,9 +32,9 @@ from search_spaces.text import write
 Progress = Callable[[str, int, int], None]
 Options = dict[str, Any]
 CELLS = "nasbench201"
-CELLS_SHARE = 0.5
-PROXY_SKELETON: Options = {"prune": True}
-PROXIES = ("grad_norm", "jacov", "l2_norm", "nwot", "snip", "synflow", "zen")
+CELLS_SHARE = 0.6
+PROXY_SKELETON: Options = {"prune": True, "channels": 8, "cells": 2, "input_shape": (3, 16, 16)}
+PROXIES = ("epe_nas", "grad_norm", "jacov", "l2_norm", "nwot", "snip", "synflow", "zen")
 CHUNK = 100
 EXACT = {
     "params": graph_params,
@@ -110,33 +113,41 @@ def random_space(rng: np.random.Generator) -> SearchSpace:
 def build_corpus(
     folder: Path, size: int, *, cells: int | None = None, seed: int = 0, progress: Progress | None = None
 ) -> Corpus:
-    """`size` architectures; corpus and proxies are kept in `folder`, so that the next call is quick.
+    """`size` generated architectures, then those of the populations; all is kept in `folder` for the next call.
 
-    cells: how many different cells get proxies, which take most of a second each; None: all that are drawn.
+    cells: how many different cells get proxies, which take a tenth of a second each; None: all that are drawn.
     """
     path = folder / f"corpus-{size}-{seed}.json.gz"
     about = {"size": size, "cells": cells, "seed": seed, "code": code_hash(get_space(CELLS))}
     if (kept := _read(path, about)) is not None:
         return kept
     rng = np.random.default_rng(seed)
-    scores = _Proxies(folder / "proxies.jsonl", cells)
     drawn: list[tuple[SearchSpace, Architecture]] = []
     for _ in range(size):
         space = random_space(rng)
         drawn.append((space, space.sample(rng)))
+    cell_scores = _cell_proxies([arch for space, arch in drawn if space.name == CELLS], folder, cells, progress)
+    scores = [cell_scores[arch] if space.name == CELLS else {} for space, arch in drawn]
+    for space, arch, known in _population_proxies():
+        drawn.append((space, arch))
+        scores.append(known)
     texts: list[str] = []
     rows: list[dict[str, float]] = []
-    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
+    with _processes() as pool:
         counted = pool.map(_counted, *zip(*drawn, strict=True), chunksize=CHUNK)
-        for (space, arch), (text, exact) in zip(drawn, counted, strict=True):
+        for (text, exact), known in zip(counted, scores, strict=True):
             texts.append(text)
-            rows.append({**exact, **scores.of(arch)} if space.name == CELLS else exact)
+            rows.append({**exact, **known})
             if progress:
-                progress("corpus", len(texts), size)
+                progress("corpus", len(texts), len(drawn))
     names = [*EXACT, *sorted({name for row in rows for name in row if name not in EXACT})]
     corpus = Corpus(texts, {name: np.array([row.get(name, np.nan) for row in rows]) for name in names})
     _write(path, about, corpus)
     return corpus
+
+
+def _processes() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn"))
 
 
 def _counted(space: SearchSpace, arch: Architecture) -> tuple[str, dict[str, float]]:
@@ -162,29 +173,46 @@ def _write(path: Path, about: Options, corpus: Corpus) -> None:
         file.write_bytes(gzip.compress(data.encode(), compresslevel=6, mtime=0))
 
 
-class _Proxies:
-    """Proxies of cells in one skeleton, computed once per distinct network and kept in a journal, by the text of one
-    cell per stage.
-    """
+# --- proxies ---------------------------------------------------------------------------------------------------------
 
-    def __init__(self, path: Path, most: int | None) -> None:
-        self.most = most
-        self.journal, self.space = Journal(path), get_space(CELLS, **PROXY_SKELETON)
-        self.short = get_population("digits201").open_space()
-        self.known: dict[Architecture, dict[str, float]] = {}
 
-    def of(self, arch: Architecture) -> dict[str, float]:
-        if arch not in self.known:
-            self.known[arch] = self._journaled(arch)
-        return self.known[arch]
+def _cell_proxies(
+    archs: Sequence[Architecture], folder: Path, most: int | None, progress: Progress | None
+) -> dict[Architecture, dict[str, float]]:
+    """Proxies of cells in one skeleton, computed once per distinct network and kept in a journal of that skeleton."""
+    skeleton = zlib.crc32(repr((PROXY_SKELETON, PROXIES)).encode())
+    journal = Journal(folder / f"proxies-{skeleton:08x}.jsonl")
+    short = get_population("digits201").open_space()
+    names = {arch: short.to_text(arch) for arch in dict.fromkeys(archs)}
+    first = {text: arch for arch, text in reversed(names.items())}
+    missing = [text for text in dict.fromkeys(names.values()) if text not in journal.known]
+    if most is not None:
+        missing = missing[: max(0, most - len(journal.known))]
+    with _processes() as pool:
+        found = pool.map(_proxies, [(PROXY_SKELETON, first[text]) for text in missing], chunksize=8)
+        for done, (text, values) in enumerate(zip(missing, found, strict=True), start=1):
+            journal.append(text, values)
+            if progress:
+                progress("proxies of cells", done, len(missing))
+    return {arch: journal.known.get(text, {}) for arch, text in names.items()}
 
-    def _journaled(self, arch: Architecture) -> dict[str, float]:
-        from nas.proxies import compute_proxies
 
-        text = self.short.to_text(arch)
-        if text not in self.journal.known:
-            if self.most is not None and len(self.journal.known) >= self.most:
-                return {}
-            found = compute_proxies(self.space.graph(arch), 0, PROXIES)
-            self.journal.append(text, {name: value for name, value in found.items() if np.isfinite(value)})
-        return self.journal.known[text]
+def _proxies(task: tuple[Options, Architecture]) -> dict[str, float]:
+    import torch
+
+    from nas.proxies import compute_proxies
+
+    skeleton, arch = task
+    torch.set_num_threads(1)
+    found = compute_proxies(get_space(CELLS, **skeleton).graph(arch), 0, PROXIES)
+    return {name: value for name, value in found.items() if np.isfinite(value)}
+
+
+def _population_proxies() -> Iterator[tuple[SearchSpace, Architecture, dict[str, float]]]:
+    """The networks of the populations that have proxies, with these."""
+    for population in POPULATIONS.values():
+        if population.proxies:
+            table, space = load_benchmark(population.name), population.open_space()
+            for i, arch in enumerate(table.architectures):
+                known = {name: float(table.values(name)[i]) for name in PROXIES}
+                yield space, arch, {name: value for name, value in known.items() if np.isfinite(value)}
