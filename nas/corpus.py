@@ -126,7 +126,7 @@ def build_corpus(
     for _ in range(size):
         space = random_space(rng)
         drawn.append((space, space.sample(rng)))
-    cell_scores = _cell_proxies([arch for space, arch in drawn if space.name == CELLS], folder, cells, progress)
+    cell_scores = cell_proxies([arch for space, arch in drawn if space.name == CELLS], folder, cells, progress)
     scores = [cell_scores[arch] if space.name == CELLS else {} for space, arch in drawn]
     for space, arch, known in _population_proxies():
         drawn.append((space, arch))
@@ -176,10 +176,13 @@ def _write(path: Path, about: Options, corpus: Corpus) -> None:
 # --- proxies ---------------------------------------------------------------------------------------------------------
 
 
-def _cell_proxies(
-    archs: Sequence[Architecture], folder: Path, most: int | None, progress: Progress | None
+def cell_proxies(
+    archs: Sequence[Architecture], folder: Path, most: int | None = None, progress: Progress | None = None
 ) -> dict[Architecture, dict[str, float]]:
-    """Proxies of cells in one skeleton, computed once per distinct network and kept in a journal of that skeleton."""
+    """`PROXIES` of nasbench201's cells in one small skeleton, computed once per distinct network and kept in `folder`.
+
+    most: of how many networks at most; the others get none.
+    """
     skeleton = zlib.crc32(repr((PROXY_SKELETON, PROXIES)).encode())
     journal = Journal(folder / f"proxies-{skeleton:08x}.jsonl")
     short = get_population("digits201").open_space()
