@@ -6,11 +6,11 @@ import gzip
 import hashlib
 import inspect
 import json
-import multiprocessing
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+
+from joblib import Parallel, delayed
 
 import search_spaces
 from nas.benchmarks.cache import cache_folder
@@ -52,8 +52,9 @@ def _texts(space: SearchSpace, architectures: Sequence[Architecture]) -> Iterato
     if len(architectures) < LEAST_PARALLEL or not type(space).__module__.startswith("search_spaces."):
         yield from map(space.to_text, architectures)
         return
-    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
-        yield from pool.map(space.to_text, architectures, chunksize=CHUNK)
+    # Unlike multiprocessing's, these processes do not run the user's script again.
+    parallel = Parallel(n_jobs=-1, batch_size=CHUNK, return_as="generator")
+    yield from parallel(delayed(space.to_text)(arch) for arch in architectures)
 
 
 def _read(path: Path) -> list[str] | None:

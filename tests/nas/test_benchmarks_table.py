@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -174,3 +176,24 @@ def test_a_full_disk_leaves_the_old_table_and_no_litter(tmp_path, monkeypatch):
         saved(path, ARCHS[:1], {"params": [2.0]})
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_texts_of_a_large_table_are_made_in_a_script_without_a_main_guard(tmp_path: Path) -> None:
+    """Other processes help, and a script of a user's own must not be run again by each of them."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import nas\n"
+        "from nas.benchmarks import text_cache\n"
+        "text_cache.LEAST_PARALLEL = 100\n"
+        "benchmark = nas.load_benchmark('digits-fbnet')\n"
+        "assert benchmark.texts[7] == benchmark.space.to_text(benchmark.architectures[7])\n"
+        "print(len(benchmark.texts))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, script],
+        env={**os.environ, "NAS_CACHE": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.returncode) == ("500\n", 0), done.stderr
