@@ -256,6 +256,8 @@ def infer(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
     shape = shape_of(inferred.get("y", onnx.TypeProto()))
     if shape is None:
         raise InputError(f"{op}: the shape of the output depends on the data, so the text cannot show it")
+    if any(isinstance(size, int) and size < 0 for size in shape):
+        raise InputError(f"{op} makes {_listed((shape,))} of {_listed(shapes)}: no size can be negative")
     return shape
 
 

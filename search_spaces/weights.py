@@ -19,7 +19,7 @@ from search_spaces.writing import Outline
 
 MAX_WEIGHTS = 100_000_000  # 0.4 GB, and as much again while a model is written
 _NOISE = 1 << 22
-_PART = 1 << 18
+_PART = 1 << 17  # numbers that stay in the cache until they are written
 
 
 def to_model(graph: Graph, seed: int = 0) -> ModelProto:

@@ -13,7 +13,7 @@ from onnx import helper
 
 from search_spaces import standard
 from search_spaces.errors import InputError
-from search_spaces.graph import BATCH, UNKNOWN, Attrs, Graph, Node, Shape, element_type
+from search_spaces.graph import BATCH, UNKNOWN, Attrs, Graph, Node, Shape, Value, element_type
 from search_spaces.operators import CONVOLUTIONS, OWNERS, Convolution, Weight, convolution, is_own, onnx_attrs, weights
 
 
@@ -204,5 +204,12 @@ def _attributes(op: str, attrs: Attrs) -> tuple[onnx.AttributeProto, ...]:
     """The attributes with the types that the operator's schema gives them."""
     schema = standard.schema(op)
     assert schema is not None
-    kinds: dict[str, Any] = {name: schema.attributes[name].type for name, _ in attrs}
-    return tuple([helper.make_attribute(name, value, attr_type=int(kinds[name])) for name, value in attrs])
+    return tuple([_attribute(op, name, value, int(schema.attributes[name].type)) for name, value in attrs])  # type: ignore[call-overload]
+
+
+def _attribute(op: str, name: str, value: Value, kind: int) -> onnx.AttributeProto:
+    try:
+        return helper.make_attribute(name, value, attr_type=kind)
+    except (TypeError, ValueError) as error:
+        wanted = onnx.AttributeProto.AttributeType.Name(kind).lower()
+        raise InputError(f"{op}: {name} = {value} is not of type {wanted}") from error

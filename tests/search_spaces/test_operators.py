@@ -97,6 +97,32 @@ def test_wrong_attributes_are_named(old: str, new: str, message: str) -> None:
         from_text(text.replace(old, new))
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            "b = AveragePool <ceil_mode = nan, kernel_shape = [2,2]> (x)",
+            "AveragePool: ceil_mode = nan is not of type int",
+        ),
+        ("b = net.Pad <pads = [0,-4,0,0,0,0,0,0]> (x)", r"Pad makes float\[N,-1,8,8\] .* no size can be negative"),
+        ("b = net.Pad <pads = [0,-9223372036854775808,0,0,0,0,0,0]> (x)", "no size can be negative"),
+    ],
+)
+def test_what_no_network_can_do_is_named(line: str, message: str) -> None:
+    """Found by the fuzzer."""
+    text = f"""<ir_version: 10, opset_import: ["" : 21, "net" : 1]>
+net (float[N,3,8,8] x) => (float[N,2] y) {{
+  {line}
+  c = net.Conv <channels = 4, kernel = [1,1]> (b)
+  d = GlobalAveragePool (c)
+  e = Flatten (d)
+  y = net.Linear <features = 2> (e)
+}}
+"""
+    with pytest.raises(InputError, match=message):
+        from_text(text)
+
+
 def test_pooling_with_ceil_starts_no_window_in_the_padding() -> None:
     import onnxruntime
 
