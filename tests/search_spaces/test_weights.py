@@ -65,6 +65,15 @@ def test_a_saved_architecture_is_that_of_the_model(tmp_path) -> None:
     assert onnx.load(tmp_path / "folder" / "net.onnx") == space.to_onnx(arch, 3)
 
 
+def test_a_model_can_stand_behind_other_content_of_a_file(tmp_path) -> None:
+    graph = linear(3, 128)
+    with (tmp_path / "file").open("wb") as file:
+        file.write(b"before")
+        write_model(graph, file)
+        file.write(b"after")
+    assert (tmp_path / "file").read_bytes() == b"before" + file_of(graph) + b"after"
+
+
 def test_a_file_that_cannot_be_written_is_named(tmp_path) -> None:
     space = get_space("tiny-resnet")
     (tmp_path / "file").write_text("")
