@@ -4,7 +4,7 @@ Proxies need no training and no device: they may be given to a predictor of all 
 
     nas compare --benchmark results/proxies/nasbench201-proxies.csv --given params,flops,nwot,jacov …
 
-does. Half an hour on one core; an interrupted run goes on where it was.
+does. A tenth of a second for each of the 6,040 distinct cells; an interrupted run goes on where it was.
 """
 
 from __future__ import annotations

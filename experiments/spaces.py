@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import numpy as np
 import typer
 
+from nas.benchmarks.text_cache import code_hash
 from nas.cli import print_json, print_table, progress_bar
 from search_spaces import Architecture, SearchSpace, compact, from_model, from_text, get_space, list_spaces, write
 from search_spaces.cost import graph_flops, graph_params
@@ -166,7 +167,7 @@ def _kept(out: Path | None, settings: dict[str, Any]) -> dict[str, Any] | None:
     except ValueError:
         raise InputError(f"{path}: damaged; delete it to check the space again") from None
     if kept.get("settings") != settings:
-        raise InputError(f"{path}: made with other settings; give another --out folder")
+        raise InputError(f"{path}: made with other settings or code; give another --out folder")
     return kept
 
 
@@ -195,7 +196,7 @@ def main(
         bar("training the tokenizer", 0, count)
         tokenizer = train(sorted({*list_spaces(), *names}), seed)
         for name in names:
-            settings = {"space": name, "count": count, "seed": seed}
+            settings = {"space": name, "count": count, "seed": seed, "code": code_hash(_space(name))}
             kept = _kept(out, settings)
             if kept is None:
                 results = _watched(name, checked(name, count, seed, jobs), count, bar)

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import gzip
 import json
-import multiprocessing
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from joblib import Parallel, delayed
 
 from nas.benchmarks.journal import Journal
 from nas.benchmarks.loading import load_benchmark
@@ -133,21 +132,20 @@ def build_corpus(
         scores.append(known)
     texts: list[str] = []
     rows: list[dict[str, float]] = []
-    with _processes() as pool:
-        counted = pool.map(_counted, *zip(*drawn, strict=True), chunksize=CHUNK)
-        for (text, exact), known in zip(counted, scores, strict=True):
-            texts.append(text)
-            rows.append({**exact, **known})
-            if progress:
-                progress("corpus", len(texts), len(drawn))
+    counted = _parallel(CHUNK)(delayed(_counted)(space, arch) for space, arch in drawn)
+    for (text, exact), known in zip(counted, scores, strict=True):
+        texts.append(text)
+        rows.append({**exact, **known})
+        if progress:
+            progress("corpus", len(texts), len(drawn))
     names = [*EXACT, *sorted({name for row in rows for name in row if name not in EXACT})]
     corpus = Corpus(texts, {name: np.array([row.get(name, np.nan) for row in rows]) for name in names})
     _write(path, about, corpus)
     return corpus
 
 
-def _processes() -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn"))
+def _parallel(batch: int) -> Parallel:
+    return Parallel(n_jobs=-1, batch_size=batch, return_as="generator")
 
 
 def _counted(space: SearchSpace, arch: Architecture) -> tuple[str, dict[str, float]]:
@@ -179,9 +177,9 @@ def _write(path: Path, about: Options, corpus: Corpus) -> None:
 def cell_proxies(
     archs: Sequence[Architecture], folder: Path, most: int | None = None, progress: Progress | None = None
 ) -> dict[Architecture, dict[str, float]]:
-    """`PROXIES` of nasbench201's cells in one small skeleton, computed once per distinct network and kept in `folder`.
+    """`PROXIES` of nasbench201's cells in `PROXY_SKELETON`, computed once per distinct network and kept in `folder`.
 
-    most: of how many networks at most; the others get none.
+    Undefined ones are left out. most: of how many networks at most; the others get none.
     """
     skeleton = zlib.crc32(repr((PROXY_SKELETON, PROXIES)).encode())
     journal = Journal(folder / f"proxies-{skeleton:08x}.jsonl")
@@ -191,24 +189,25 @@ def cell_proxies(
     missing = [text for text in dict.fromkeys(names.values()) if text not in journal.known]
     if most is not None:
         missing = missing[: max(0, most - len(journal.known))]
-    with _processes() as pool:
-        found = pool.map(_proxies, [(PROXY_SKELETON, first[text]) for text in missing], chunksize=8)
-        for done, (text, values) in enumerate(zip(missing, found, strict=True), start=1):
-            journal.append(text, values)
-            if progress:
-                progress("proxies of cells", done, len(missing))
+    found = _parallel(8)(delayed(_proxies)(PROXY_SKELETON, first[text]) for text in missing)
+    for done, (text, values) in enumerate(zip(missing, found, strict=True), start=1):
+        journal.append(text, values)
+        if progress:
+            progress("proxies of cells", done, len(missing))
     return {arch: journal.known.get(text, {}) for arch, text in names.items()}
 
 
-def _proxies(task: tuple[Options, Architecture]) -> dict[str, float]:
+def _proxies(skeleton: Options, arch: Architecture) -> dict[str, float]:
     import torch
 
     from nas.proxies import compute_proxies
 
-    skeleton, arch = task
     torch.set_num_threads(1)
-    found = compute_proxies(get_space(CELLS, **skeleton).graph(arch), 0, PROXIES)
-    return {name: value for name, value in found.items() if np.isfinite(value)}
+    return _defined(compute_proxies(get_space(CELLS, **skeleton).graph(arch), 0, PROXIES))
+
+
+def _defined(scores: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in scores.items() if np.isfinite(value)}
 
 
 def _population_proxies() -> Iterator[tuple[SearchSpace, Architecture, dict[str, float]]]:
@@ -216,6 +215,6 @@ def _population_proxies() -> Iterator[tuple[SearchSpace, Architecture, dict[str,
     for population in POPULATIONS.values():
         if population.proxies:
             table, space = load_benchmark(population.name), population.open_space()
-            for i, arch in enumerate(table.architectures):
-                known = {name: float(table.values(name)[i]) for name in PROXIES}
-                yield space, arch, {name: value for name, value in known.items() if np.isfinite(value)}
+            scores = np.stack([table.values(name) for name in PROXIES], 1)
+            for arch, row in zip(table.architectures, scores.tolist(), strict=True):
+                yield space, arch, _defined(dict(zip(PROXIES, row, strict=True)))

@@ -40,11 +40,11 @@ def write_model(graph: Graph, file: BinaryIO, seed: int = 0) -> None:
     """Write the content of `to_model`'s model to a file: faster, since its weights are never together in memory."""
     weights, outline = _Weights(graph, seed), Outline(graph)
     heads = [_head(tensor) for tensor, _ in outline.tensors]
-    frame = outline.model.graph.SerializeToString()
-    size = len(frame) + sum(map(len, heads)) + sum(_bytes(tensor) for tensor, _ in outline.tensors)
+    rest = sum(map(len, heads)) + sum(_size(tensor) for tensor, _ in outline.tensors)
+    nodes = outline.model.graph.SerializeToString()
     outline.model.ClearField("graph")
-    start = outline.model.SerializeToString() + _field(ModelProto.GRAPH_FIELD_NUMBER, size) + frame
-    _reserve(file, len(start) - len(frame) + size)
+    start = outline.model.SerializeToString() + _field(ModelProto.GRAPH_FIELD_NUMBER, len(nodes) + rest) + nodes
+    _reserve(file, len(start) + rest)
     file.write(start)
     for head, (tensor, weight) in zip(heads, outline.tensors, strict=True):
         file.write(head)
@@ -52,15 +52,15 @@ def write_model(graph: Graph, file: BinaryIO, seed: int = 0) -> None:
 
 
 def _reserve(file: BinaryIO, size: int) -> None:
-    """Take the room on the disk at once, where that can be done: quicker than part by part."""
+    """Take so many bytes of the disk at once, where that can be done: quicker than part by part."""
     with suppress(AttributeError, OSError):  # not every system can, and no file in memory
         os.posix_fallocate(file.fileno(), file.tell(), size)
 
 
 def _head(tensor: TensorProto) -> bytes:
     """An initializer of a graph as protobuf encodes it, up to its numbers."""
-    head = tensor.SerializeToString() + _field(TensorProto.RAW_DATA_FIELD_NUMBER, _bytes(tensor))
-    return _field(GraphProto.INITIALIZER_FIELD_NUMBER, len(head) + _bytes(tensor)) + head
+    head = tensor.SerializeToString() + _field(TensorProto.RAW_DATA_FIELD_NUMBER, _size(tensor))
+    return _field(GraphProto.INITIALIZER_FIELD_NUMBER, len(head) + _size(tensor)) + head
 
 
 def _field(number: int, size: int) -> bytes:
@@ -72,12 +72,13 @@ def _field(number: int, size: int) -> bytes:
     return bytes([*encoded, size])
 
 
-def _bytes(tensor: TensorProto) -> int:
+def _size(tensor: TensorProto) -> int:
+    """Bytes of its numbers."""
     return prod(tensor.dims) * tensor_dtype_to_np_dtype(tensor.data_type).itemsize
 
 
 class _Weights:
-    """Initial weights, the random ones from where the stream stands on."""
+    """Initial weights of a graph's tensors, one after another; `position` is where the stream of random ones stands."""
 
     def __init__(self, graph: Graph, seed: int) -> None:
         count = graph_params(graph)
@@ -92,7 +93,7 @@ class _Weights:
             yield _filled(size, float(weight.init == "ones"), dtype)
             return
         std = np.float32(sqrt(2 / (weight.fan_in or max(1, prod(tensor.dims[1:])))))
-        while size:
+        while size > 0:
             start = self.position % len(self.noise)
             numbers = self.noise[start : start + min(size, _PART)] * std
             self.position += len(numbers)

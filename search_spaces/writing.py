@@ -20,7 +20,7 @@ from search_spaces.operators import CONVOLUTIONS, OWNERS, Convolution, Weight, c
 class Outline:
     """The ONNX model of a graph; names carry the scope, as torch's exporter does.
 
-    `model` lacks the weights: `tensors` are those, still without numbers, and what numbers they begin with.
+    `model` lacks the weights: `tensors` has each, still without numbers, and which numbers it is to begin with.
     """
 
     def __init__(self, graph: Graph) -> None:

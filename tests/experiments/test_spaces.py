@@ -77,7 +77,7 @@ def test_finished_spaces_are_kept(
     monkeypatch.setattr(spaces, "checked", None)  # nothing is checked again
     main(count=3, space=["tiny-resnet"], seed=1, out=tmp_path, as_json=True)
     assert capsys.readouterr().out == first
-    with pytest.raises(InputError, match=r"tiny-resnet\.json: made with other settings"):
+    with pytest.raises(InputError, match=r"tiny-resnet\.json: made with other settings or code"):
         main(count=4, space=["tiny-resnet"], seed=1, out=tmp_path)
 
 

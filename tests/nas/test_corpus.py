@@ -56,7 +56,7 @@ def test_proxies_of_so_many_cells_are_computed(tmp_path) -> None:  # type: ignor
 
 def test_it_is_made_once(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     first = build_corpus(tmp_path, 10)
-    monkeypatch.setattr(corpus, "ProcessPoolExecutor", None)
+    monkeypatch.setattr(corpus, "Parallel", None)
     again = build_corpus(tmp_path, 10)
     assert again.texts == first.texts
     for name, values in first.metrics.items():
