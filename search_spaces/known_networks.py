@@ -7,7 +7,7 @@ Millions of parameters without auxiliary heads:
     NASNET_A      32, 20: 3.06, 3.1 in DARTS' code          44, 14: 4.77, 5.3 with a concatenated cell input
     AMOEBANET_A   36, 20: 3.15, 3.1 in DARTS' code          50, 14: 4.99, 5.1 in its own skeleton
     PNASNET_5     48, 9:  3.18, 3.2                         54, 9:  5.07, 5.1
-    ENAS          36, 17: 3.73, 4.6 in its own code
+    ENAS          36, 17: 3.729430, 3.894372 in its own code, whose cells have one more convolution; 4.6 in its paper
     DARTS_V1      36, 20: 3.169414                          48, 14: 4.51
     DARTS_V2      36, 20: 3.349342, the same                48, 14: 4.718752, 4.7
 """
