@@ -1,9 +1,11 @@
-"""Pretrain `rlm-base`: the RLM on generated architectures and label-free metrics only (exact counts, proxies).
+"""Pretrain `rlm-label-free` on metrics that need no training, and `rlm-base` with accuracies of own populations, too.
 
     python -m experiments.pretrain --out runs/pretrain
 
-writes the checkpoint to `runs/pretrain/rlm-base` and the loss of every step beside it. An interrupted run goes on where
-it was, to the same losses; proxies are kept in the folder for runs with other settings, too.
+writes the checkpoints there, and the losses of every step. The encoder learns first, from all metrics of a text at
+once; then the decoder learns to write and to be given any of them, which makes `rlm-label-free`; at last it learns the
+accuracies of the networks that this project trained on digits. An interrupted run goes on where it was, to the same
+losses; proxies are kept in the folder for runs with other settings, too.
 """
 
 from __future__ import annotations
@@ -19,44 +21,54 @@ from search_spaces.errors import InputError
 from search_spaces.files import replacing
 
 SCHEDULE = {"jitter": 0.05, "batch": 64, "learning_rate": 1.5e-3, "most_metrics": 5}
+SIZES = {"dropout": 0.0}
 
 
 def main(
     out: Annotated[Path, typer.Option(help="Folder for proxies, corpus and checkpoint.")] = Path("results/pretrain"),
-    size: Annotated[int, typer.Option(min=100, help="Generated architectures.")] = 40_000,
-    cells: Annotated[int | None, typer.Option(min=0, help="Different cells that get proxies; all by default.")] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps of 64 architectures.")] = 1500,
-    base: Annotated[str | None, typer.Option(help="Go on from this checkpoint instead of from nothing.")] = None,
-    precision: Annotated[str, typer.Option(help="bfloat16, or float32 where the processor lacks it.")] = "bfloat16",
+    size: Annotated[int, typer.Option(min=100, help="Random architectures beside NAS-Bench-201's.")] = 16_000,
+    cells: Annotated[int | None, typer.Option(min=0, help="NAS-Bench-201 cells with proxies; all by default.")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of the encoder, of 64 architectures each.")] = 2400,
+    decoder_steps: Annotated[int, typer.Option(min=1, help="Steps of the decoder after that.")] = 1500,
+    accuracy_steps: Annotated[int, typer.Option(min=1, help="Steps with accuracies in the end.")] = 400,
+    precision: Annotated[str, typer.Option(help="float32, or bfloat16 on processors that have it.")] = "float32",
     seed: Annotated[int, typer.Option(help="Seed of corpus, weights and batches.")] = 0,
 ) -> None:
-    """Build the corpus and pretrain; the training is kept every 250 steps."""
+    """Build the corpus and pretrain; trainings are kept every 250 steps."""
     import predictors
-    from nas.corpus import build_corpus
+    from nas.corpus import build_corpus, trained
     from predictors.rlm.predictor import RLM
 
-    checkpoint = out / "rlm-base"
     with progress_bar("pretraining") as bar:
-        texts, metrics = build_corpus(out, size, cells=cells, seed=seed, progress=bar)
-        model = predictors.create(
-            "rlm",
-            seed=seed,
-            base=base,
-            encoder="tuned",
-            steps=steps,
-            precision=precision,
-            schedule=SCHEDULE,
-            progress=lambda step, of, loss: bar(f"loss {loss:.3f}", step, of),
-            kept=out / "training.safetensors",
+        corpus = build_corpus(out, size, cells=cells, seed=seed, progress=bar)
+        phases = (
+            ("encoder", "alone", steps, corpus),
+            ("rlm-label-free", "frozen", decoder_steps, corpus),
+            ("rlm-base", "frozen", accuracy_steps, trained(corpus)),
         )
-        assert isinstance(model, RLM)
-        model.fit(texts, metrics)
-    model.save(checkpoint)
-    with replacing(out / "losses.csv") as file:
-        file.write_text(
-            "".join(["step,loss\n", *(f"{i},{loss:.6f}\n" for i, loss in enumerate(model.losses, start=1))])
-        )
-    print(checkpoint)
+        base = None
+        for name, encoder, length, data in phases:
+            model = predictors.create(
+                "rlm",
+                seed=seed,
+                base=base,
+                encoder=encoder,
+                rehearse=True,
+                steps=length,
+                precision=precision,
+                sizes=SIZES,
+                schedule=SCHEDULE,
+                progress=lambda step, of, loss, name=name: bar(f"{name}, loss {loss:.3f}", step, of),
+                kept=out / f"training-{name}.safetensors",
+            )
+            assert isinstance(model, RLM)
+            model.fit(data.texts, data.metrics)
+            model.save(out / name)
+            base = str(out / name)
+            losses = "".join(["step,loss\n", *(f"{i},{loss:.6f}\n" for i, loss in enumerate(model.losses, start=1))])
+            with replacing(out / f"losses-{name}.csv") as file:
+                file.write_text(losses)
+    print(base)
 
 
 if __name__ == "__main__":

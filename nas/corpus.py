@@ -1,8 +1,9 @@
-"""The label-free corpus that the RLM is pretrained on: architectures of all spaces with metrics that need no training.
+"""The corpus that the RLM is pretrained on: architectures of all spaces with metrics that need no training.
 
-Most are cells of `nasbench201`, with zero-cost proxies of the cell in one small skeleton; others come from every other
-space, and those of the populations have proxies of their own. Counts are exact for each network. No trained accuracy
-and no device latency is in it.
+It holds every network of `nasbench201` as published, many of its cells in other skeletons, with zero-cost proxies of
+the cell in one small skeleton, and architectures of every other space; those of the populations have proxies and
+latencies of their own, measured by this project. Counts are exact for each network. No trained accuracy is in it, no
+latency of a benchmark's device, and nothing that was measured of digits201.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +25,13 @@ from nas.benchmarks.loading import load_benchmark
 from nas.benchmarks.populations import POPULATIONS, get_population
 from nas.benchmarks.text_cache import code_hash
 from search_spaces import Architecture, SearchSpace, get_space
-from search_spaces.cost import graph_activations, graph_depth, graph_flops, graph_params
+from search_spaces.cost import (
+    graph_activations,
+    graph_depth,
+    graph_flops,
+    graph_params,
+    graph_peak_activations,
+)
 from search_spaces.files import replacing
 from search_spaces.program import compact
 from search_spaces.text import write
@@ -31,14 +39,16 @@ from search_spaces.text import write
 Progress = Callable[[str, int, int], None]
 Options = dict[str, Any]
 CELLS = "nasbench201"
-CELLS_SHARE = 0.6
+CELLS_SHARE = 0.5
 PROXY_SKELETON: Options = {"prune": True, "channels": 8, "cells": 2, "input_shape": (3, 16, 16)}
 PROXIES = ("epe_nas", "grad_norm", "jacov", "l2_norm", "nwot", "snip", "synflow", "zen")
+ACCURACY = "digits_accuracy"
 CHUNK = 100
 EXACT = {
     "params": graph_params,
     "flops": graph_flops,
     "activations": graph_activations,
+    "peak_activations": graph_peak_activations,
     "depth": graph_depth,
     "nodes": lambda graph: len(graph.nodes),
 }
@@ -112,36 +122,49 @@ def random_space(rng: np.random.Generator) -> SearchSpace:
 def build_corpus(
     folder: Path, size: int, *, cells: int | None = None, seed: int = 0, progress: Progress | None = None
 ) -> Corpus:
-    """`size` generated architectures, then those of the populations; all is kept in `folder` for the next call.
+    """Different networks: `nasbench201`'s, `size` random ones of all spaces and the populations'; kept in `folder`.
 
-    cells: how many different cells get proxies, which take a tenth of a second each; None: all that are drawn.
+    cells: how many of `nasbench201`'s networks are taken and how many different cells get proxies, which take a tenth
+    of a second each; None: all.
     """
     path = folder / f"corpus-{size}-{seed}.json.gz"
     about = {"size": size, "cells": cells, "seed": seed, "code": code_hash(get_space(CELLS))}
     if (kept := _read(path, about)) is not None:
         return kept
     rng = np.random.default_rng(seed)
-    drawn: list[tuple[SearchSpace, Architecture]] = []
+    published = get_space(CELLS)
+    drawn: list[tuple[SearchSpace, Architecture]] = [(published, arch) for arch in islice(published.enumerate(), cells)]
     for _ in range(size):
         space = random_space(rng)
         drawn.append((space, space.sample(rng)))
     cell_scores = cell_proxies([arch for space, arch in drawn if space.name == CELLS], folder, cells, progress)
-    scores = [cell_scores[arch] if space.name == CELLS else {} for space, arch in drawn]
-    for space, arch, known in _population_proxies():
+    measured = [cell_scores[arch] if space.name == CELLS else {} for space, arch in drawn]
+    for space, arch, known in _measured():
         drawn.append((space, arch))
-        scores.append(known)
-    texts: list[str] = []
-    rows: list[dict[str, float]] = []
+        measured.append(known)
+    rows: dict[str, dict[str, float]] = {}
     counted = _parallel(CHUNK)(delayed(_counted)(space, arch) for space, arch in drawn)
-    for (text, exact), known in zip(counted, scores, strict=True):
-        texts.append(text)
-        rows.append({**exact, **known})
+    for done, ((text, exact), known) in enumerate(zip(counted, measured, strict=True), start=1):
+        rows[text] = {**rows.get(text, {}), **exact, **known}
         if progress:
-            progress("corpus", len(texts), len(drawn))
-    names = [*EXACT, *sorted({name for row in rows for name in row if name not in EXACT})]
-    corpus = Corpus(texts, {name: np.array([row.get(name, np.nan) for row in rows]) for name in names})
+            progress("corpus", done, len(drawn))
+    names = [*EXACT, *sorted({name for row in rows.values() for name in row if name not in EXACT})]
+    corpus = Corpus(list(rows), {name: np.array([row.get(name, np.nan) for row in rows.values()]) for name in names})
     _write(path, about, corpus)
     return corpus
+
+
+def trained(corpus: Corpus) -> Corpus:
+    """The populations' part of a corpus with what was trained: the accuracies of every space but digits201's."""
+    known: dict[str, float] = {}
+    for population in POPULATIONS.values():
+        if population.proxies:
+            table = load_benchmark(population.name)
+            known |= zip(table.load_texts(), table.values(ACCURACY).tolist(), strict=True)
+    rows = [i for i, text in enumerate(corpus.texts) if text in known]
+    texts = [corpus.texts[i] for i in rows]
+    metrics = {name: values[rows] for name, values in corpus.metrics.items()}
+    return Corpus(texts, {**metrics, ACCURACY: np.array([known[text] for text in texts])})
 
 
 def _parallel(batch: int) -> Parallel:
@@ -210,11 +233,12 @@ def _defined(scores: dict[str, float]) -> dict[str, float]:
     return {name: value for name, value in scores.items() if np.isfinite(value)}
 
 
-def _population_proxies() -> Iterator[tuple[SearchSpace, Architecture, dict[str, float]]]:
-    """The networks of the populations that have proxies, with these."""
+def _measured() -> Iterator[tuple[SearchSpace, Architecture, dict[str, float]]]:
+    """The networks of the populations that have proxies, with these and their latency."""
     for population in POPULATIONS.values():
         if population.proxies:
             table, space = load_benchmark(population.name), population.open_space()
-            scores = np.stack([table.values(name) for name in PROXIES], 1)
-            for arch, row in zip(table.architectures, scores.tolist(), strict=True):
-                yield space, arch, _defined(dict(zip(PROXIES, row, strict=True)))
+            names = (*PROXIES, "cpu_latency_ms")
+            values = np.stack([table.values(name) for name in names], 1)
+            for arch, row in zip(table.architectures, values.tolist(), strict=True):
+                yield space, arch, _defined(dict(zip(names, row, strict=True)))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -19,7 +20,8 @@ from search_spaces.files import replacing
 if TYPE_CHECKING:
     import onnx
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+STREAMED = 1000
 _KINDS = {
     "rlm": "predictors.rlm.predictor:RLM",
     "gnn": "predictors.gnn.predictor:GNN",
@@ -85,6 +87,14 @@ class Predictor(ABC):
         seed: int = 0,
     ) -> Predictions:
         """Predict `metrics` for n architectures; `given` holds n known values of other metrics (NaN: unknown)."""
+
+    def predict_stream(
+        self, architectures: Iterable[str | onnx.ModelProto], metrics: Sequence[str], samples: int = 64, seed: int = 0
+    ) -> Iterator[Predictions]:
+        """Predict any number of architectures in constant memory: `predict` of every 1,000 as they come."""
+        remaining = iter(architectures)
+        while chunk := list(islice(remaining, STREAMED)):
+            yield self.predict(chunk, metrics, samples=samples, seed=seed)
 
     @abstractmethod
     def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

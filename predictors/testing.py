@@ -75,6 +75,9 @@ def _check_contract(factory: Callable[[], Predictor], texts: list[str]) -> None:
     _check_same(base, again.predict(texts, names, samples=5, seed=3), "training must be reproducible")
     other = predictor.predict(texts, names, samples=5, seed=4)
     assert not np.array_equal(base.samples, other.samples), "another seed must give other samples"
+    streamed = list(predictor.predict_stream(iter(texts), names, samples=5, seed=3))
+    assert len(streamed) == 1, "a stream is predicted a thousand at a time"
+    _check_same(base, streamed[0], "a stream must give what predict gives")
     order = rng.permutation(n)
     shuffled = predictor.predict([texts[i] for i in order], names, samples=5, seed=3)
     assert _close(shuffled.mean, base.mean[order]), "predictions must not depend on the order of the architectures"

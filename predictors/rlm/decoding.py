@@ -68,12 +68,14 @@ def sample_numbers(
     The decoder runs once for all samples that agree so far: with quantiles in order those are neighbours.
     """
     batch, length = len(memory), len(sampler.allowed)
-    caches = decoder.caches(memory)
+    caches = decoder.caches(memory, len(forced) + len(slots) * (length + 1))
     for position, tokens in enumerate(forced):
         decoder.step(tokens[:, None], position, caches)
     position = len(forced)
     owner = torch.zeros(batch, sampler.samples, dtype=torch.long)
     stands = torch.zeros(batch, 1, dtype=torch.long)
+    alone = torch.arange(sampler.samples).expand_as(owner)
+    merged = True
     numbers = torch.empty(batch, sampler.samples, len(slots), length, dtype=torch.long)
     for column, slot in enumerate(slots):
         tokens = torch.full((batch, sampler.samples), NUMBER_TOKENS + slot)
@@ -83,10 +85,15 @@ def sample_numbers(
             logits = logits.gather(1, owner[..., None].expand(-1, -1, NUMBER_TOKENS))
             tokens, quantiles = sampler.pick(logits, place, quantiles)
             numbers[:, :, column, place] = tokens
-            prefix, stands = _prefixes(owner, tokens)
-            for cache in caches:
-                cache.select(owner.gather(1, stands))
-            owner, position = prefix, position + 1
+            position += 1
+            if merged:
+                prefix, stands = _prefixes(owner, tokens)
+                merged = 2 * stands.shape[1] <= sampler.samples
+                if not merged:  # so few agree that moving caches would cost more than decoding them twice
+                    prefix = stands = alone
+                for cache in caches:
+                    cache.select(owner.gather(1, stands))
+                owner = prefix
         if column + 1 < len(slots):
             decoder.step(tokens.gather(1, stands), position, caches)
             position += 1

@@ -6,6 +6,7 @@ Sizes in comments: B texts, T text tokens, M latents, L decoder tokens, S sample
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,11 @@ MAX_METRICS = 64
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Sizes of the model; `text_tokens` is the longest text it reads. backbone: a T5Gemma encoder's configuration."""
+    """Sizes of the model.
+
+    text_tokens: the longest text it reads. parts: different parts of tokens, and how many one token has at most.
+    backbone: a T5Gemma encoder's configuration.
+    """
 
     vocabulary: int
     width: int = 128
@@ -31,6 +36,8 @@ class ModelConfig:
     number_length: int = 6
     text_tokens: int = 2048
     dropout: float = 0.1
+    parts: int = 0
+    token_parts: int = 1
     backbone: dict[str, Any] | None = None
 
 
@@ -118,18 +125,31 @@ class Pooling(nn.Module):
         return y + self.feed(self.feed_norm(y))
 
 
-@dataclass
 class Cache:
-    """What one decoder layer keeps: cross-attention keys and values (B, h, M, H), and its own (B, S, h, L, H)."""
+    """What one decoder layer keeps: cross-attention keys and values (B, h, M, H), and its own of B * S samples.
 
-    cross: tuple[Tensor, Tensor]
-    own: tuple[Tensor, Tensor] | None = None
+    capacity: tokens there is room for, so that a token more moves no memory.
+    """
+
+    def __init__(self, cross: tuple[Tensor, Tensor], capacity: int) -> None:
+        self.cross, self.length = cross, 0
+        batch, heads, _, head = cross[0].shape
+        self.own = cross[0].new_zeros(2, batch, heads, capacity, head)  # (2, B * S, h, L, H)
+
+    def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values (B * S, h, L, H) with one more (B * S, h, 1, H)."""
+        self.own[0, :, :, self.length] = key[:, :, 0]
+        self.own[1, :, :, self.length] = value[:, :, 0]
+        self.length += 1
+        keys, values = self.own[:, :, :, : self.length]
+        return keys, values
 
     def select(self, rows: Tensor) -> None:
         """Go on with the samples `rows` (B, S'), each a continuation of one there was."""
-        if self.own is not None and (rows.shape[1] > 1 or self.own[0].shape[1] > 1):
-            index = rows[:, :, None, None, None].expand(-1, -1, *self.own[0].shape[2:])
-            self.own = (self.own[0].gather(1, index), self.own[1].gather(1, index))
+        batch = len(rows)
+        before = self.own.shape[1] // batch
+        first = before * torch.arange(batch, device=rows.device)[:, None]
+        self.own = self.own.index_select(1, (first + rows).flatten())
 
 
 class DecoderLayer(nn.Module):
@@ -152,15 +172,11 @@ class DecoderLayer(nn.Module):
 
     def step(self, x: Tensor, rotary: tuple[Tensor, Tensor], cache: Cache) -> Tensor:
         """One more token for each sample: x (B, S, D). All samples of a text share its cross-attention keys."""
-        y = self.self_norm(x)[:, :, None]  # (B, S, 1, D)
-        key, value = self.self_attention.project(y)  # (B, S, h, 1, H)
-        key = _rotate(key, rotary)
-        if cache.own is not None:
-            key = torch.cat([cache.own[0], key], -2)
-            value = torch.cat([cache.own[1], value], -2)
-        cache.own = (key, value)
+        y = self.self_norm(x).flatten(0, 1)[:, None]  # (B * S, 1, D)
+        key, value = self.self_attention.project(y)  # (B * S, h, 1, H)
         query = _rotate(self.self_attention.split(self.self_attention.query(y)), rotary)
-        x = x + self.self_attention.attend(query, key, value, None)[:, :, 0]
+        moved = self.self_attention.attend(query, *cache.append(_rotate(key, rotary), value), None)
+        x = x + moved.view_as(x)
         return self._rest(x, cache.cross)
 
     def _rest(self, x: Tensor, cross: tuple[Tensor, Tensor]) -> Tensor:
@@ -180,17 +196,56 @@ def _initialize(module: nn.Module, layers: nn.ModuleList, width: int) -> None:
         nn.init.normal_(layer.feed.down.weight, std=0.3 * width**-0.5)  # type: ignore[union-attr, arg-type]
 
 
-class TextEncoder(nn.Module):
-    """Reads texts: tokens (B, T) and lengths (B,) to latent states (B, M, D), the decoder's memory of them."""
+class TokenEmbedding(nn.Module):
+    """A token's own embedding plus those of its parts (as in arXiv 1607.04606): tokens (B, T) -> (B, T, D)."""
+
+    of_token: Tensor
+
+    def __init__(self, config: ModelConfig, parts: Sequence[Sequence[int]] = ()) -> None:
+        """parts: the numbers, from 1 on, of every token's parts; none where a checkpoint's are to be loaded."""
+        super().__init__()
+        self.token = nn.Embedding(config.vocabulary, config.width)
+        self.part = nn.Embedding(1 + config.parts, config.width, padding_idx=0)
+        of_token = torch.zeros(config.vocabulary, config.token_parts, dtype=torch.int32)
+        for row, numbers in zip(of_token, parts, strict=False):
+            row[: len(numbers)] = torch.tensor(numbers)
+        self.register_buffer("of_token", of_token)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        # One sum per token of the vocabulary, not per token of the batch.
+        parts = functional.embedding_bag(self.of_token, self.part.weight, mode="sum", padding_idx=0)
+        return functional.embedding(tokens, self.token.weight + parts)
+
+
+class Readout(nn.Module):
+    """All metrics at once from a text's memory (B, M, D) -> (B, 64), in standard deviations of each.
+
+    It serves the training of an encoder alone, which learns much faster from all metrics of a text than from digits of
+    a few.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
+        self.hidden = nn.Linear(config.width, config.width)
+        self.out = nn.Linear(config.width, MAX_METRICS)
+
+    def forward(self, memory: Tensor) -> Tensor:
+        return self.out(functional.gelu(self.hidden(memory.mean(1))))
+
+
+class TextEncoder(nn.Module):
+    """Reads texts: tokens (B, T) and lengths (B,) to latent states (B, M, D), the decoder's memory of them."""
+
+    def __init__(self, config: ModelConfig, parts: Sequence[Sequence[int]] = ()) -> None:
+        super().__init__()
         self.config = config
-        self.embedding = nn.Embedding(config.vocabulary, config.width)
+        self.embedding = TokenEmbedding(config, parts)
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
         self.pooling = Pooling(config)
         self.norm = nn.RMSNorm(config.width)
         _initialize(self, self.layers, config.width)
+        if config.parts:
+            nn.init.normal_(self.embedding.token.weight, std=0.1)
 
     def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         mask = (torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None])[:, None, None]
@@ -230,9 +285,9 @@ class NumberDecoder(nn.Module):
             x = layer(x, rotary, memory)
         return self.head(self.norm(x))
 
-    def caches(self, memory: Tensor) -> list[Cache]:
-        """Empty caches for decoding from `memory`."""
-        return [Cache(layer.cross_attention.project(memory)) for layer in self.layers]  # type: ignore[union-attr, operator]
+    def caches(self, memory: Tensor, capacity: int) -> list[Cache]:
+        """Empty caches for decoding so many tokens from `memory`."""
+        return [Cache(layer.cross_attention.project(memory), capacity) for layer in self.layers]  # type: ignore[union-attr, operator]
 
     def step(self, tokens: Tensor, position: int, caches: list[Cache]) -> Tensor:
         """Logits (B, S, 12) after one more token per sample; tokens (B, S) stand at `position`."""

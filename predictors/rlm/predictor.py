@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from scipy.stats import rankdata
 from tokenizers import Tokenizer
 
 from predictors.base import (
@@ -28,15 +29,16 @@ from predictors.base import (
 from predictors.metrics import decoding_order, is_cheap
 from predictors.rlm.backbone import load_backbone, text_encoder
 from predictors.rlm.decoding import Sampler, sample_numbers
-from predictors.rlm.model import MAX_METRICS, ModelConfig, NumberDecoder, TextEncoder
+from predictors.rlm.model import MAX_METRICS, ModelConfig, NumberDecoder, Readout, TextEncoder
 from predictors.rlm.numbers import NUMBER_TOKENS, NumberFormat, Scale
 from predictors.rlm.reader import Reader, batches
-from predictors.rlm.tokenizer import tokenize, train_tokenizer
+from predictors.rlm.tokenizer import token_parts, tokenize, train_tokenizer
 from predictors.rlm.training import Column, Schedule, Training, train
 from search_spaces.errors import InputError
 
 CHECKPOINTS = Path(__file__).parent.parent / "checkpoints"
 BASE = "rlm-base"
+MIN_RANKED, FEW = 4, 40  # values of a new metric that are too few to compare, and enough to learn without comparing
 
 
 @lru_cache(maxsize=4)
@@ -53,7 +55,9 @@ class RLM(Predictor):
 
     base: checkpoint folder or shipped name to fine-tune, None to start from nothing.
     encoder: "frozen" fine-tunes the decoder only, so a text is read once, however often the model is refitted;
-        "tuned" trains everything. Without a base everything is trained.
+        "tuned" trains everything; "alone" trains the encoder on all metrics of a text at once and leaves the decoder as
+        it is, to be trained afterwards. Without a base nothing is frozen.
+    rehearse: cheap metrics are learned like the others, as in pretraining, and not only used as known values.
     steps: optimizer steps of a fit; None chooses by the amount of data.
     precision: "bfloat16" trains the encoder about twice as fast on processors that have it; for pretraining.
     backbone: a T5Gemma by folder or hub name to read with instead of an encoder of ours, without a base; `encoder` says
@@ -68,6 +72,7 @@ class RLM(Predictor):
         seed: int = 0,
         base: str | None = BASE,
         encoder: str = "frozen",
+        rehearse: bool = False,
         steps: int | None = None,
         precision: str = "float32",
         sizes: dict[str, Any] | None = None,
@@ -77,12 +82,12 @@ class RLM(Predictor):
         backbone: str | None = None,
     ) -> None:
         super().__init__(seed)
-        if encoder not in ("frozen", "tuned"):
-            raise InputError(f"encoder must be 'frozen' or 'tuned', not {encoder!r}")
+        if encoder not in ("frozen", "tuned", "alone"):
+            raise InputError(f"encoder must be 'frozen', 'tuned' or 'alone', not {encoder!r}")
         if precision not in ("float32", "bfloat16"):
             raise InputError(f"precision must be 'float32' or 'bfloat16', not {precision!r}")
         self.base, self.mode, self.steps = None if backbone else base, encoder, steps
-        self.backbone = backbone
+        self.backbone, self.rehearse = backbone, rehearse
         self.precision = getattr(torch, precision)
         self.sizes, self.schedule, self.progress, self.kept = sizes or {}, schedule or {}, progress, kept
         self.losses: list[float] = []
@@ -111,14 +116,14 @@ class RLM(Predictor):
         targets = as_targets(architectures, metrics)
         torch.manual_seed(self.seed)
         tuned = self._prepare(texts)
-        self._add_metrics(targets)
+        self._add_metrics(texts, targets)
         columns = self._columns(targets)
         reader, decoder = self._parts()
-        modules: dict[str, torch.nn.Module] = {"decoder": decoder}
+        modules: dict[str, torch.nn.Module] = {} if self.mode == "alone" else {"decoder": decoder}
         distinct = len(set(texts))
         if tuned:
             reader.forget()
-            modules["encoder"] = reader.encoder
+            modules |= {"encoder": reader.encoder, "readout": Readout(decoder.config)}
         else:
             reader.read(texts)
         rng = np.random.default_rng(self.seed)
@@ -143,7 +148,7 @@ class RLM(Predictor):
     def _prepare(self, texts: list[str]) -> bool:
         """Set up tokenizer, encoder and decoder; whether the encoder is to be trained."""
         if self.decoder is not None:
-            tuned = self.mode == "tuned"
+            tuned = self.mode != "frozen"
         elif self.backbone is not None:
             tokenizer, encoder = load_backbone(self.backbone, self.sizes, frozen=self.mode == "frozen")
             self.reader, self.decoder = Reader(tokenizer, encoder), NumberDecoder(encoder.config)
@@ -151,39 +156,58 @@ class RLM(Predictor):
         elif self.base is None:
             tokenizer = train_tokenizer(texts)
             longest = max(map(len, tokenize(tokenizer, texts)))
-            read = {"vocabulary": tokenizer.get_vocab_size(), "text_tokens": max(ModelConfig.text_tokens, 2 * longest)}
+            parts = token_parts(tokenizer)
+            read = {
+                "vocabulary": tokenizer.get_vocab_size(),
+                "parts": max(map(max, filter(None, parts)), default=0),
+                "token_parts": max(1, *map(len, parts)),
+                "text_tokens": max(ModelConfig.text_tokens, 2 * longest),
+            }
             config = ModelConfig(**{**read, **self.sizes})
-            self.reader, self.decoder = Reader(tokenizer, TextEncoder(config)), NumberDecoder(config)
+            self.reader, self.decoder = Reader(tokenizer, TextEncoder(config, parts)), NumberDecoder(config)
             return True
         else:
             base = _base(str(checkpoint(self.base)))
             assert base.reader is not None
             self.reader, self.decoder, self.scales = base.reader, copy.deepcopy(base.decoder), dict(base.scales)
-            tuned = self.mode == "tuned"
+            tuned = self.mode != "frozen"
         if tuned:
             assert self.reader is not None
             self.reader = Reader(self.reader.tokenizer, copy.deepcopy(self.reader.encoder))
         return tuned
 
-    def _add_metrics(self, targets: dict[str, np.ndarray]) -> None:
+    def _add_metrics(self, texts: list[str], targets: dict[str, np.ndarray]) -> None:
+        known = list(self.scales)
         for name, values in targets.items():
             if name in self.scales:
                 continue
             if len(self.scales) == MAX_METRICS:
                 raise InputError(f"the model has room for {MAX_METRICS} metrics; {name!r} is one too many")
-            self.scales[name] = Scale.of(values[~np.isnan(values)])
+            rows = np.flatnonzero(~np.isnan(values))
+            self.scales[name] = Scale.of(values[rows])
+            if known and MIN_RANKED <= len(rows) <= FEW:
+                self._begin_like(name, known, [texts[i] for i in rows], values[rows])
+
+    def _begin_like(self, name: str, known: list[str], texts: list[str], values: np.ndarray) -> None:
+        """Let a new metric's token begin as that of the known metric which ranks the few values (n,) best."""
+        predicted = self.predict(texts, known, samples=1)
+        with np.errstate(invalid="ignore", divide="ignore"):  # one that is predicted equal for all
+            ranks = [np.corrcoef(rankdata(predicted[other]), rankdata(values))[0, 1] for other in known]
+        best = known[int(np.nan_to_num(ranks, nan=-1.0).argmax())]
+        tokens = self._parts()[1].embedding.weight.data
+        tokens[NUMBER_TOKENS + self._slot(name)] = tokens[NUMBER_TOKENS + self._slot(best)]
 
     def _slot(self, metric: str) -> int:
         return list(self.scales).index(metric)
 
     def _columns(self, targets: dict[str, np.ndarray]) -> list[Column]:
-        all_cheap = all(map(is_cheap, targets))
+        rehearse = self.rehearse or all(map(is_cheap, targets))
         return [
             Column(
                 self._slot(name),
                 self.scales[name].to_scale(values),
                 MAX_METRICS * decoding_order(name) + self._slot(name),
-                target=all_cheap or not is_cheap(name),
+                target=rehearse or not is_cheap(name),
             )
             for name, values in targets.items()
         ]

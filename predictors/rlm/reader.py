@@ -15,12 +15,12 @@ from predictors.rlm.tokenizer import PAD, tokenize
 
 Item = TypeVar("Item")
 Progress = Callable[[int, int], None]
-_BATCH_TOKENS = 8192
-_MOST_TEXTS = 100_000
+_BATCH_TOKENS = 2048
+_MOST_TEXTS = 30_000
 
 
 class Reader:
-    """A tokenizer and an encoder; remembers what it has read, up to about 100,000 texts (800 MB), until `forget`."""
+    """A tokenizer and an encoder; remembers what it has read, up to about 30,000 texts (250 MB), until `forget`."""
 
     def __init__(self, tokenizer: Tokenizer, encoder: TextEncoder | T5GemmaTextEncoder) -> None:
         self.tokenizer, self.encoder = tokenizer, encoder
@@ -34,6 +34,9 @@ class Reader:
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of every text."""
         new = [text for text in dict.fromkeys(texts) if text not in self._tokens]
+        if new and len(self._tokens) > _MOST_TEXTS:
+            self._tokens.clear()
+            new = list(dict.fromkeys(texts))
         ids = tokenize(self.tokenizer, new, self.encoder.config.text_tokens)
         self._tokens.update(zip(new, ids, strict=True))
         return [self._tokens[text] for text in texts]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from math import inf
 
@@ -44,6 +45,21 @@ def train_tokenizer(texts: Sequence[str], vocabulary: int = 4096) -> Tokenizer:
     )
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
+
+
+# An attribute with its value, the value that a line defines, a word: `kernel = [3,3]`, `d =`, `net.ConvBn`.
+_PARTS = re.compile(r"\w[\w.]*(?:: \w+)? = (?:\[[^\]]*\]|@?\w+)|\w+ =\Z|\w[\w.]*")
+
+
+def token_parts(tokenizer: Tokenizer) -> list[list[int]]:
+    """For every token the numbers, from 1 on, of the parts that it is made of.
+
+    ` (b, f)\\n  g =` and ` (b)\\n  c =` share the part `b`: what is learned of a value's name or a kernel size serves
+    all tokens that it occurs in.
+    """
+    numbers: dict[str, int] = {}
+    texts = [tokenizer.decode([i], skip_special_tokens=False) for i in range(tokenizer.get_vocab_size())]
+    return [[numbers.setdefault(part, len(numbers) + 1) for part in _PARTS.findall(text)] for text in texts]
 
 
 def tokenize(tokenizer: Tokenizer, texts: Sequence[str], limit: float = inf) -> list[list[int]]:

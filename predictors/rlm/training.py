@@ -16,8 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from predictors.rlm.model import NumberDecoder
-from predictors.rlm.numbers import NUMBER_TOKENS, NumberFormat
+from predictors.rlm.numbers import HIGH, LOW, NUMBER_TOKENS, NumberFormat
 from search_spaces.errors import InputError
 from search_spaces.files import replacing
 
@@ -25,6 +24,7 @@ Progress = Callable[[int, int, float], None]
 IGNORE = -100
 SAVE_EVERY = 250
 SORTED_BATCHES = 16
+MIDDLE, SPREAD = (LOW + HIGH) / 2, (HIGH - LOW) / 12**0.5  # of a metric on its scale, where it is evenly spread
 
 
 @dataclass(frozen=True)
@@ -88,13 +88,22 @@ def make_sequences(
     return torch.from_numpy(inputs), torch.from_numpy(wanted)
 
 
-def digit_loss(decoder: NumberDecoder, memory: Tensor, inputs: Tensor, wanted: Tensor, allowed: Tensor) -> Tensor:
+def digit_loss(decoder: nn.Module, memory: Tensor, inputs: Tensor, wanted: Tensor, allowed: Tensor) -> Tensor:
     """Mean cross-entropy per number token under the number grammar, in nats."""
     logits = decoder(memory, inputs)
     place = torch.arange(inputs.shape[1]) % (len(allowed) + 1)
     grammar = torch.cat([allowed, torch.ones_like(allowed[:1])])[place]
     logits = logits.masked_fill(~grammar, -1e9)
     return functional.cross_entropy(logits.flatten(0, 1), wanted.flatten(), ignore_index=IGNORE)
+
+
+def readout_loss(predicted: Tensor, columns: Sequence[Column], rows: np.ndarray) -> Tensor:
+    """Mean squared error of a `Readout` (B, 64) in all columns that are targets, over the values that are known."""
+    learned = [column for column in columns if column.target]
+    values = np.stack([column.values[rows] for column in learned], 1)
+    wanted = torch.from_numpy((values - MIDDLE) / SPREAD).float()
+    error = predicted[:, [column.slot for column in learned]] - wanted
+    return error[~torch.isnan(wanted)].square().mean()
 
 
 def train(training: Training, progress: Progress | None = None, checkpoint: Path | None = None) -> list[float]:
@@ -119,8 +128,8 @@ def train(training: Training, progress: Progress | None = None, checkpoint: Path
 class Training:
     """AdamW with warm-up and cosine decay on random rows of the table; may be kept in a file between two steps.
 
-    read: gives the memory (B, M, D) of a batch of rows. modules: what is trained, one of them the "decoder". lengths
-    (n,): tokens of the rows' texts, where batches of similar ones are quicker.
+    read: gives the memory (B, M, D) of a batch of rows. modules: what is trained: a "decoder" learns digits and a
+    "readout" all metrics at once. lengths (n,): tokens of the rows' texts, where batches of similar ones are quicker.
     """
 
     def __init__(
@@ -149,10 +158,7 @@ class Training:
         while len(self.queue) < schedule.batch:
             self.queue = np.concatenate([self.queue, self._shuffled()])
         batch, self.queue = self.queue[: schedule.batch], self.queue[schedule.batch :]
-        inputs, wanted = make_sequences(self.columns, batch, self.number, schedule, self.rng)
-        decoder = self.modules["decoder"]
-        assert isinstance(decoder, NumberDecoder)
-        loss = digit_loss(decoder, self.read(batch), inputs, wanted, self.allowed)
+        loss = self._loss(batch)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.modules.parameters(), 1.0)
@@ -160,6 +166,16 @@ class Training:
             group["lr"] = schedule.learning_rate * _warmed_cosine(len(self.losses), schedule.steps)
         self.optimizer.step()
         self.losses.append(loss.item())
+
+    def _loss(self, batch: np.ndarray) -> Tensor:
+        memory = self.read(batch)
+        loss = memory.new_zeros(())
+        if "decoder" in self.modules:
+            inputs, wanted = make_sequences(self.columns, batch, self.number, self.schedule, self.rng)
+            loss = loss + digit_loss(self.modules["decoder"], memory, inputs, wanted, self.allowed)
+        if "readout" in self.modules:
+            loss = loss + readout_loss(self.modules["readout"](memory), self.columns, batch)
+        return loss
 
     def _shuffled(self) -> np.ndarray:
         """All rows in random order; texts of similar lengths in one batch, so that little of it is padding."""
@@ -181,7 +197,7 @@ class Training:
     @property
     def fingerprint(self) -> str:
         """What the result depends on beside the progress: no file of another training is taken for this one's."""
-        digest = hashlib.sha256(repr((self.schedule, self.number)).encode())
+        digest = hashlib.sha256(repr((self.schedule, self.number, sorted(self.modules))).encode())
         for column in self.columns:
             digest.update(repr((column.slot, column.order, column.target)).encode())
             digest.update(np.ascontiguousarray(column.values).tobytes())

@@ -14,11 +14,11 @@ from scipy.stats import kendalltau
 
 import predictors
 from predictors.rlm.decoding import Sampler, sample_numbers
-from predictors.rlm.model import ModelConfig, NumberDecoder, TextEncoder
+from predictors.rlm.model import ModelConfig, NumberDecoder, TextEncoder, TokenEmbedding
 from predictors.rlm.numbers import MINUS, NUMBER_TOKENS, PLUS, ZERO, NumberFormat, Scale
 from predictors.rlm.predictor import RLM
 from predictors.rlm.reader import Reader
-from predictors.rlm.tokenizer import tokenize, train_tokenizer
+from predictors.rlm.tokenizer import token_parts, tokenize, train_tokenizer
 from search_spaces import InputError, get_space
 
 SPACE = get_space("nasbench201", channels=4, cells=1, input_shape=(1, 8, 8))
@@ -116,6 +116,27 @@ def test_text_beyond_the_limit_is_refused_not_cut() -> None:
         tokenize(train_tokenizer(texts), texts[:1], limit=20)
 
 
+def test_tokens_share_the_parts_that_they_are_made_of() -> None:
+    tokenizer = train_tokenizer(_table()[0])
+    texts = [tokenizer.decode([i]) for i in range(tokenizer.get_vocab_size())]
+    parts = dict(zip(texts, token_parts(tokenizer), strict=True))
+    one, two = parts[" net.ConvBn <channels = 4, kernel = [3,3]>"], parts[" net.ConvBn <kernel = [3,3]>"]
+    assert len(one) == 3
+    assert len(two) == len(set(one) & set(two)) == 2
+
+
+def test_an_unseen_combination_of_known_parts_is_embedded_like_its_relatives() -> None:
+    config = ModelConfig(vocabulary=4, parts=3, token_parts=2, width=8)
+    embedding = TokenEmbedding(config, [[], [1, 2], [1, 3], [2, 3]])
+    with torch.inference_mode():
+        embedding.token.weight.zero_()
+        none, *pairs = embedding(torch.arange(4))
+    assert not none.any()
+    first, second, third = (embedding.part.weight[i] for i in (1, 2, 3))
+    for found, expected in zip(pairs, (first + second, first + third, second + third), strict=True):
+        torch.testing.assert_close(found, expected.detach())
+
+
 # --- decoding
 
 
@@ -153,7 +174,7 @@ def test_decoding_with_caches_gives_the_logits_of_teacher_forcing() -> None:
     length = NumberFormat(3).length
     sequence = torch.randint(ZERO, NUMBER_TOKENS, (2, 3, 2 * (length + 1)))  # (texts, samples, tokens)
     sequence[:, :, 0], sequence[:, :, length + 1] = NUMBER_TOKENS, NUMBER_TOKENS + 5
-    caches = decoder.caches(memory)
+    caches = decoder.caches(memory, sequence.shape[2])
     with torch.inference_mode():
         decoder.step(sequence[:, :1, 0], 0, caches)
         for cache in caches:
@@ -234,6 +255,16 @@ def test_fine_tuning_with_a_frozen_encoder_leaves_the_base_as_it_was(tmp_path) -
     np.testing.assert_array_equal(again.samples, _fitted().predict(texts, ["params"], samples=4).samples)
 
 
+def test_a_new_metric_with_few_values_begins_as_the_known_one_that_ranks_them_best(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    texts, metrics = _table()
+    _fitted().save(tmp_path)
+    few, others = slice(0, 12), slice(12, None)
+    model = predictors.create("rlm", base=str(tmp_path), steps=1)
+    model.fit(texts[few], {"new_latency_ms": 3.0 + metrics["params"][few]})
+    predicted = model.predict(texts[others], ["new_latency_ms"])["new_latency_ms"]
+    assert kendalltau(predicted, metrics["params"][others]).statistic > 0.5
+
+
 def test_reader_reads_each_text_once() -> None:
     texts, _ = _table()
     tokenizer = train_tokenizer(texts)
@@ -285,6 +316,18 @@ def test_a_training_that_is_killed_goes_on_to_the_same_losses_and_weights(tmp_pa
     assert resumed.losses == whole.losses
     for (name, a), (_, b) in zip(*(sorted(m._state()[1].items()) for m in (whole, resumed)), strict=True):
         assert np.array_equal(a, b), name
+
+
+def test_an_encoder_alone_learns_to_tell_all_metrics_and_leaves_the_decoder_as_it_is(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    texts, metrics = _table()
+    start = _training()
+    start.save(tmp_path)
+    model = RLM(base=str(tmp_path), encoder="alone", rehearse=True, steps=200, schedule={"batch": 16})
+    model.fit(texts, metrics)
+    assert np.mean(model.losses[-30:]) < 0.6 * np.mean(model.losses[:30])
+    before, after = start._state()[1], model._state()[1]
+    changed = {name.split(".")[0] for name in before if not np.array_equal(before[name], after[name])}
+    assert changed == {"encoder"}
 
 
 def test_what_was_kept_of_another_training_is_refused(tmp_path) -> None:  # type: ignore[no-untyped-def]

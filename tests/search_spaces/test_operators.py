@@ -7,6 +7,7 @@ import onnx
 import pytest
 
 from search_spaces import InputError, Network, SearchSpace, Tensor, flops, from_text, params, to_text
+from search_spaces.cost import graph_peak_activations
 from search_spaces.model import from_model, to_model
 from search_spaces.testing import check_space
 
@@ -31,6 +32,13 @@ class EveryOperator(SearchSpace):
 
 def test_every_operator_conforms() -> None:
     check_space(EveryOperator(), count=2)
+
+
+def test_a_value_is_held_until_it_is_read_for_the_last_time() -> None:
+    """While a residual block's sum is made, its two terms are held beside it; the logits are small."""
+    net = Network((2, 4, 4), 3)
+    x = net.add(net.input, net.relu(net.relu(net.input)))
+    assert graph_peak_activations(net.graph(net.classifier(x))) == 3 * 2 * 4 * 4
 
 
 def test_depthwise_convolution_has_one_text_for_every_width() -> None:

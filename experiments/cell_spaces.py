@@ -1,0 +1,119 @@
+"""Five cell spaces, a few labels each: `python -m experiments.cell_spaces --base runs/pretrain/rlm-label-free`.
+
+For each of NASNet, Amoeba, PNAS, ENAS and DARTS, a predictor learns the digits accuracy of 16 of the population's
+networks (DARTS: 100) and ranks the others. All predictors also know the trained populations of the *other* spaces;
+`alone` does without these. The RLM begins from a base that has seen no accuracy of any space. The ceiling is Kendall's
+τ between the accuracies of two training seeds.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from experiments.tables import Scores, compute, show, summarize
+from nas.benchmarks import load_benchmark
+from search_spaces.errors import InputError
+
+SPACES = ("nasnet", "amoeba", "pnas", "enas", "darts")
+OTHERS = (*SPACES, "nasbench101")
+METRIC = "digits_accuracy"
+LABELS = {"darts": 100}
+PREDICTORS = ("rlm", "rlm alone", "gnn", "gnn alone", "forest", "forest alone", "ridge", "ridge alone")
+STEPS = 800
+SAMPLES = 32
+
+
+def score(predictor: str, space: str, base: str, steps: int, seed: int) -> Scores:
+    """Kendall's τ on the networks of `space` that were not learned."""
+    from scipy.stats import kendalltau
+
+    import predictors
+
+    texts, accuracy = _population(space)
+    order = np.random.default_rng(seed).permutation(len(texts))
+    train, test = np.split(order, [LABELS.get(space, 16)])
+    labelled = [texts[i] for i in train], accuracy[train]
+    kind, _, alone = predictor.partition(" ")
+    if kind == "rlm":
+        start = base if alone else _taught(space, base, steps)
+        model = predictors.create("rlm", seed=seed, base=start)
+        model.fit(labelled[0], {METRIC: labelled[1]})
+    else:
+        others = ([], np.empty(0)) if alone else _others(space)
+        model = predictors.create(kind, seed=seed)
+        model.fit([*others[0], *labelled[0]], {METRIC: np.concatenate([others[1], labelled[1]])})
+    predicted = model.predict([texts[i] for i in test], [METRIC], samples=SAMPLES, seed=seed)
+    return {"tau": float(kendalltau(predicted[METRIC], accuracy[test]).statistic)}
+
+
+def ceiling(space: str) -> float:
+    """Kendall's τ between the accuracies of two training seeds."""
+    from scipy.stats import kendalltau
+
+    table = load_benchmark(f"digits-{space}")
+    return float(kendalltau(table.values(f"{METRIC}_seed0"), table.values(f"{METRIC}_seed1")).statistic)
+
+
+def _population(space: str) -> tuple[list[str], np.ndarray]:
+    table = load_benchmark(f"digits-{space}")
+    return table.load_texts(), table.values(METRIC)
+
+
+def _others(space: str) -> tuple[list[str], np.ndarray]:
+    """Texts and accuracies of all populations but that of `space`."""
+    texts: list[str] = []
+    accuracies = []
+    for other in OTHERS:
+        if other != space:
+            found, accuracy = _population(other)
+            texts += found
+            accuracies.append(accuracy)
+    return texts, np.concatenate(accuracies)
+
+
+def _taught(space: str, base: str, steps: int) -> str:
+    """A checkpoint of `base` that has learned the accuracies of all populations but that of `space`; made once."""
+    import predictors
+
+    folder = Path(f"{base}-without-{space}-{steps}")
+    if not (folder / "config.json").exists():
+        texts, accuracy = _others(space)
+        model = predictors.create("rlm", base=base, steps=steps)
+        model.fit(texts, {METRIC: accuracy}).save(folder)
+    return str(folder)
+
+
+def main(
+    base: Annotated[str, typer.Option(help="A label-free RLM: a checkpoint's name or folder.")] = "rlm-label-free",
+    out: Annotated[Path, typer.Option(help="Folder in which finished rows are kept.")] = Path("results/cell-spaces"),
+    seeds: Annotated[int, typer.Option(min=1)] = 5,
+    first_seed: Annotated[int, typer.Option(min=0)] = 0,
+    only: Annotated[str, typer.Option(help="Predictors, separated by commas.")] = ",".join(PREDICTORS),
+    jobs: Annotated[int, typer.Option(min=1)] = 1,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+) -> None:
+    """Train and rank; a table of means over the seeds."""
+    chosen = only.split(",")
+    tasks = [
+        (predictor, space, base, STEPS, seed)
+        for space in SPACES
+        for predictor in chosen
+        for seed in range(first_seed, first_seed + seeds)
+    ]
+    rows = compute(tasks, score, out, jobs)
+    for row, (_, space, *_) in zip(rows, tasks, strict=True):
+        row["ceiling"] = ceiling(space)
+    names = ("predictor", "space", "base", "steps")
+    show("Kendall's τ in five cell spaces", names, summarize(tasks, rows), as_json)
+
+
+if __name__ == "__main__":
+    try:
+        typer.run(main)
+    except InputError as error:
+        sys.exit(f"cell_spaces: {error}")

@@ -1,0 +1,77 @@
+"""One model, five metrics of NAS-Bench-201: accuracy, then four latencies: `python -m experiments.joint_metrics`.
+
+Every predictor learns all five from 1,000 architectures and ranks all others: from the text alone, with the true
+accuracy given, and with the true latency of one of the devices given. Figures are Spearman's rank correlations.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from experiments.tables import Scores, compute, show, summarize
+from search_spaces.errors import InputError
+
+ACCURACY = "cifar10_test_accuracy"
+DEVICES = ("pixel3", "eyeriss", "gold_6240", "1080ti_1")
+LATENCIES = tuple(f"{device}_latency_ms" for device in DEVICES)
+METRICS = (ACCURACY, *LATENCIES)
+GIVEN_DEVICE = "gold_6240_latency_ms"
+PREDICTORS = ("rlm", "gnn", "forest", "ridge")
+SAMPLES = 16
+
+
+def score(predictor: str, size: int, most: int, seed: int) -> Scores:
+    """Spearman's correlation of each metric on at most `most` others; ` | x`: with x given."""
+    from scipy.stats import spearmanr
+
+    import predictors
+    from nas.benchmarks import load_benchmark
+
+    table = load_benchmark("nasbench201")
+    texts = table.load_texts()
+    values = {metric: table.values(metric) for metric in METRICS}
+    order = np.random.default_rng(seed).permutation(len(table))
+    train, test = order[:size], order[size : size + most]
+    model = predictors.create(predictor, seed=seed)
+    model.fit([texts[i] for i in train], {metric: column[train] for metric, column in values.items()})
+    scores = {}
+    for given in ((), (ACCURACY,), (GIVEN_DEVICE,)):
+        asked = [metric for metric in METRICS if metric not in given]
+        known = {metric: values[metric][test] for metric in given}
+        predicted = model.predict([texts[i] for i in test], asked, given=known, samples=SAMPLES, seed=seed)
+        for metric in asked:
+            name = " | ".join(_short(m) for m in (metric, *given))
+            scores[name] = float(spearmanr(predicted[metric], values[metric][test]).statistic)
+    return scores
+
+
+def _short(metric: str) -> str:
+    return "accuracy" if metric == ACCURACY else metric.removesuffix("_latency_ms")
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="Folder in which finished rows are kept.")] = Path("results/joint-metrics"),
+    seeds: Annotated[int, typer.Option(min=1)] = 5,
+    first_seed: Annotated[int, typer.Option(min=0)] = 0,
+    jobs: Annotated[int, typer.Option(min=1)] = 1,
+    quick: Annotated[bool, typer.Option("--quick", help="Few architectures, one seed: two minutes.")] = False,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+) -> None:
+    """Train and rank; a table of means over the seeds."""
+    size, most, seeds = (60, 200, 1) if quick else (1000, 15_625, seeds)
+    tasks = [(p, size, most, seed) for seed in range(first_seed, first_seed + seeds) for p in PREDICTORS]
+    rows = compute(tasks, score, out, jobs)
+    names = ("predictor", "trained on", "at most tested on")
+    show("Spearman's correlation of jointly learned metrics", names, summarize(tasks, rows), as_json)
+
+
+if __name__ == "__main__":
+    try:
+        typer.run(main)
+    except InputError as error:
+        sys.exit(f"joint_metrics: {error}")

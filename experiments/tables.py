@@ -1,0 +1,85 @@
+"""Tables of experiments: rows computed side by side, kept as they come, summarized over seeds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from joblib import Parallel, delayed
+
+import predictors
+from nas.benchmarks.journal import Journal
+from nas.cli import print_json, print_table, progress_bar
+
+Task = tuple[Any, ...]
+"""What a row is of, JSON values; the last one is its seed."""
+Scores = dict[str, float]
+
+
+def compute(tasks: Sequence[Task], score: Callable[..., Scores], out: Path, jobs: int = 1) -> list[Scores]:
+    """`score(*task)` of every task, by `jobs` processes of one thread each; finished ones are kept in `out`.
+
+    A kept row counts as long as the predictors' code and checkpoints are the same.
+    """
+    journal = Journal(out / f"rows-{_version()}.jsonl")
+    names = [json.dumps(task) for task in tasks]
+    waiting = [i for i, name in enumerate(names) if name not in journal.known]
+    done = len(tasks) - len(waiting)
+    found = Parallel(n_jobs=jobs, return_as="generator")(delayed(_score)(score, tasks[i]) for i in waiting)
+    with progress_bar("rows") as bar:
+        for i, row in zip(waiting, found, strict=True):
+            journal.append(names[i], row)
+            done += 1
+            bar("rows", done, len(tasks))
+    return [journal.known[name] for name in names]
+
+
+def _score(score: Callable[..., Scores], task: Task) -> Scores:
+    import torch
+
+    torch.set_num_threads(1)  # sums depend on the number of threads
+    return score(*task)
+
+
+@cache
+def _version() -> str:
+    """What the rows depend on beside their tasks, in eight digits."""
+    folder = Path(predictors.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(p for pattern in ("*.py", "checkpoints/*/*") for p in folder.rglob(pattern)):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:8]
+
+
+def summarize(tasks: Sequence[Task], rows: Sequence[Scores]) -> list[dict[str, Any]]:
+    """A row for all seeds of what is otherwise the same task: mean, standard deviation and number of each score."""
+    groups: dict[Task, list[Scores]] = {}
+    for task, row in zip(tasks, rows, strict=True):
+        groups.setdefault(task[:-1], []).append(row)
+    summary = []
+    for task, members in groups.items():
+        cells: dict[str, Any] = {f"task{i}": value for i, value in enumerate(task)}
+        for name in members[0]:
+            values = np.array([member[name] for member in members])
+            cells[name] = {"mean": float(values.mean()), "std": float(values.std(ddof=1)) if len(values) > 1 else 0.0}
+        summary.append({**cells, "seeds": len(members)})
+    return summary
+
+
+def show(title: str, names: Sequence[str], summary: Sequence[dict[str, Any]], as_json: bool) -> None:
+    """Print a summary as a table, `names` for the parts of the tasks, or as JSON."""
+    named = [{names[int(k[4:])] if k.startswith("task") else k: v for k, v in row.items()} for row in summary]
+    if as_json:
+        print_json(named)
+        return
+    plain = [{k: _cell(v) if isinstance(v, dict) else v for k, v in row.items()} for row in named]
+    print_table(title, plain)
+
+
+def _cell(value: dict[str, float]) -> str:
+    return f"{value['mean']:.3f} ± {value['std']:.3f}"

@@ -1,0 +1,36 @@
+"""Claims about tables of experiments: finished rows are kept, and seeds are summarized."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from experiments import tables
+from experiments.tables import compute, summarize
+
+TASKS = [("rlm", 16, 0), ("rlm", 16, 1), ("gnn", 16, 0)]
+
+
+def _score(predictor: str, size: int, seed: int) -> dict[str, float]:
+    return {"tau": size / 100 + seed + (predictor == "gnn")}
+
+
+def test_rows_come_in_the_order_of_their_tasks_and_are_computed_once(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    rows = compute(TASKS, _score, tmp_path)
+    assert [row["tau"] for row in rows] == [0.16, 1.16, 1.16]
+    monkeypatch.setattr(tables, "_score", None)
+    assert compute(TASKS[::-1], _score, tmp_path) == rows[::-1]
+
+
+def test_kept_rows_of_other_predictors_do_not_count(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    compute(TASKS, lambda *task: {"tau": 0.0}, tmp_path)
+    monkeypatch.setattr(tables, "_version", lambda: "another")
+    assert compute(TASKS, _score, tmp_path)[0]["tau"] == 0.16
+
+
+def test_seeds_are_summarized_by_mean_and_deviation(tmp_path: Path) -> None:
+    rlm, gnn = summarize(TASKS, compute(TASKS, _score, tmp_path))
+    assert (rlm["task0"], rlm["task1"], rlm["seeds"]) == ("rlm", 16, 2)
+    assert rlm["tau"] == {"mean": pytest.approx(0.66), "std": pytest.approx(0.5**0.5)}
+    assert gnn["tau"] == {"mean": pytest.approx(1.16), "std": 0.0}
