@@ -177,15 +177,16 @@ class RLM(Predictor):
         return tuned
 
     def _add_metrics(self, texts: list[str], targets: dict[str, np.ndarray]) -> None:
+        """Scales of what is to be learned, from its values here: those of the base may reach much farther."""
         known = list(self.scales)
         for name, values in targets.items():
-            if name in self.scales:
+            if name in known and (self.rehearse or not self._is_learned(name, targets)):
                 continue
-            if len(self.scales) == MAX_METRICS:
+            if len(self.scales) == MAX_METRICS and name not in known:
                 raise InputError(f"the model has room for {MAX_METRICS} metrics; {name!r} is one too many")
             rows = np.flatnonzero(~np.isnan(values))
             self.scales[name] = Scale.of(values[rows])
-            if known and MIN_RANKED <= len(rows) <= FEW:
+            if known and name not in known and MIN_RANKED <= len(rows) <= FEW:
                 self._begin_like(name, known, [texts[i] for i in rows], values[rows])
 
     def _begin_like(self, name: str, known: list[str], texts: list[str], values: np.ndarray) -> None:
@@ -201,16 +202,19 @@ class RLM(Predictor):
         return list(self.scales).index(metric)
 
     def _columns(self, targets: dict[str, np.ndarray]) -> list[Column]:
-        rehearse = self.rehearse or all(map(is_cheap, targets))
         return [
             Column(
                 self._slot(name),
                 self.scales[name].to_scale(values),
                 MAX_METRICS * decoding_order(name) + self._slot(name),
-                target=rehearse or not is_cheap(name),
+                target=self._is_learned(name, targets),
             )
             for name, values in targets.items()
         ]
+
+    def _is_learned(self, name: str, targets: dict[str, np.ndarray]) -> bool:
+        """Whether a metric is learned, and does not only serve as a known value."""
+        return self.rehearse or not is_cheap(name) or all(map(is_cheap, targets))
 
     def _schedule(self, distinct: int, tuned: bool) -> Schedule:
         steps = self.steps or int(np.clip(2 * distinct, 100, 800))

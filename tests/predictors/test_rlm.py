@@ -265,6 +265,17 @@ def test_a_new_metric_with_few_values_begins_as_the_known_one_that_ranks_them_be
     assert kendalltau(predicted, metrics["params"][others]).statistic > 0.5
 
 
+def test_a_known_metric_is_learned_on_the_scale_of_its_new_values(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """Those of the base may reach much farther, so that the new ones would all share their first digits."""
+    texts, metrics = _table()
+    _fitted().save(tmp_path)
+    narrow = 50 + 1e-3 * metrics["d_latency_ms"]
+    model = predictors.create("rlm", base=str(tmp_path), steps=1)
+    model.fit(texts, {"d_latency_ms": narrow, "params": metrics["params"]})
+    assert model.scales["params"] == _fitted().scales["params"]
+    assert np.ptp(model.scales["d_latency_ms"].to_scale(narrow)) > 7
+
+
 def test_reader_reads_each_text_once() -> None:
     texts, _ = _table()
     tokenizer = train_tokenizer(texts)
