@@ -38,7 +38,7 @@ from search_spaces.errors import InputError
 
 CHECKPOINTS = Path(__file__).parent.parent / "checkpoints"
 BASE = "rlm-base"
-MIN_RANKED, FEW = 4, 40  # values of a new metric that are too few to compare, and enough to learn without comparing
+MIN_RANKED, FEW = 4, 40  # so many values of a new metric are compared with the known ones
 
 
 @lru_cache(maxsize=4)
