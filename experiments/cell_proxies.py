@@ -4,13 +4,15 @@ Proxies need no training and no device: they may be given to a predictor of all 
 
     nas compare --benchmark results/proxies/nasbench201-proxies.csv --given params,flops,nwot,jacov …
 
-does. A tenth of a second for each of the 6,040 distinct cells; an interrupted run goes on where it was.
+does. A tenth of a second for each of the 6,040 distinct cells; an interrupted run goes on where it was. Where a proxy
+is undefined, as where the output does not depend on the input, the table has the lowest value of all.
 """
 
 from __future__ import annotations
 
 import csv
 import sys
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -41,10 +43,16 @@ def main(
     with replacing(path) as temporary, temporary.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["arch", *metrics, *PROXIES])
+        lowest = _lowest(known.values(), PROXIES)
         for i, (arch, notation) in enumerate(zip(table.architectures, table.notations, strict=True)):
-            values = [column[i] for column in columns] + [known[arch].get(proxy, np.nan) for proxy in PROXIES]
+            values = [column[i] for column in columns] + [known[arch].get(proxy, lowest[proxy]) for proxy in PROXIES]
             writer.writerow([notation, *("" if np.isnan(value) else f"{value:.9g}" for value in values)])
     print(path)
+
+
+def _lowest(rows: Collection[dict[str, float]], proxies: Sequence[str]) -> dict[str, float]:
+    values = {proxy: [row[proxy] for row in rows if proxy in row] for proxy in proxies}
+    return {proxy: min(found, default=np.nan) for proxy, found in values.items()}
 
 
 if __name__ == "__main__":

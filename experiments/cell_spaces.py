@@ -15,7 +15,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from experiments.tables import Scores, compute, show, summarize
+from experiments.tables import Scores, compute, show, summarize, version
 from nas.benchmarks import load_benchmark
 from search_spaces.errors import InputError
 
@@ -79,8 +79,9 @@ def _others(space: str) -> tuple[list[str], np.ndarray]:
 def _taught(space: str, base: str, steps: int) -> str:
     """A checkpoint of `base` that has learned the accuracies of all populations but that of `space`; made once."""
     import predictors
+    from predictors.rlm.predictor import checkpoint
 
-    folder = Path(f"{base}-without-{space}-{steps}")
+    folder = Path("results/cell-spaces") / f"{checkpoint(base).name}-without-{space}-{steps}-{version()}"
     if not (folder / "config.json").exists():
         texts, accuracy = _others(space)
         model = predictors.create("rlm", base=base, steps=steps)

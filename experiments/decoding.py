@@ -63,6 +63,7 @@ def _speeds(model: Any, texts: list[str], plain: int) -> dict[str, float]:
         "plain, 64 samples": _speed(lambda: _plain(model, texts[:plain]), plain),
         "64 samples": _speed(lambda: _fresh(model, texts, SAMPLES), len(texts)),
         "point estimate, 16 samples": _speed(lambda: _fresh(model, texts, 16), len(texts)),
+        "expectation": _speed(lambda: _expected(model, texts), len(texts)),
         "tokens": float(np.median([len(ids) for ids in model.reader.tokens(texts)])),
     }
 
@@ -82,6 +83,11 @@ def _fresh(model: Any, texts: list[str], samples: int) -> None:
     """Predict texts that were never read before."""
     model.reader.forget()
     model.predict(texts, METRICS, samples=samples)
+
+
+def _expected(model: Any, texts: list[str]) -> None:
+    model.reader.forget()
+    model.expect(texts, METRICS)
 
 
 def _plain(model: Any, texts: list[str]) -> np.ndarray:
@@ -171,6 +177,7 @@ def _summary(rows: list[dict[str, float]]) -> list[dict[str, Any]]:
         row("ours, 64 samples", columns["64 samples"], "architectures/s"),
         row("ours against plain", columns["64 samples"] / plain, "times"),
         row("ours, point estimate of 16 samples", columns["point estimate, 16 samples"], "architectures/s"),
+        row("ours, expectation by the digits' probabilities", columns["expectation"], "architectures/s"),
     ]
 
 

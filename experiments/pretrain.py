@@ -28,7 +28,7 @@ def main(
     out: Annotated[Path, typer.Option(help="Folder for proxies, corpus and checkpoint.")] = Path("results/pretrain"),
     size: Annotated[int, typer.Option(min=100, help="Random architectures beside NAS-Bench-201's.")] = 16_000,
     cells: Annotated[int | None, typer.Option(min=0, help="NAS-Bench-201 cells with proxies; all by default.")] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Steps of the encoder, of 64 architectures each.")] = 2400,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of the encoder, of 64 architectures each.")] = 4200,
     decoder_steps: Annotated[int, typer.Option(min=1, help="Steps of the decoder after that.")] = 1500,
     accuracy_steps: Annotated[int, typer.Option(min=1, help="Steps with accuracies in the end.")] = 400,
     precision: Annotated[str, typer.Option(help="float32, or bfloat16 on processors that have it.")] = "float32",
@@ -36,13 +36,13 @@ def main(
 ) -> None:
     """Build the corpus and pretrain; trainings are kept every 250 steps."""
     import predictors
-    from nas.corpus import build_corpus, trained
+    from nas.corpus import build_corpus, emphasized, trained
     from predictors.rlm.predictor import RLM
 
     with progress_bar("pretraining") as bar:
         corpus = build_corpus(out, size, cells=cells, seed=seed, progress=bar)
         phases = (
-            ("encoder", "alone", steps, corpus),
+            ("encoder", "alone", steps, emphasized(corpus)),
             ("rlm-label-free", "frozen", decoder_steps, corpus),
             ("rlm-base", "frozen", accuracy_steps, trained(corpus)),
         )

@@ -26,7 +26,7 @@ def compute(tasks: Sequence[Task], score: Callable[..., Scores], out: Path, jobs
 
     A kept row counts as long as the predictors' code and checkpoints are the same.
     """
-    journal = Journal(out / f"rows-{_version()}.jsonl")
+    journal = Journal(out / f"rows-{version()}.jsonl")
     names = [json.dumps(task) for task in tasks]
     waiting = [i for i, name in enumerate(names) if name not in journal.known]
     done = len(tasks) - len(waiting)
@@ -47,8 +47,8 @@ def _score(score: Callable[..., Scores], task: Task) -> Scores:
 
 
 @cache
-def _version() -> str:
-    """What the rows depend on beside their tasks, in eight digits."""
+def version() -> str:
+    """What rows depend on beside their tasks, the predictors' code and shipped checkpoints, in eight digits."""
     folder = Path(predictors.__file__).parent
     digest = hashlib.sha256()
     for path in sorted(p for pattern in ("*.py", "checkpoints/*/*") for p in folder.rglob(pattern)):

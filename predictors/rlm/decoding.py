@@ -1,4 +1,4 @@
-"""Constrained sampling of numbers, all samples of a text at once."""
+"""Constrained decoding of numbers: all samples of a text at once, or all numbers with their probabilities."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from torch import Tensor
 
 from predictors.rlm.model import NumberDecoder
 from predictors.rlm.numbers import NUMBER_TOKENS
+
+BRANCHES = 16
 
 
 class Sampler:
@@ -98,3 +100,35 @@ def sample_numbers(
             decoder.step(tokens.gather(1, stands), position, caches)
             position += 1
     return numbers
+
+
+@torch.inference_mode()
+def digit_tree(
+    decoder: NumberDecoder, memory: Tensor, forced: list[Tensor], slot: int, allowed: Tensor, most: int = BRANCHES
+) -> tuple[Tensor, Tensor]:
+    """The numbers that a metric may be, as tokens (B, leaves, length), and their probabilities (B, leaves).
+
+    Every digit is followed, not a sample of them; at each place the `most` likeliest beginnings go on. What the others
+    would have had is shared out: probabilities sum to 1.
+    """
+    batch, length = len(memory), len(allowed)
+    caches = decoder.caches(memory, len(forced) + length)
+    for position, tokens in enumerate(forced):
+        decoder.step(tokens[:, None], position, caches)
+    found = torch.empty(batch, 1, 0, dtype=torch.long)
+    probability = torch.ones(batch, 1, dtype=torch.double)
+    tokens = torch.full((batch, 1), NUMBER_TOKENS + slot)
+    for place in range(length):
+        logits = decoder.step(tokens, len(forced) + place, caches)
+        options = allowed[place].nonzero()[:, 0]
+        finite = torch.nan_to_num(logits.double(), nan=0.0, posinf=1e4, neginf=-1e4)
+        joint = probability[..., None] * finite[..., options].softmax(-1)  # (B, beginnings, options)
+        kept = joint.shape[1] * len(options) if place == length - 1 else min(most, joint[0].numel())
+        probability, chosen = joint.flatten(1).topk(kept, sorted=False)
+        parent = chosen // len(options)
+        tokens = options[chosen % len(options)]
+        found = torch.cat([found.gather(1, parent[..., None].expand(-1, -1, place)), tokens[..., None]], 2)
+        if place < length - 1:
+            for cache in caches:
+                cache.select(parent)
+    return found, probability / probability.sum(1, keepdim=True)

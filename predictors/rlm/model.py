@@ -218,16 +218,16 @@ class TokenEmbedding(nn.Module):
 
 
 class Readout(nn.Module):
-    """All metrics at once from a text's memory (B, M, D) -> (B, 64), in standard deviations of each.
+    """Everything at once from a text's memory (B, M, D) -> (B, 64 + components): metrics by slot, then structure.
 
     It serves the training of an encoder alone, which learns much faster from all metrics of a text than from digits of
     a few.
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, components: int = 0) -> None:
         super().__init__()
         self.hidden = nn.Linear(config.width, config.width)
-        self.out = nn.Linear(config.width, MAX_METRICS)
+        self.out = nn.Linear(config.width, MAX_METRICS + components)
 
     def forward(self, memory: Tensor) -> Tensor:
         return self.out(functional.gelu(self.hidden(memory.mean(1))))

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from scipy.special import ndtri
 from scipy.stats import rankdata
 from tokenizers import Tokenizer
 
@@ -28,16 +29,19 @@ from predictors.base import (
 )
 from predictors.metrics import decoding_order, is_cheap
 from predictors.rlm.backbone import load_backbone, text_encoder
-from predictors.rlm.decoding import Sampler, sample_numbers
+from predictors.rlm.decoding import Sampler, digit_tree, sample_numbers
+from predictors.rlm.estimate import MOST, Estimator
 from predictors.rlm.model import MAX_METRICS, ModelConfig, NumberDecoder, Readout, TextEncoder
 from predictors.rlm.numbers import NUMBER_TOKENS, NumberFormat, Scale
 from predictors.rlm.reader import Reader, batches
-from predictors.rlm.tokenizer import token_parts, tokenize, train_tokenizer
+from predictors.rlm.structure import structure
+from predictors.rlm.tokenizer import is_onnx, token_parts, tokenize, train_tokenizer
 from predictors.rlm.training import Column, Schedule, Training, train
-from search_spaces.errors import InputError
+from search_spaces.errors import InputError, unknown
 
 CHECKPOINTS = Path(__file__).parent.parent / "checkpoints"
 BASE = "rlm-base"
+FARTHEST = 3.0  # standard deviations of an estimate's sample from its mean
 MIN_RANKED, FEW = 4, 40  # so many values of a new metric are compared with the known ones
 
 
@@ -54,10 +58,12 @@ class RLM(Predictor):
     """Reads ONNX text and decodes metrics digit by digit: cheap ones first, then accuracies, then latencies.
 
     base: checkpoint folder or shipped name to fine-tune, None to start from nothing.
-    encoder: "frozen" fine-tunes the decoder only, so a text is read once, however often the model is refitted;
-        "tuned" trains everything; "alone" trains the encoder on all metrics of a text at once and leaves the decoder as
-        it is, to be trained afterwards. Without a base nothing is frozen.
+    encoder: "frozen" fine-tunes the decoder only, so a text is read once, however often the model is refitted, and
+        half of the samples are those of a Gaussian process on the same states (`predictors.rlm.estimate`);
+        "tuned" trains everything; "alone" trains the encoder on all metrics of a text at once, and on its operators
+        and paths, and leaves the decoder as it is, to be trained afterwards. Without a base nothing is frozen.
     rehearse: cheap metrics are learned like the others, as in pretraining, and not only used as known values.
+    learn: the metrics that are learned, whichever they are; the others only serve as known values for these.
     steps: optimizer steps of a fit; None chooses by the amount of data.
     precision: "bfloat16" trains the encoder about twice as fast on processors that have it; for pretraining.
     backbone: a T5Gemma by folder or hub name to read with instead of an encoder of ours, without a base; `encoder` says
@@ -73,6 +79,7 @@ class RLM(Predictor):
         base: str | None = BASE,
         encoder: str = "frozen",
         rehearse: bool = False,
+        learn: Sequence[str] | None = None,
         steps: int | None = None,
         precision: str = "float32",
         sizes: dict[str, Any] | None = None,
@@ -87,12 +94,13 @@ class RLM(Predictor):
         if precision not in ("float32", "bfloat16"):
             raise InputError(f"precision must be 'float32' or 'bfloat16', not {precision!r}")
         self.base, self.mode, self.steps = None if backbone else base, encoder, steps
-        self.backbone, self.rehearse = backbone, rehearse
+        self.backbone, self.rehearse, self.learn = backbone, rehearse, learn
         self.precision = getattr(torch, precision)
         self.sizes, self.schedule, self.progress, self.kept = sizes or {}, schedule or {}, progress, kept
         self.losses: list[float] = []
         self.scales: dict[str, Scale] = {}
         self.reader: Reader | None = None
+        self.estimator: Estimator | None = None
         self.decoder: NumberDecoder | None = None
 
     @property
@@ -114,19 +122,39 @@ class RLM(Predictor):
         """Fine-tune on n architectures; cheap metrics among `metrics` also serve as known values for the others."""
         texts = as_texts(architectures)
         targets = as_targets(architectures, metrics)
+        for name in self.learn or ():
+            if name not in targets:
+                raise unknown("metric to learn", name, targets)
         torch.manual_seed(self.seed)
         tuned = self._prepare(texts)
+        self.estimator = None
         self._add_metrics(texts, targets)
-        columns = self._columns(targets)
         reader, decoder = self._parts()
-        modules: dict[str, torch.nn.Module] = {} if self.mode == "alone" else {"decoder": decoder}
-        distinct = len(set(texts))
         if tuned:
             reader.forget()
-            modules |= {"encoder": reader.encoder, "readout": Readout(decoder.config)}
+        elif not self.rehearse:
+            self.estimator = self._second_opinion(texts, targets)
+        training = self._training(texts, self._columns(targets), tuned)
+        decoder.train()
+        reader.encoder.train(tuned)
+        self.losses = train(training, self.progress, self.kept)
+        decoder.eval()
+        reader.encoder.eval()
+        return self
+
+    def _training(self, texts: list[str], columns: list[Column], tuned: bool) -> Training:
+        """What is to be trained on the columns of the texts, and how."""
+        reader, decoder = self._parts()
+        schedule, rng = self._schedule(len(set(texts)), tuned), np.random.default_rng(self.seed)
+        modules: dict[str, torch.nn.Module] = {} if self.mode == "alone" else {"decoder": decoder}
+        made_of, lengths = None, None
+        if tuned:
+            made_of = structure(texts) if self.mode == "alone" and is_onnx(texts) else None
+            components = 0 if made_of is None else made_of.shape[1]
+            modules |= {"encoder": reader.encoder, "readout": Readout(decoder.config, components)}
+            lengths = np.array([len(ids) for ids in reader.tokens(texts)])
         else:
             reader.read(texts)
-        rng = np.random.default_rng(self.seed)
 
         def read(rows: np.ndarray) -> torch.Tensor:
             batch = [texts[i] for i in rows]
@@ -135,15 +163,7 @@ class RLM(Predictor):
             with torch.autocast("cpu", self.precision, enabled=self.precision is torch.bfloat16):
                 return reader.encode(batch).float()
 
-        schedule = self._schedule(distinct, tuned)
-        decoder.train()
-        reader.encoder.train(tuned)
-        lengths = np.array([len(ids) for ids in reader.tokens(texts)]) if tuned else None
-        training = Training(read, modules, columns, self.number, schedule, rng, lengths)
-        self.losses = train(training, self.progress, self.kept)
-        decoder.eval()
-        reader.encoder.eval()
-        return self
+        return Training(read, modules, columns, self.number, schedule, rng, lengths, made_of)
 
     def _prepare(self, texts: list[str]) -> bool:
         """Set up tokenizer, encoder and decoder; whether the encoder is to be trained."""
@@ -187,13 +207,23 @@ class RLM(Predictor):
             rows = np.flatnonzero(~np.isnan(values))
             self.scales[name] = Scale.of(values[rows])
             if known and name not in known and MIN_RANKED <= len(rows) <= FEW:
-                self._begin_like(name, known, [texts[i] for i in rows], values[rows])
+                there = {other: targets[other][rows] for other in known if other in targets}
+                self._begin_like(name, known, [texts[i] for i in rows], values[rows], there)
 
-    def _begin_like(self, name: str, known: list[str], texts: list[str], values: np.ndarray) -> None:
-        """Let a new metric's token begin as that of the known metric which ranks the few values (n,) best."""
-        predicted = self.predict(texts, known, samples=1)
-        with np.errstate(invalid="ignore", divide="ignore"):  # one that is predicted equal for all
-            ranks = [np.corrcoef(rankdata(predicted[other]), rankdata(values))[0, 1] for other in known]
+    def _begin_like(
+        self, name: str, known: list[str], texts: list[str], values: np.ndarray, there: dict[str, np.ndarray]
+    ) -> None:
+        """Let a new metric's token begin as that of the known metric which ranks the few values (n,) best.
+
+        there: values of known metrics where there are any; the others are predicted.
+        """
+        asked = [other for other in known if other not in there or np.isnan(there[other]).any()]
+        columns = dict(there)
+        if asked:
+            predicted = self.predict(texts, asked, given=there, samples=1)
+            columns |= {other: predicted[other] for other in asked}
+        with np.errstate(invalid="ignore", divide="ignore"):  # one that is equal for all
+            ranks = [np.corrcoef(rankdata(columns[other]), rankdata(values))[0, 1] for other in known]
         best = known[int(np.nan_to_num(ranks, nan=-1.0).argmax())]
         tokens = self._parts()[1].embedding.weight.data
         tokens[NUMBER_TOKENS + self._slot(name)] = tokens[NUMBER_TOKENS + self._slot(best)]
@@ -212,8 +242,24 @@ class RLM(Predictor):
             for name, values in targets.items()
         ]
 
+    def _second_opinion(self, texts: list[str], targets: dict[str, np.ndarray]) -> Estimator | None:
+        """An estimator of what is learned; None of more than `MOST` texts, of which the decoder learns enough."""
+        learned = np.stack([~np.isnan(v) for name, v in targets.items() if self._is_learned(name, targets)]).any(0)
+        rows = np.flatnonzero(learned)
+        if len(rows) > MOST:
+            return None
+        known = {name: values[rows] for name, values in targets.items()}
+        states = self._states([texts[i] for i in rows])
+        return Estimator(states, {name: values for name, values in known.items() if not np.isnan(values).all()})
+
+    def _states(self, texts: list[str]) -> np.ndarray:
+        """(n, D): what the estimator sees of texts."""
+        return self._parts()[0].recall(texts).mean(1).double().numpy()
+
     def _is_learned(self, name: str, targets: dict[str, np.ndarray]) -> bool:
         """Whether a metric is learned, and does not only serve as a known value."""
+        if self.learn is not None:
+            return name in self.learn
         return self.rehearse or not is_cheap(name) or all(map(is_cheap, targets))
 
     def _schedule(self, distinct: int, tuned: bool) -> Schedule:
@@ -243,6 +289,28 @@ class RLM(Predictor):
                 result[rows, :, column] = forced[name][:, None] if name in forced else next(drawn)
         return Predictions.of_samples(metrics, result)
 
+    def expect(self, architectures: Inputs, metrics: Sequence[str], given: Metrics | None = None) -> np.ndarray:
+        """(n, metrics): what the decoder expects of each metric by itself, by its digits' probabilities, unsampled."""
+        known = check_request(self, architectures, metrics, given, 1)
+        texts = as_texts(architectures)
+        found = np.empty((len(texts), len(metrics)))
+        for rows, names in _patterns(len(texts), known) if found.size else ():
+            forced = {name: known[name][rows] for name in sorted(names, key=self._order)}
+            for column, name in enumerate(metrics):
+                here = [texts[i] for i in rows]
+                found[rows, column] = forced[name] if name in forced else self._expect(here, name, forced)
+        return found
+
+    def _expect(self, texts: list[str], metric: str, forced: dict[str, np.ndarray]) -> np.ndarray:
+        reader, decoder = self._parts()
+        found, allowed = np.empty(len(texts)), torch.from_numpy(self.number.allowed)
+        for rows in batches(range(len(texts)), [len(ids) for ids in reader.tokens(texts)]):
+            memory, prefix = reader.recall([texts[i] for i in rows]), self._prefix(forced, rows)
+            tokens, probability = digit_tree(decoder, memory, prefix, self._slot(metric), allowed)
+            values = self.scales[metric].from_scale(self.number.decode(tokens.numpy()))
+            found[rows] = (values * probability.numpy()).sum(1)
+        return found
+
     def _order(self, metric: str) -> tuple[int, int]:
         return decoding_order(metric), self._slot(metric)
 
@@ -250,29 +318,60 @@ class RLM(Predictor):
         self, texts: list[str], metrics: Sequence[str], forced: dict[str, np.ndarray], samples: int, seed: int
     ) -> list[np.ndarray]:
         """(n, samples) per metric, for texts that all have the same metrics given."""
-        reader, decoder = self._parts()
         keys = list(zip(texts, *forced.values(), strict=True))
         rows: dict[tuple, int] = {key: row for row, key in reversed(list(enumerate(keys)))}
+        distinct = list(rows.values())
+        read = [texts[row] for row in distinct]
+        known = {name: values[distinct] for name, values in forced.items()}
         asked = sorted(metrics, key=self._order)
-        slots = [self._slot(name) for name in asked]
-        values: dict[tuple, np.ndarray] = {}
-        distinct = list(rows)
-        lengths = [len(ids) for ids in reader.tokens([key[0] for key in distinct])]
-        for batch in batches(distinct, lengths):
-            randomness = np.stack([_randomness(key[0], seed, len(slots), samples) for key in batch])
-            sampler = Sampler(torch.from_numpy(self.number.allowed), torch.from_numpy(randomness))
-            prefix = self._prefix(forced, [rows[key] for key in batch])
-            memory = reader.recall([key[0] for key in batch])
-            tokens = sample_numbers(decoder, memory, prefix, slots, sampler)
-            values.update(zip(batch, self.number.decode(tokens.numpy()), strict=True))
-        scaled = np.stack([values[key] for key in keys])
-        return [self.scales[name].from_scale(scaled[:, :, asked.index(name)]) for name in metrics]
+        randomness = np.stack([_randomness(text, seed, len(asked), samples) for text in read])
+        estimates = self._estimates(read, asked, known, randomness)
+        decoded = samples - samples // 2 if len(estimates) == len(asked) else samples
+        drawn = np.empty((len(read), samples, len(asked)))
+        drawn[:, :decoded] = self._decode(read, asked, known, randomness[:, :, : 1 + decoded])
+        for name, values in estimates.items():
+            drawn[:, samples - samples // 2 :, asked.index(name)] = values
+        place = {row: i for i, row in enumerate(distinct)}
+        of_all = drawn[[place[rows[key]] for key in keys]]
+        return [of_all[:, :, asked.index(name)] for name in metrics]
 
-    def _prefix(self, forced: dict[str, np.ndarray], rows: list[int]) -> list[torch.Tensor]:
+    def _decode(
+        self, texts: list[str], metrics: list[str], known: dict[str, np.ndarray], randomness: np.ndarray
+    ) -> np.ndarray:
+        """The decoder's samples (n, S, metrics) by random numbers (n, metrics, 1 + S)."""
+        reader, decoder = self._parts()
+        slots, allowed = [self._slot(name) for name in metrics], torch.from_numpy(self.number.allowed)
+        drawn = np.empty((len(texts), randomness.shape[2] - 1, len(metrics)))
+        for rows in batches(range(len(texts)), [len(ids) for ids in reader.tokens(texts)]):
+            sampler = Sampler(allowed, torch.from_numpy(randomness[rows]))
+            memory, prefix = reader.recall([texts[i] for i in rows]), self._prefix(known, rows)
+            drawn[rows] = self.number.decode(sample_numbers(decoder, memory, prefix, slots, sampler).numpy())
+        for column, name in enumerate(metrics):
+            drawn[:, :, column] = self.scales[name].from_scale(drawn[:, :, column])
+        return drawn
+
+    def _estimates(
+        self, texts: list[str], metrics: list[str], known: dict[str, np.ndarray], randomness: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """Half of the samples of a fitted model are the estimator's (n, S // 2), of each metric that it has learned."""
+        half = (randomness.shape[2] - 1) // 2
+        if self.estimator is None or not half:
+            return {}
+        found, states = {}, self._states(texts)
+        for column, name in enumerate(metrics):
+            order = randomness[:, column, 1 : 1 + half].argsort(1)
+            noise = ndtri((order + randomness[:, column, :1]) / half).clip(-FARTHEST, FARTHEST)
+            values = self.estimator.sample(name, states, known, noise)
+            if values is not None:
+                found[name] = values
+        return found
+
+    def _prefix(self, known: dict[str, np.ndarray], rows: Sequence[int]) -> list[torch.Tensor]:
+        """The known metrics of some rows as tokens, a tensor (rows,) for each place."""
         prefix = []
-        for name, values in forced.items():
-            tokens = torch.from_numpy(self.number.encode(self.scales[name].to_scale(values[rows])))
-            prefix.append(torch.full((len(rows),), NUMBER_TOKENS + self._slot(name)))
+        for name, values in known.items():
+            tokens = torch.from_numpy(self.number.encode(self.scales[name].to_scale(values[list(rows)])))
+            prefix.append(torch.full((len(tokens),), NUMBER_TOKENS + self._slot(name)))
             prefix += list(tokens.unbind(1))
         return prefix
 
@@ -288,7 +387,12 @@ class RLM(Predictor):
             "tokenizer": json.loads(reader.tokenizer.to_str()),
         }
         parts = {"encoder": reader.encoder, "decoder": decoder}
-        return config, {f"{p}.{n}": t.numpy() for p, module in parts.items() for n, t in module.state_dict().items()}
+        tensors = {f"{p}.{n}": t.numpy() for p, module in parts.items() for n, t in module.state_dict().items()}
+        if self.estimator is not None:
+            config["estimated"] = list(self.estimator.values)
+            tensors["states"] = self.estimator.states
+            tensors["values"] = np.stack(list(self.estimator.values.values()))
+        return config, tensors
 
     @classmethod
     def _restore(cls, config: dict[str, Any], tensors: dict[str, np.ndarray]) -> Self:
@@ -301,6 +405,9 @@ class RLM(Predictor):
             module.eval()
         predictor.reader = Reader(Tokenizer.from_str(json.dumps(config["tokenizer"])), encoder)
         predictor.decoder = decoder
+        if names := config.get("estimated"):
+            values = tensors["values"].reshape(len(names), len(tensors["states"]))
+            predictor.estimator = Estimator(tensors["states"], dict(zip(names, values, strict=True)))
         predictor.scales = {name: Scale(tuple(knots)) for name, knots in config["scales"].items()}
         return predictor
 

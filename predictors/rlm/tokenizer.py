@@ -26,9 +26,14 @@ _PIECES = (
 _OTHER_PIECES = r"\d| ?[^\W\d]+| ?[^\w\s]+|\s+"
 
 
+def is_onnx(texts: Sequence[str]) -> bool:
+    """Whether all texts are models in ONNX text."""
+    return all(text.startswith("<ir_version") for text in texts)
+
+
 def train_tokenizer(texts: Sequence[str], vocabulary: int = 4096) -> Tokenizer:
     """A tokenizer trained on `texts`, ONNX or others; every byte has a token, so any text can be read."""
-    pieces = _PIECES if all(text.startswith("<ir_version") for text in texts) else _OTHER_PIECES
+    pieces = _PIECES if is_onnx(texts) else _OTHER_PIECES
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [

@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
+from predictors.rlm.model import MAX_METRICS
 from predictors.rlm.numbers import HIGH, LOW, NUMBER_TOKENS, NumberFormat
 from search_spaces.errors import InputError
 from search_spaces.files import replacing
@@ -24,6 +25,7 @@ Progress = Callable[[int, int, float], None]
 IGNORE = -100
 SAVE_EVERY = 250
 SORTED_BATCHES = 16
+STRUCTURE_WEIGHT = 0.25  # of a readout's structure against its metrics
 MIDDLE, SPREAD = (LOW + HIGH) / 2, (HIGH - LOW) / 12**0.5  # of a metric on its scale, where it is evenly spread
 
 
@@ -98,12 +100,18 @@ def digit_loss(decoder: nn.Module, memory: Tensor, inputs: Tensor, wanted: Tenso
 
 
 def readout_loss(predicted: Tensor, columns: Sequence[Column], rows: np.ndarray) -> Tensor:
-    """Mean squared error of a `Readout` (B, 64) in all columns that are targets, over the values that are known."""
+    """Mean squared error of a `Readout` (B, 64 + …) in all columns that are targets, over the values that are known."""
     learned = [column for column in columns if column.target]
     values = np.stack([column.values[rows] for column in learned], 1)
     wanted = torch.from_numpy((values - MIDDLE) / SPREAD).float()
     error = predicted[:, [column.slot for column in learned]] - wanted
     return error[~torch.isnan(wanted)].square().mean()
+
+
+def structure_loss(predicted: Tensor, structure: np.ndarray) -> Tensor:
+    """Squared error of a `Readout`'s last outputs, by the mean square of what is to be told, (B, components)."""
+    wanted = torch.from_numpy(structure).float()
+    return (predicted[:, MAX_METRICS:] - wanted).square().mean() / structure.var()
 
 
 def train(training: Training, progress: Progress | None = None, checkpoint: Path | None = None) -> list[float]:
@@ -130,6 +138,7 @@ class Training:
 
     read: gives the memory (B, M, D) of a batch of rows. modules: what is trained: a "decoder" learns digits and a
     "readout" all metrics at once. lengths (n,): tokens of the rows' texts, where batches of similar ones are quicker.
+    structure (n, components): what the readout learns beside metrics.
     """
 
     def __init__(
@@ -141,8 +150,9 @@ class Training:
         schedule: Schedule,
         rng: np.random.Generator,
         lengths: np.ndarray | None = None,
+        structure: np.ndarray | None = None,
     ) -> None:
-        self.lengths = lengths
+        self.lengths, self.structure = lengths, structure
         self.read, self.columns, self.number, self.schedule, self.rng = read, columns, number, schedule, rng
         self.modules = nn.ModuleDict(modules)
         self.rows = np.flatnonzero(np.stack([~np.isnan(c.values) for c in columns if c.target]).any(0))
@@ -174,7 +184,10 @@ class Training:
             inputs, wanted = make_sequences(self.columns, batch, self.number, self.schedule, self.rng)
             loss = loss + digit_loss(self.modules["decoder"], memory, inputs, wanted, self.allowed)
         if "readout" in self.modules:
-            loss = loss + readout_loss(self.modules["readout"](memory), self.columns, batch)
+            predicted = self.modules["readout"](memory)
+            loss = loss + readout_loss(predicted, self.columns, batch)
+            if self.structure is not None:
+                loss = loss + STRUCTURE_WEIGHT * structure_loss(predicted, self.structure[batch])
         return loss
 
     def _shuffled(self) -> np.ndarray:
@@ -201,6 +214,8 @@ class Training:
         for column in self.columns:
             digest.update(repr((column.slot, column.order, column.target)).encode())
             digest.update(np.ascontiguousarray(column.values).tobytes())
+        if self.structure is not None:
+            digest.update(self.structure.tobytes())
         return digest.hexdigest()
 
     def save(self, path: Path) -> None:

@@ -25,7 +25,7 @@ def test_rows_come_in_the_order_of_their_tasks_and_are_computed_once(tmp_path: P
 
 def test_kept_rows_of_other_predictors_do_not_count(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     compute(TASKS, lambda *task: {"tau": 0.0}, tmp_path)
-    monkeypatch.setattr(tables, "_version", lambda: "another")
+    monkeypatch.setattr(tables, "version", lambda: "another")
     assert compute(TASKS, _score, tmp_path)[0]["tau"] == 0.16
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.stats import kendalltau
 
 import predictors
-from predictors.rlm.decoding import Sampler, sample_numbers
+from predictors.rlm.decoding import Sampler, digit_tree, sample_numbers
 from predictors.rlm.model import ModelConfig, NumberDecoder, TextEncoder, TokenEmbedding
 from predictors.rlm.numbers import MINUS, NUMBER_TOKENS, PLUS, ZERO, NumberFormat, Scale
 from predictors.rlm.predictor import RLM
@@ -201,6 +201,22 @@ def test_samples_follow_the_model_jointly_over_metrics() -> None:
     assert (expected - drawn).abs().max() < 0.025
 
 
+def test_the_digit_tree_has_the_probabilities_that_samples_follow() -> None:
+    encoder, decoder = _random_models(1, 0.3)
+    number, samples = NumberFormat(2), 4000
+    memory = encoder(torch.randint(1, 50, (2, 9)), torch.tensor([9, 4]))
+    allowed = torch.from_numpy(number.allowed)
+    leaves, probability = digit_tree(decoder, memory, [], 2, allowed, most=4000)
+    assert leaves.shape == (2, 4000, number.length)
+    assert number.allowed[np.arange(number.length), leaves.numpy()].all()
+    torch.testing.assert_close(probability.sum(1), torch.ones(2, dtype=torch.double))
+    drawn = sample_numbers(decoder, memory, [], [2], _sampler(number, 2, 1, samples, 0))[:, :, 0]
+    for place in range(number.length):
+        expected = [(probability * (leaves[:, :, place] == token)).sum(1) for token in range(NUMBER_TOKENS)]
+        found = [(drawn[:, :, place] == token).double().mean(1) for token in range(NUMBER_TOKENS)]
+        torch.testing.assert_close(torch.stack(found), torch.stack(expected), atol=0.03, rtol=0)
+
+
 def test_sampling_covers_the_distribution_evenly() -> None:
     sampler = _sampler(NumberFormat(3), 1, 2, 100, 0)
     logits = torch.log(torch.tensor([0.25, 0.75] + [1e-9] * 10)).expand(1, 100, NUMBER_TOKENS)
@@ -253,6 +269,43 @@ def test_fine_tuning_with_a_frozen_encoder_leaves_the_base_as_it_was(tmp_path) -
     assert set(tuned.metrics) == {*_fitted().metrics, "new_accuracy"}
     again = predictors.load(tmp_path / "base").predict(texts, ["params"], samples=4)
     np.testing.assert_array_equal(again.samples, _fitted().predict(texts, ["params"], samples=4).samples)
+
+
+def test_only_what_is_to_be_learned_is_learned(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    texts, metrics = _table()
+    _fitted().save(tmp_path)
+    new = {"new_latency_ms": metrics["params"] / 7, "d_latency_ms": metrics["d_latency_ms"] * 1000}
+    model = predictors.create("rlm", base=str(tmp_path), steps=30, learn=["new_latency_ms"]).fit(texts, new)
+    known = model.predict(texts, ["d_latency_ms"], samples=1)["d_latency_ms"]
+    assert np.median(known) < 10 * np.median(metrics["d_latency_ms"])
+    with pytest.raises(InputError, match="new_latency"):
+        predictors.create("rlm", base=str(tmp_path), learn=["nwe_latency_ms"]).fit(texts, new)
+
+
+def test_half_of_the_samples_of_a_fine_tuned_model_are_the_estimators(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    texts, metrics = _table()
+    _fitted().save(tmp_path)
+    target = -np.log(metrics["params"])  # against all that the base knows
+    model = predictors.create("rlm", base=str(tmp_path), steps=1).fit(texts[:40], {"new_accuracy": target[:40]})
+    drawn = model.predict(texts[40:], ["new_accuracy"], samples=17).samples[:, :, 0]
+    decoded, estimated = np.median(drawn[:, :9], 1), np.median(drawn[:, 9:], 1)
+    assert kendalltau(estimated, target[40:]).statistic > 0.5 > kendalltau(decoded, target[40:]).statistic
+    both = model.predict(
+        texts[40:], ["params", "new_accuracy"], samples=4
+    )  # nothing is estimated of the base's metrics
+    assert np.isfinite(both.samples).all()
+
+
+def test_the_expectation_is_near_the_mean_of_many_samples() -> None:
+    texts, metrics = _table()
+    known = {"params": metrics["params"].copy()}
+    known["params"][::2] = np.nan
+    expected = _fitted().expect(texts, ["params", "x_accuracy"], given=known)
+    drawn = _fitted().predict(texts, ["params", "x_accuracy"], given=known, samples=512).mean
+    given = ~np.isnan(known["params"])
+    np.testing.assert_array_equal(expected[given, 0], metrics["params"][given])
+    spread = drawn.std(0)
+    assert (np.abs(expected - drawn).mean(0) < 0.1 * spread).all()
 
 
 def test_a_new_metric_with_few_values_begins_as_the_known_one_that_ranks_them_best(tmp_path) -> None:  # type: ignore[no-untyped-def]
