@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import product
 from operator import itemgetter
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 from scipy.spatial.distance import cdist
 
+from predictors.metrics import is_measured
 from predictors.scale import Scale
 
 MOST = 1000
@@ -25,30 +26,76 @@ NOISES = (1e-3, 1e-2, 3e-2, 0.1, 0.3)  # of the process's variance
 SHARES = (0.3, 1.0, 3.0)  # of known metrics' distances against the states'
 
 
-class Distances(NamedTuple):
-    """Squared distances (m, n) between states, and between the normal scores of known metrics."""
+class Standard(Protocol):
+    """Metrics in their unit to values of mean 0 and deviation 1 or so, and back."""
+
+    def normalize(self, values: np.ndarray) -> np.ndarray: ...
+
+    def restore(self, scores: np.ndarray) -> np.ndarray: ...
+
+
+class Logarithms(NamedTuple):
+    """Standardized logarithms: a device that is twice as fast is so for most networks, and ten values tell it."""
+
+    mean: float
+    spread: float
+
+    def normalize(self, values: np.ndarray) -> np.ndarray:
+        return (np.log(np.maximum(values, 1e-300)) - self.mean) / self.spread
+
+    def restore(self, scores: np.ndarray) -> np.ndarray:
+        return np.exp(self.mean + self.spread * scores)
+
+
+class Inputs(NamedTuple):
+    """What a process sees of m texts: states (m, D) and standardized known metrics (m, K)."""
 
     states: np.ndarray
     known: np.ndarray
 
-    def mixed(self, scales: tuple[float, float]) -> np.ndarray:
-        return self.states * scales[0] + self.known * scales[1]
+
+class Kernel(NamedTuple):
+    """Matérn 3/2 of a mixed squared distance, linear in known metrics, and a constant: the mean is not known exactly.
+
+    scales: factors of the squared distances between states and between known metrics.
+    """
+
+    scales: tuple[float, float]
+    length: float
+
+    def between(self, a: Inputs, b: Inputs) -> np.ndarray:
+        """(m, n) of m and n texts."""
+        squared = self.scales[0] * cdist(a.states, b.states, "sqeuclidean")
+        if not a.known.shape[1]:
+            return self._matern(squared) + 1
+        squared += self.scales[1] * cdist(a.known, b.known, "sqeuclidean")
+        return self._matern(squared) + a.known @ b.known.T / a.known.shape[1] + 1
+
+    def itself(self, a: Inputs) -> np.ndarray:
+        """(m,) of each text with itself."""
+        return 2 + (a.known**2).sum(1) / max(1, a.known.shape[1])
+
+    def _matern(self, squared: np.ndarray) -> np.ndarray:
+        root = np.sqrt(3 * squared) / self.length
+        return (1 + root) * np.exp(-root)
 
 
 class Process(NamedTuple):
-    """A fitted process: the `rows` (n,) it stands on, its kernel's numbers, and what it says of normal scores.
+    """A fitted process on the inputs of n texts. inverse: (n, n) of the kernel matrix with noise; weights: (n,)."""
 
-    inverse: (n, n) of the kernel matrix with noise; weights: (n,), it times the centred scores.
-    """
-
-    rows: np.ndarray
-    scales: tuple[float, float]
-    length: float
+    inputs: Inputs
+    kernel: Kernel
     noise: float
     mean: float
     variance: float
     inverse: np.ndarray
     weights: np.ndarray
+
+    def predict(self, asked: Inputs) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation (m,) of what a measurement would give."""
+        kernel = self.kernel.between(asked, self.inputs)
+        left = self.kernel.itself(asked) - ((kernel @ self.inverse) * kernel).sum(1)
+        return self.mean + kernel @ self.weights, np.sqrt(self.variance * (left.clip(min=0) + self.noise))
 
 
 class Estimator:
@@ -59,8 +106,8 @@ class Estimator:
 
     def __init__(self, states: np.ndarray, values: Mapping[str, np.ndarray]) -> None:
         self.states, self.values = states, dict(values)
-        self._scales = {name: Scale.fit(known) for name, known in values.items()}
-        self._scores = {name: self._scales[name].normalize(known) for name, known in values.items()}
+        self._standards = {name: _standard(name, known) for name, known in values.items()}
+        self._scores = {name: self._standards[name].normalize(known) for name, known in values.items()}
         self._processes: dict[tuple[str, ...], Process | None] = {}
 
     def sample(
@@ -74,12 +121,9 @@ class Estimator:
         process = self._process(metric, names)
         if process is None:
             return None
-        known = {name: self._scales[name].normalize(given[name]) for name in names}
-        kernel = _kernel(self._distances(states, known, process.rows).mixed(process.scales), process.length)
-        left = 2 + process.noise - ((kernel @ process.inverse) * kernel).sum(1)  # 2: of a text with itself
-        spread = np.sqrt(process.variance * np.maximum(left, process.noise))
-        scores = process.mean + kernel @ process.weights
-        return self._scales[metric].restore(scores[:, None] + spread[:, None] * noise)
+        known = {name: self._standards[name].normalize(given[name]) for name in names}
+        mean, spread = process.predict(Inputs(states, _columns(known, len(states))))
+        return self._standards[metric].restore(mean[:, None] + spread[:, None] * noise)
 
     def _process(self, metric: str, names: Sequence[str]) -> Process | None:
         key = (metric, *names)
@@ -93,45 +137,51 @@ class Estimator:
         rows = np.flatnonzero(~np.isnan([self._scores[name] for name in (metric, *names)]).any(0))
         if len(rows) < LEAST:
             return None
-        distances = self._distances(self.states[rows], {name: self._scores[name][rows] for name in names}, rows)
-        target = self._scores[metric][rows]
-        candidates = product(_scales(distances, informed=bool(names)), LENGTHS, NOISES)
-        return max((_regress(rows, distances, *numbers, target) for numbers in candidates), key=itemgetter(0))[1]
-
-    def _distances(self, states: np.ndarray, known: Mapping[str, np.ndarray], rows: np.ndarray) -> Distances:
-        """From m states with scores (m,) of known metrics to the table's `rows`."""
-        between = np.zeros((len(states), len(rows)))
-        for name, scores in known.items():
-            between += (scores[:, None] - self._scores[name][rows]) ** 2
-        return Distances(cdist(states, self.states[rows], "sqeuclidean"), between)
+        known = {name: self._scores[name][rows] for name in names}
+        return _best(Inputs(self.states[rows], _columns(known, len(rows))), self._scores[metric][rows])
 
 
-def _scales(distances: Distances, informed: bool) -> list[tuple[float, float]]:
-    """Factors of both distances: median distances count as 1, those of known metrics as much as a share."""
-    medians = [float(np.median(d[d > 0])) if (d > 0).any() else np.inf for d in distances]
-    return [(1 / medians[0], share / medians[1]) for share in (SHARES if informed else (0.0,))]
+def _standard(name: str, values: np.ndarray) -> Standard:
+    known = values[~np.isnan(values)]
+    if is_measured(name) and len(known) and known.min() > 0:
+        logarithms = np.log(known)
+        return Logarithms(float(logarithms.mean()), max(float(logarithms.std()), 1e-6))
+    return Scale.fit(values)
 
 
-def _kernel(squared: np.ndarray, length: float) -> np.ndarray:
-    """Matérn 3/2, and a constant: the mean is not known exactly."""
-    root = np.sqrt(3 * squared) / length
-    return (1 + root) * np.exp(-root) + 1
+def _columns(known: Mapping[str, np.ndarray], count: int) -> np.ndarray:
+    """(count, K)"""
+    return np.stack(list(known.values()), 1) if known else np.empty((count, 0))
 
 
-def _regress(
-    rows: np.ndarray,
-    distances: Distances,
-    scales: tuple[float, float],
-    length: float,
-    noise: float,
-    target: np.ndarray,
-) -> tuple[float, Process]:
-    """The process with these numbers, at its best variance, and its log likelihood."""
-    n, mean = len(rows), float(target.mean())
-    kernel = _kernel(distances.mixed(scales), length)
-    factor = cho_factor(kernel + noise * np.eye(n), lower=True)
-    inverse = cho_solve(factor, np.eye(n))
+def _best(inputs: Inputs, target: np.ndarray) -> Process:
+    """The likeliest process for targets (n,), of those whose numbers are tried."""
+    mean, n = float(target.mean()), len(target)
+    medians = [_median(cdist(values, values, "sqeuclidean")) for values in inputs]
+    shares = SHARES if inputs.known.shape[1] else (0.0,)
+    kernels = [Kernel((1 / medians[0], share / medians[1]), length) for share, length in product(shares, LENGTHS)]
+    found = []
+    for kernel in kernels:
+        matrix = kernel.between(inputs, inputs)
+        found += [(_likelihood(matrix + noise * np.eye(n), target - mean), kernel, noise) for noise in NOISES]
+    _, kernel, noise = max(found, key=itemgetter(0))
+    inverse = np.linalg.inv(kernel.between(inputs, inputs) + noise * np.eye(n))
     weights = inverse @ (target - mean)
-    variance = max(float((target - mean) @ weights) / n, 1e-12)
-    likelihood = -0.5 * n * np.log(variance) - np.log(np.diag(factor[0])).sum()
-    return float(likelihood), Process(rows, scales, length, noise, mean, variance, inverse, weights)
+    return Process(inputs, kernel, noise, mean, _variance(weights, target - mean), inverse, weights)
+
+
+def _median(squared: np.ndarray) -> float:
+    """The median of the distances above 0, infinite where there is none."""
+    above = squared[squared > 0]
+    return float(np.median(above)) if len(above) else np.inf
+
+
+def _likelihood(matrix: np.ndarray, target: np.ndarray) -> float:
+    """Its logarithm at the best variance, but for a constant."""
+    factor = cho_factor(matrix, lower=True, check_finite=False)
+    variance = _variance(cho_solve(factor, target, check_finite=False), target)
+    return float(-0.5 * len(target) * np.log(variance) - np.log(np.diag(factor[0])).sum())
+
+
+def _variance(weights: np.ndarray, target: np.ndarray) -> float:
+    return max(float(target @ weights) / len(target), 1e-12)
