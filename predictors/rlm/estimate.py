@@ -21,6 +21,7 @@ from predictors.scale import Scale
 
 MOST = 1000
 LEAST = 4
+ENOUGH = 100  # values show the shape of a device's distribution, which is seldom that of logarithms
 LENGTHS = (0.3, 0.6, 1.0, 2.0, 4.0)  # of the median distance
 NOISES = (1e-3, 1e-2, 3e-2, 0.1, 0.3)  # of the process's variance
 SHARES = (0.3, 1.0, 3.0)  # of known metrics' distances against the states'
@@ -35,7 +36,7 @@ class Standard(Protocol):
 
 
 class Logarithms(NamedTuple):
-    """Standardized logarithms: a device that is twice as fast is so for most networks, and ten values tell it."""
+    """Standardized logarithms: a device that is twice as fast is so for most networks, which a few values tell."""
 
     mean: float
     spread: float
@@ -143,7 +144,7 @@ class Estimator:
 
 def _standard(name: str, values: np.ndarray) -> Standard:
     known = values[~np.isnan(values)]
-    if is_measured(name) and len(known) and known.min() > 0:
+    if is_measured(name) and 0 < len(known) < ENOUGH and known.min() > 0:
         logarithms = np.log(known)
         return Logarithms(float(logarithms.mean()), max(float(logarithms.std()), 1e-6))
     return Scale.fit(values)
