@@ -127,9 +127,11 @@ class RLM(Predictor):
                 raise unknown("metric to learn", name, targets)
         torch.manual_seed(self.seed)
         tuned = self._prepare(texts)
+        reader, decoder = self._parts()
+        if not tuned:
+            reader.read(texts)  # all at once: a text's state differs in its last bits by what is read along with it
         self.estimator = None
         self._add_metrics(texts, targets)
-        reader, decoder = self._parts()
         if tuned:
             reader.forget()
         elif not self.rehearse:
@@ -153,8 +155,6 @@ class RLM(Predictor):
             components = 0 if made_of is None else made_of.shape[1]
             modules |= {"encoder": reader.encoder, "readout": Readout(decoder.config, components)}
             lengths = np.array([len(ids) for ids in reader.tokens(texts)])
-        else:
-            reader.read(texts)
 
         def read(rows: np.ndarray) -> torch.Tensor:
             batch = [texts[i] for i in rows]

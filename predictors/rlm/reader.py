@@ -68,7 +68,7 @@ class Reader:
 
 
 def batches(items: Sequence[Item], lengths: Sequence[int]) -> Iterator[list[Item]]:
-    """Items whose texts have similar lengths together, at most 8,192 padded tokens a batch."""
+    """Items whose texts have similar lengths together, at most 2,048 padded tokens a batch."""
     order = sorted(range(len(items)), key=lambda i: lengths[i])
     start = 0
     while start < len(order):
