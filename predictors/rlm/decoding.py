@@ -61,19 +61,16 @@ def _prefixes(owner: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.inference_mode()
 def sample_numbers(
-    decoder: NumberDecoder, memory: Tensor, forced: list[Tensor], slots: list[int], sampler: Sampler
+    decoder: NumberDecoder, memory: Tensor, forced: Tensor, slots: list[int], sampler: Sampler
 ) -> Tensor:
     """Number tokens (B, S, asked metrics, length) of the metrics in `slots`, in that order, conditioned on `forced`.
 
-    memory: (B, M, D). forced: tokens (B,) per position, a prefix of known metrics with their numbers, the same for all
-    samples.
+    memory: (B, M, D). forced: tokens (B, P), a prefix of known metrics with their numbers, the same for all samples.
     The decoder runs once for all samples that agree so far: with quantiles in order those are neighbours.
     """
     batch, length = len(memory), len(sampler.allowed)
-    caches = decoder.caches(memory, len(forced) + len(slots) * (length + 1))
-    for position, tokens in enumerate(forced):
-        decoder.step(tokens[:, None], position, caches)
-    position = len(forced)
+    caches = decoder.caches(memory, forced, len(slots) * (length + 1))
+    position = forced.shape[1]
     owner = torch.zeros(batch, sampler.samples, dtype=torch.long)
     stands = torch.zeros(batch, 1, dtype=torch.long)
     alone = torch.arange(sampler.samples).expand_as(owner)
@@ -104,7 +101,7 @@ def sample_numbers(
 
 @torch.inference_mode()
 def digit_tree(
-    decoder: NumberDecoder, memory: Tensor, forced: list[Tensor], slot: int, allowed: Tensor, most: int = BRANCHES
+    decoder: NumberDecoder, memory: Tensor, forced: Tensor, slot: int, allowed: Tensor, most: int = BRANCHES
 ) -> tuple[Tensor, Tensor]:
     """The numbers that a metric may be, as tokens (B, leaves, length), and their probabilities (B, leaves).
 
@@ -112,14 +109,12 @@ def digit_tree(
     would have had is shared out: probabilities sum to 1.
     """
     batch, length = len(memory), len(allowed)
-    caches = decoder.caches(memory, len(forced) + length)
-    for position, tokens in enumerate(forced):
-        decoder.step(tokens[:, None], position, caches)
+    caches = decoder.caches(memory, forced, length)
     found = torch.empty(batch, 1, 0, dtype=torch.long)
     probability = torch.ones(batch, 1, dtype=torch.double)
     tokens = torch.full((batch, 1), NUMBER_TOKENS + slot)
     for place in range(length):
-        logits = decoder.step(tokens, len(forced) + place, caches)
+        logits = decoder.step(tokens, forced.shape[1] + place, caches)
         options = allowed[place].nonzero()[:, 0]
         finite = torch.nan_to_num(logits.double(), nan=0.0, posinf=1e4, neginf=-1e4)
         joint = probability[..., None] * finite[..., options].softmax(-1)  # (B, beginnings, options)

@@ -75,6 +75,16 @@ class Attention(nn.Module):
         y = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal)
         return self.out(y.transpose(-2, -3).flatten(-2))  # (B, h, T, H) -> (B, T, D)
 
+    def attend_parts(self, query: Tensor, shared: tuple[Tensor, Tensor], own: tuple[Tensor, Tensor]) -> Tensor:
+        """Queries (B, S, h, 1, H) to keys and values (B, h, P, H) that S samples share and (B, S, h, L, H) of each."""
+        asked = query.squeeze(3).transpose(1, 2)  # (B, h, S, H)
+        there = asked @ shared[0].mT
+        here = (query @ own[0].mT).squeeze(3).transpose(1, 2)  # (B, h, S, L)
+        share = (torch.cat([there, here], -1) * query.shape[-1] ** -0.5).softmax(-1)
+        of_shared, of_own = share.split([there.shape[-1], here.shape[-1]], -1)
+        y = of_shared @ shared[1] + (of_own.transpose(1, 2)[:, :, :, None] @ own[1]).squeeze(3).transpose(1, 2)
+        return self.out(y.transpose(1, 2).flatten(-2))  # (B, S, D)
+
 
 class FeedForward(nn.Module):
     """SwiGLU (arXiv 2002.05202)."""
@@ -126,30 +136,31 @@ class Pooling(nn.Module):
 
 
 class Cache:
-    """What one decoder layer keeps: cross-attention keys and values (B, h, M, H), and its own of B * S samples.
+    """What one decoder layer keeps while it decodes S samples of each of B texts.
 
-    capacity: tokens there is room for, so that a token more moves no memory.
+    cross: keys and values (B, h, M, H) of the memory; shared: those (B, h, P, H) of the tokens that all samples of a
+    text begin with; own: those of each sample's further tokens, with room for `capacity`, so that a token more moves no
+    memory.
     """
 
-    def __init__(self, cross: tuple[Tensor, Tensor], capacity: int) -> None:
-        self.cross, self.length = cross, 0
+    def __init__(self, cross: tuple[Tensor, Tensor], shared: tuple[Tensor, Tensor], capacity: int) -> None:
+        self.cross, self.shared, self.length = cross, shared, 0
         batch, heads, _, head = cross[0].shape
-        self.own = cross[0].new_zeros(2, batch, heads, capacity, head)  # (2, B * S, h, L, H)
+        self.own = cross[0].new_zeros(2, batch, 1, heads, capacity, head)  # (2, B, S, h, L, H)
 
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values (B * S, h, L, H) with one more (B * S, h, 1, H)."""
-        self.own[0, :, :, self.length] = key[:, :, 0]
-        self.own[1, :, :, self.length] = value[:, :, 0]
+        """Keys and values (B, S, h, L, H) with one more (B, S, h, H)."""
+        self.own[0, ..., self.length, :] = key
+        self.own[1, ..., self.length, :] = value
         self.length += 1
-        keys, values = self.own[:, :, :, : self.length]
+        keys, values = self.own[..., : self.length, :]
         return keys, values
 
-    def select(self, rows: Tensor) -> None:
-        """Go on with the samples `rows` (B, S'), each a continuation of one there was."""
-        batch = len(rows)
-        before = self.own.shape[1] // batch
-        first = before * torch.arange(batch, device=rows.device)[:, None]
-        self.own = self.own.index_select(1, (first + rows).flatten())
+    def select(self, samples: Tensor) -> None:
+        """Go on with `samples` (B, S'), each a continuation of one there was."""
+        batch, before = self.own.shape[1:3]
+        first = before * torch.arange(batch, device=samples.device)[:, None]
+        self.own = self.own.flatten(1, 2).index_select(1, (first + samples).flatten()).unflatten(1, samples.shape)
 
 
 class DecoderLayer(nn.Module):
@@ -162,22 +173,25 @@ class DecoderLayer(nn.Module):
         self.feed_norm = nn.RMSNorm(config.width)
         self.feed = FeedForward(config)
 
-    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], memory: Tensor) -> Tensor:
-        """Teacher forcing: x (B, L, D), every position sees those before it."""
-        y = self.self_norm(x)
-        key, value = self.self_attention.project(y)
-        query = _rotate(self.self_attention.split(self.self_attention.query(y)), rotary)
-        x = x + self.self_attention.attend(query, _rotate(key, rotary), value, None, causal=True)
-        return self._rest(x, self.cross_attention.project(memory))
+    def forward(
+        self, x: Tensor, rotary: tuple[Tensor, Tensor], cross: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Whole sequences x (B, L, D), every position sees those before it; also their keys and values (B, h, L, H)."""
+        query, key, value = self._project(x, rotary)
+        x = x + self.self_attention.attend(query, key, value, None, causal=True)
+        return self._rest(x, cross), (key, value)
 
     def step(self, x: Tensor, rotary: tuple[Tensor, Tensor], cache: Cache) -> Tensor:
-        """One more token for each sample: x (B, S, D). All samples of a text share its cross-attention keys."""
-        y = self.self_norm(x).flatten(0, 1)[:, None]  # (B * S, 1, D)
-        key, value = self.self_attention.project(y)  # (B * S, h, 1, H)
-        query = _rotate(self.self_attention.split(self.self_attention.query(y)), rotary)
-        moved = self.self_attention.attend(query, *cache.append(_rotate(key, rotary), value), None)
-        x = x + moved.view_as(x)
-        return self._rest(x, cache.cross)
+        """One more token for each sample: x (B, S, D). All samples of a text share what they begin with."""
+        query, key, value = self._project(x[:, :, None], rotary)  # (B, S, h, 1, H)
+        keys, values = cache.append(key[..., 0, :], value[..., 0, :])
+        return self._rest(x + self.self_attention.attend_parts(query, cache.shared, (keys, values)), cache.cross)
+
+    def _project(self, x: Tensor, rotary: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        y = self.self_norm(x)
+        key, value = self.self_attention.project(y)
+        query = self.self_attention.split(self.self_attention.query(y))
+        return _rotate(query, rotary), _rotate(key, rotary), value
 
     def _rest(self, x: Tensor, cross: tuple[Tensor, Tensor]) -> Tensor:
         query = self.cross_attention.split(self.cross_attention.query(self.cross_norm(x)))
@@ -277,17 +291,23 @@ class NumberDecoder(nn.Module):
 
     def forward(self, memory: Tensor, tokens: Tensor) -> Tensor:
         """Logits (B, L, 12) of the token after each of `tokens` (B, L)."""
+        return self.head(self.norm(self._read(memory, tokens)[0]))
+
+    def _read(self, memory: Tensor, tokens: Tensor) -> tuple[Tensor, list[tuple]]:
+        """Outputs (B, L, D), and each layer's keys and values of the memory and of the tokens."""
         length = tokens.shape[1]
         rotary = _rotary(length, self.config.width // self.config.heads, tokens.device)
         place = torch.arange(length, device=tokens.device) % (self.config.number_length + 1)
-        x = self._embed(tokens, place)
+        x, kept = self._embed(tokens, place), []
         for layer in self.layers:
-            x = layer(x, rotary, memory)
-        return self.head(self.norm(x))
+            cross = layer.cross_attention.project(memory)  # type: ignore[union-attr, operator]
+            x, own = layer(x, rotary, cross)
+            kept.append((cross, own))
+        return x, kept
 
-    def caches(self, memory: Tensor, capacity: int) -> list[Cache]:
-        """Empty caches for decoding so many tokens from `memory`."""
-        return [Cache(layer.cross_attention.project(memory), capacity) for layer in self.layers]  # type: ignore[union-attr, operator]
+    def caches(self, memory: Tensor, forced: Tensor, capacity: int) -> list[Cache]:
+        """Caches that have read the tokens `forced` (B, P), for decoding `capacity` more of each sample."""
+        return [Cache(cross, shared, capacity) for cross, shared in self._read(memory, forced)[1]]
 
     def step(self, tokens: Tensor, position: int, caches: list[Cache]) -> Tensor:
         """Logits (B, S, 12) after one more token per sample; tokens (B, S) stand at `position`."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
@@ -39,9 +39,11 @@ from predictors.rlm.tokenizer import is_onnx, token_parts, tokenize, train_token
 from predictors.rlm.training import Column, Schedule, Training, train
 from search_spaces.errors import InputError, unknown
 
+Module = TypeVar("Module", bound=torch.nn.Module)
 CHECKPOINTS = Path(__file__).parent.parent / "checkpoints"
 BASE = "rlm-base"
 FARTHEST = 3.0  # standard deviations of an estimate's sample from its mean
+BEFORE = 4  # samples of what the base expected
 MIN_RANKED, FEW = 4, 40  # so many values of a new metric are compared with the known ones
 
 
@@ -101,6 +103,8 @@ class RLM(Predictor):
         self.scales: dict[str, Scale] = {}
         self.reader: Reader | None = None
         self.estimator: Estimator | None = None
+        self.remembered: list[str] = []
+        self.before: RLM | None = None  # the base, where it knows what is learned
         self.decoder: NumberDecoder | None = None
 
     @property
@@ -131,6 +135,8 @@ class RLM(Predictor):
         if not tuned:
             reader.read(texts)  # all at once: a text's state differs in its last bits by what is read along with it
         self.estimator = None
+        learned = [name for name in targets if self._is_learned(name, targets)]
+        self.remembered = [name for name in learned if self.before and name in self.before.scales]
         self._add_metrics(texts, targets)
         if tuned:
             reader.forget()
@@ -147,7 +153,8 @@ class RLM(Predictor):
     def _training(self, texts: list[str], columns: list[Column], tuned: bool) -> Training:
         """What is to be trained on the columns of the texts, and how."""
         reader, decoder = self._parts()
-        schedule, rng = self._schedule(len(set(texts)), tuned), np.random.default_rng(self.seed)
+        known = len(self.remembered) == sum(column.target for column in columns)
+        schedule, rng = self._schedule(len(set(texts)), tuned, known), np.random.default_rng(self.seed)
         modules: dict[str, torch.nn.Module] = {} if self.mode == "alone" else {"decoder": decoder}
         made_of, lengths = None, None
         if tuned:
@@ -191,6 +198,7 @@ class RLM(Predictor):
             assert base.reader is not None
             self.reader, self.decoder, self.scales = base.reader, copy.deepcopy(base.decoder), dict(base.scales)
             tuned = self.mode != "frozen"
+            self.before = base
         if tuned:
             assert self.reader is not None
             self.reader = Reader(self.reader.tokenizer, copy.deepcopy(self.reader.encoder))
@@ -249,8 +257,18 @@ class RLM(Predictor):
         if len(rows) > MOST:
             return None
         known = {name: values[rows] for name, values in targets.items()}
-        states = self._states([texts[i] for i in rows])
+        here = [texts[i] for i in rows]
+        known |= self._expected_before(here)
+        states = self._states(here)
         return Estimator(states, {name: values for name, values in known.items() if not np.isnan(values).all()})
+
+    def _expected_before(self, texts: list[str]) -> dict[str, np.ndarray]:
+        """What the base expected (n,) of those metrics that it knew before they were learned again."""
+        if self.before is None or not self.remembered:
+            return {}
+        randomness = np.stack([_randomness(text, 0, len(self.remembered), BEFORE) for text in texts])
+        expected = np.median(self.before._decode(texts, self.remembered, {}, randomness), 1)
+        return {f"{name} before": values for name, values in zip(self.remembered, expected.T, strict=True)}
 
     def _states(self, texts: list[str]) -> np.ndarray:
         """(n, D): what the estimator sees of texts."""
@@ -262,8 +280,9 @@ class RLM(Predictor):
             return name in self.learn
         return self.rehearse or not is_cheap(name) or all(map(is_cheap, targets))
 
-    def _schedule(self, distinct: int, tuned: bool) -> Schedule:
-        steps = self.steps or int(np.clip(2 * distinct, 100, 800))
+    def _schedule(self, distinct: int, tuned: bool, known: bool) -> Schedule:
+        """Few steps for metrics that the base knows already: it forgets in more."""
+        steps = self.steps or int(np.clip(distinct, 20, 800) if known else np.clip(2 * distinct, 100, 800))
         chosen = {"steps": steps, "learning_rate": 5e-4 if tuned else 1e-3, "batch": 32, "jitter": 0.6}
         return Schedule(**{**chosen, **self.schedule})  # type: ignore[arg-type]
 
@@ -357,7 +376,7 @@ class RLM(Predictor):
         half = (randomness.shape[2] - 1) // 2
         if self.estimator is None or not half:
             return {}
-        found, states = {}, self._states(texts)
+        found, states, known = {}, self._states(texts), known | self._expected_before(texts)
         for column, name in enumerate(metrics):
             order = randomness[:, column, 1 : 1 + half].argsort(1)
             noise = ndtri((order + randomness[:, column, :1]) / half).clip(-FARTHEST, FARTHEST)
@@ -366,14 +385,13 @@ class RLM(Predictor):
                 found[name] = values
         return found
 
-    def _prefix(self, known: dict[str, np.ndarray], rows: Sequence[int]) -> list[torch.Tensor]:
-        """The known metrics of some rows as tokens, a tensor (rows,) for each place."""
-        prefix = []
+    def _prefix(self, known: dict[str, np.ndarray], rows: Sequence[int]) -> torch.Tensor:
+        """The known metrics of some rows as tokens (rows, P)."""
+        prefix = [torch.empty(len(rows), 0, dtype=torch.long)]
         for name, values in known.items():
             tokens = torch.from_numpy(self.number.encode(self.scales[name].to_scale(values[list(rows)])))
-            prefix.append(torch.full((len(tokens),), NUMBER_TOKENS + self._slot(name)))
-            prefix += list(tokens.unbind(1))
-        return prefix
+            prefix += [torch.full((len(rows), 1), NUMBER_TOKENS + self._slot(name)), tokens]
+        return torch.cat(prefix, 1)
 
     # --- checkpoints
 
@@ -383,10 +401,13 @@ class RLM(Predictor):
             "seed": self.seed,
             "encoder": self.mode,
             "model": asdict(decoder.config),
-            "scales": {name: list(scale.knots) for name, scale in self.scales.items()},
+            "scales": _knots(self.scales),
             "tokenizer": json.loads(reader.tokenizer.to_str()),
         }
         parts = {"encoder": reader.encoder, "decoder": decoder}
+        if self.before is not None and self.remembered:
+            config |= {"remembered": self.remembered, "before": _knots(self.before.scales)}
+            parts["before"] = self.before._parts()[1]
         tensors = {f"{p}.{n}": t.numpy() for p, module in parts.items() for n, t in module.state_dict().items()}
         if self.estimator is not None:
             config["estimated"] = list(self.estimator.values)
@@ -398,18 +419,32 @@ class RLM(Predictor):
     def _restore(cls, config: dict[str, Any], tensors: dict[str, np.ndarray]) -> Self:
         predictor = cls(seed=config["seed"], base=None, encoder=config["encoder"])
         sizes = ModelConfig(**config["model"])
-        encoder, decoder = text_encoder(sizes), NumberDecoder(sizes)
-        for part, module in (("encoder", encoder), ("decoder", decoder)):
-            own = {n.removeprefix(f"{part}."): torch.from_numpy(t) for n, t in tensors.items() if n.startswith(part)}
-            module.load_state_dict(own)
-            module.eval()
+        encoder = _with_weights(text_encoder(sizes), "encoder", tensors)
         predictor.reader = Reader(Tokenizer.from_str(json.dumps(config["tokenizer"])), encoder)
-        predictor.decoder = decoder
+        predictor.decoder = _with_weights(NumberDecoder(sizes), "decoder", tensors)
+        predictor.scales = _scales(config["scales"])
         if names := config.get("estimated"):
             values = tensors["values"].reshape(len(names), len(tensors["states"]))
             predictor.estimator = Estimator(tensors["states"], dict(zip(names, values, strict=True)))
-        predictor.scales = {name: Scale(tuple(knots)) for name, knots in config["scales"].items()}
+        if names := config.get("remembered"):
+            predictor.remembered, predictor.before = names, cls(base=None)
+            predictor.before.reader, predictor.before.scales = predictor.reader, _scales(config["before"])
+            predictor.before.decoder = _with_weights(NumberDecoder(sizes), "before", tensors)
         return predictor
+
+
+def _with_weights(module: Module, part: str, tensors: dict[str, np.ndarray]) -> Module:
+    own = {name: tensor for name, tensor in tensors.items() if name.startswith(f"{part}.")}
+    module.load_state_dict({name.removeprefix(f"{part}."): torch.from_numpy(t) for name, t in own.items()})
+    return module.eval()
+
+
+def _knots(scales: dict[str, Scale]) -> dict[str, list[float]]:
+    return {name: list(scale.knots) for name, scale in scales.items()}
+
+
+def _scales(knots: dict[str, list[float]]) -> dict[str, Scale]:
+    return {name: Scale(tuple(of_name)) for name, of_name in knots.items()}
 
 
 def _randomness(text: str, seed: int, metrics: int, samples: int) -> np.ndarray:

@@ -23,6 +23,7 @@ from search_spaces import InputError, get_space
 
 SPACE = get_space("nasbench201", channels=4, cells=1, input_shape=(1, 8, 8))
 TINY = {"width": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 1}
+NOTHING = torch.empty(1, 0, dtype=torch.long)  # no forced tokens
 
 
 @cache
@@ -162,24 +163,27 @@ def test_no_weights_can_produce_an_invalid_number(seed: int, scale: float) -> No
     number = NumberFormat(3)
     memory = encoder(torch.randint(1, 50, (3, 7)), torch.tensor([7, 5, 1]))
     sampler = _sampler(number, 3, 2, 8, seed)
-    tokens = sample_numbers(decoder, memory, [], [0, 3], sampler).numpy()
+    tokens = sample_numbers(decoder, memory, NOTHING.expand(len(memory), 0), [0, 3], sampler).numpy()
     assert tokens.shape == (3, 8, 2, number.length)
     assert number.allowed[np.arange(number.length), tokens].all()
     assert np.isfinite(number.decode(tokens)).all()
 
 
-def test_decoding_with_caches_gives_the_logits_of_teacher_forcing() -> None:
+@pytest.mark.parametrize("forced", [0, 7])
+def test_decoding_with_caches_gives_the_logits_of_teacher_forcing(forced: int) -> None:
     encoder, decoder = _random_models(0, 1.0)
     memory = encoder(torch.randint(1, 50, (2, 9)), torch.tensor([9, 4]))
     length = NumberFormat(3).length
     sequence = torch.randint(ZERO, NUMBER_TOKENS, (2, 3, 2 * (length + 1)))  # (texts, samples, tokens)
     sequence[:, :, 0], sequence[:, :, length + 1] = NUMBER_TOKENS, NUMBER_TOKENS + 5
-    caches = decoder.caches(memory, sequence.shape[2])
+    sequence[:, :, :forced] = sequence[:, :1, :forced]
     with torch.inference_mode():
-        decoder.step(sequence[:, :1, 0], 0, caches)
+        caches = decoder.caches(memory, sequence[:, 0, :forced], sequence.shape[2] - forced)
+        decoder.step(sequence[:, :1, forced], forced, caches)
         for cache in caches:
             cache.select(torch.zeros(2, 3, dtype=torch.long))
-        for position in range(1, sequence.shape[2]):
+        sequence[:, :, forced] = sequence[:, :1, forced]
+        for position in range(forced + 1, sequence.shape[2]):
             logits = decoder.step(sequence[:, :, position], position, caches)
             for sample in range(3):
                 expected = decoder(memory, sequence[:, sample, : position + 1])[:, -1]
@@ -193,7 +197,7 @@ def test_samples_follow_the_model_jointly_over_metrics() -> None:
     memory = encoder(torch.randint(1, 50, (1, 9)), torch.tensor([9]))
     sampler = _sampler(number, 1, 2, samples, 0)
     with torch.inference_mode():
-        tokens = sample_numbers(decoder, memory, [], [2, 5], sampler)[0]
+        tokens = sample_numbers(decoder, memory, NOTHING.expand(len(memory), 0), [2, 5], sampler)[0]
         first = torch.cat([torch.full((samples, 1), NUMBER_TOKENS + 2), tokens[:, 0]], 1)
         prefix = torch.cat([first, torch.full((samples, 1), NUMBER_TOKENS + 5), tokens[:, 1, :3]], 1)
         expected = decoder(memory.expand(samples, -1, -1), prefix)[:, -1, ZERO:].softmax(-1).mean(0)
@@ -206,11 +210,13 @@ def test_the_digit_tree_has_the_probabilities_that_samples_follow() -> None:
     number, samples = NumberFormat(2), 4000
     memory = encoder(torch.randint(1, 50, (2, 9)), torch.tensor([9, 4]))
     allowed = torch.from_numpy(number.allowed)
-    leaves, probability = digit_tree(decoder, memory, [], 2, allowed, most=4000)
+    leaves, probability = digit_tree(decoder, memory, NOTHING.expand(len(memory), 0), 2, allowed, most=4000)
     assert leaves.shape == (2, 4000, number.length)
     assert number.allowed[np.arange(number.length), leaves.numpy()].all()
     torch.testing.assert_close(probability.sum(1), torch.ones(2, dtype=torch.double))
-    drawn = sample_numbers(decoder, memory, [], [2], _sampler(number, 2, 1, samples, 0))[:, :, 0]
+    drawn = sample_numbers(decoder, memory, NOTHING.expand(len(memory), 0), [2], _sampler(number, 2, 1, samples, 0))[
+        :, :, 0
+    ]
     for place in range(number.length):
         expected = [(probability * (leaves[:, :, place] == token)).sum(1) for token in range(NUMBER_TOKENS)]
         found = [(drawn[:, :, place] == token).double().mean(1) for token in range(NUMBER_TOKENS)]
@@ -294,6 +300,21 @@ def test_half_of_the_samples_of_a_fine_tuned_model_are_the_estimators(tmp_path) 
         texts[40:], ["params", "new_accuracy"], samples=4
     )  # nothing is estimated of the base's metrics
     assert np.isfinite(both.samples).all()
+
+
+def test_few_values_of_a_known_metric_do_not_undo_what_the_base_knows(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    texts, metrics = _table()
+    _fitted().save(tmp_path / "base")
+    few, others = slice(0, 5), slice(5, None)
+    accuracy = metrics["x_accuracy"]
+
+    def tau(model: predictors.Predictor) -> float:
+        return float(kendalltau(model.predict(texts[others], ["x_accuracy"])["x_accuracy"], accuracy[others]).statistic)
+
+    model = predictors.create("rlm", base=str(tmp_path / "base")).fit(texts[few], {"x_accuracy": accuracy[few]})
+    assert tau(model) > 0.8 * tau(_fitted()) > 0.4
+    model.save(tmp_path / "model")
+    assert tau(predictors.load(tmp_path / "model")) == tau(model)
 
 
 def test_the_expectation_is_near_the_mean_of_many_samples() -> None:
