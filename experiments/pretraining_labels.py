@@ -1,0 +1,123 @@
+"""What a base should have learned: `python -m experiments.pretraining_labels` (an hour and a half).
+
+Bases learn NAS-Bench-201's published networks with more and more labels that need no training, and in the end this
+project's populations with their digits accuracies; then each is fine-tuned on CIFAR-10 validation accuracies of N
+networks and ranks 2,000 others by test accuracy. Every base but `nothing` also learns the paths of operators in a text.
+They are much shorter trained than the shipped ones. The seeds are those on which settings are chosen.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from experiments.pretrain import SCHEDULE, SIZES
+from experiments.tables import Scores, compute, show, summarize, version
+from nas.cli import progress_bar
+from nas.corpus import EXACT, PROXIES, Corpus, build_corpus, published_texts, trained
+from search_spaces.errors import InputError, unknown
+
+LEARNED, RANKED = "cifar10_validation_accuracy", "cifar10_test_accuracy"
+NOTHING, PROXIED, POPULATIONS = "nothing", "exact costs and proxies", "and accuracies of populations"
+LABELS: dict[str, tuple[str, ...]] = {
+    "parameters and FLOPs": ("params", "flops"),
+    "exact costs": tuple(EXACT),
+    PROXIED: (*EXACT, *PROXIES),
+}
+VARIANTS = (NOTHING, *LABELS, POPULATIONS)
+TEST, SAMPLES = 2000, 16
+
+
+def score(name: str, size: int, steps: int, base: str, seed: int) -> Scores:
+    """Kendall's τ on networks that were not learned."""
+    from scipy.stats import kendalltau
+
+    import predictors
+    from nas.benchmarks import load_benchmark
+
+    table = load_benchmark("nasbench201")
+    texts, learned, ranked = table.load_texts(), table.values(LEARNED), table.values(RANKED)
+    order = np.random.default_rng(seed).permutation(len(table))
+    train, test = order[:size], order[size : size + TEST]
+    model = predictors.create("rlm", seed=seed, base=base or None)
+    model.fit([texts[i] for i in train], {LEARNED: learned[train]})
+    predicted = model.predict([texts[i] for i in test], [LEARNED], samples=SAMPLES, seed=seed)
+    return {"tau": float(kendalltau(predicted[LEARNED], ranked[test]).statistic)}
+
+
+def pretrain(name: str, steps: int, corpus: Corpus, out: Path) -> str:
+    """The folder of a base that has learned these labels; "" for none."""
+    if name == NOTHING:
+        return ""
+    folder = out / f"{name.replace(' ', '-')}-{steps}-{version()}"
+    if name == POPULATIONS:
+        return _learned(folder, pretrain(PROXIED, steps, corpus, out), "frozen", steps // 4, trained(corpus))
+    published = published_texts()
+    rows = [i for i, text in enumerate(corpus.texts) if text in published]
+    known = Corpus([corpus.texts[i] for i in rows], {label: corpus.metrics[label][rows] for label in LABELS[name]})
+    encoder = _learned(folder.with_name(f"{folder.name}-encoder"), None, "alone", steps, known)
+    return _learned(folder, encoder, "frozen", steps // 2, known)
+
+
+def _learned(folder: Path, base: str | None, encoder: str, steps: int, known: Corpus) -> str:
+    """The folder, with a model that has learned what is known; made once."""
+    import predictors
+
+    if not (folder / "config.json").exists():
+        with progress_bar(folder.name) as bar:
+            model = predictors.create(
+                "rlm",
+                base=base,
+                encoder=encoder,
+                rehearse=True,
+                steps=steps,
+                sizes=SIZES,
+                schedule=SCHEDULE,
+                progress=lambda step, of, loss: bar(f"{folder.name}, loss {loss:.3f}", step, of),
+            )
+            model.fit(known.texts, known.metrics).save(folder)
+    return str(folder)
+
+
+def main(
+    steps: Annotated[int, typer.Option(min=4, help="Steps of each encoder, of 64 networks.")] = 600,
+    sizes: Annotated[str, typer.Option(help="Numbers of accuracies to learn from.")] = "78,469",
+    out: Annotated[Path, typer.Option(help="Folder for corpus, bases and rows.")] = Path("results/pretraining-labels"),
+    cells: Annotated[int | None, typer.Option(min=1, help="NAS-Bench-201 cells to learn; all by default.")] = None,
+    only: Annotated[str, typer.Option(help="Sets of labels, separated by commas.")] = ",".join(VARIANTS),
+    seeds: Annotated[int, typer.Option(min=1)] = 5,
+    first_seed: Annotated[int, typer.Option(min=0)] = 100,
+    jobs: Annotated[int, typer.Option(min=1)] = 1,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+) -> None:
+    """Pretrain, train and rank; a table of means over the seeds."""
+    for name in only.split(","):
+        if name not in VARIANTS:
+            raise unknown("set of labels", name, VARIANTS)
+    with progress_bar("corpus") as bar:
+        corpus = build_corpus(out, 0, cells=cells, progress=bar)
+    bases = {name: pretrain(name, steps, corpus, out) for name in only.split(",")}
+    tasks = [
+        (name, int(size), steps, base, seed)
+        for name, base in bases.items()
+        for size in sizes.split(",")
+        for seed in range(first_seed, first_seed + seeds)
+    ]
+    rows = compute(tasks, score, out, jobs)
+    show(
+        "Kendall's τ by what the base has learned",
+        ("labels", "trained on", "steps", "base"),
+        summarize(tasks, rows),
+        as_json,
+    )
+
+
+if __name__ == "__main__":
+    try:
+        typer.run(main)
+    except InputError as error:
+        sys.exit(f"pretraining_labels: {error}")
