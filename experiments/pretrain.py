@@ -5,14 +5,16 @@
 writes the checkpoints there, and the losses of every step. The encoder learns first, from all metrics of a text at
 once; then the decoder learns to write and to be given any of them, which makes `rlm-label-free`; at last it learns the
 accuracies of the networks that this project trained on digits. An interrupted run goes on where it was, to the same
-losses; proxies are kept in the folder for runs with other settings, too.
+losses; proxies are kept in the folder for runs with other settings, too. It takes a GPU where there is one, and several
+with `accelerate launch --num_processes N -m experiments.pretrain`.
 """
 
 from __future__ import annotations
 
 import sys
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,8 +22,18 @@ from nas.cli import progress_bar
 from search_spaces.errors import InputError
 from search_spaces.files import replacing
 
+if TYPE_CHECKING:
+    from predictors.rlm.predictor import RLM
+
 SCHEDULE = {"jitter": 0.05, "batch": 64, "learning_rate": 1.5e-3, "most_metrics": 5}
 SIZES = {"dropout": 0.0}
+
+
+class Precision(StrEnum):
+    """What matrices of the encoder are multiplied in."""
+
+    no = "no"
+    bf16 = "bf16"
 
 
 def main(
@@ -31,16 +43,20 @@ def main(
     steps: Annotated[int, typer.Option(min=1, help="Steps of the encoder, of 64 architectures each.")] = 4200,
     decoder_steps: Annotated[int, typer.Option(min=1, help="Steps of the decoder after that.")] = 1500,
     accuracy_steps: Annotated[int, typer.Option(min=1, help="Steps with accuracies in the end.")] = 400,
-    precision: Annotated[str, typer.Option(help="float32, or bfloat16 on processors that have it.")] = "float32",
+    precision: Annotated[Precision, typer.Option(help="bf16 on GPUs and processors that have it.")] = Precision.no,
     seed: Annotated[int, typer.Option(help="Seed of corpus, weights and batches.")] = 0,
 ) -> None:
     """Build the corpus and pretrain; trainings are kept every 250 steps."""
+    from accelerate import Accelerator
+
     import predictors
     from nas.corpus import build_corpus, emphasized, trained
     from predictors.rlm.predictor import RLM
 
+    accelerator = Accelerator(mixed_precision=precision.value)
     with progress_bar("pretraining") as bar:
-        corpus = build_corpus(out, size, cells=cells, seed=seed, progress=bar)
+        with accelerator.main_process_first():
+            corpus = build_corpus(out, size, cells=cells, seed=seed, progress=bar)
         phases = (
             ("encoder", "alone", steps, emphasized(corpus)),
             ("rlm-label-free", "frozen", decoder_steps, corpus),
@@ -55,7 +71,7 @@ def main(
                 encoder=encoder,
                 rehearse=True,
                 steps=length,
-                precision=precision,
+                accelerator=accelerator,
                 sizes=SIZES,
                 schedule=SCHEDULE,
                 progress=lambda step, of, loss, name=name: bar(f"{name}, loss {loss:.3f}", step, of),
@@ -63,12 +79,18 @@ def main(
             )
             assert isinstance(model, RLM)
             model.fit(data.texts, data.metrics)
-            model.save(out / name)
             base = str(out / name)
-            losses = "".join(["step,loss\n", *(f"{i},{loss:.6f}\n" for i, loss in enumerate(model.losses, start=1))])
-            with replacing(out / f"losses-{name}.csv") as file:
-                file.write_text(losses)
-    print(base)
+            if accelerator.is_main_process:
+                _write(model, out, name)
+            accelerator.wait_for_everyone()
+    accelerator.print(base)
+
+
+def _write(model: RLM, out: Path, name: str) -> None:
+    model.save(out / name)
+    losses = "".join(["step,loss\n", *(f"{i},{loss:.6f}\n" for i, loss in enumerate(model.losses, start=1))])
+    with replacing(out / f"losses-{name}.csv") as file:
+        file.write_text(losses)
 
 
 if __name__ == "__main__":

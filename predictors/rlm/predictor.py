@@ -6,10 +6,11 @@ import copy
 import json
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 import torch
@@ -39,6 +40,9 @@ from predictors.rlm.tokenizer import is_onnx, token_parts, tokenize, train_token
 from predictors.rlm.training import Column, Schedule, Training, train
 from search_spaces.errors import InputError, unknown
 
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
 Module = TypeVar("Module", bound=torch.nn.Module)
 CHECKPOINTS = Path(__file__).parent.parent / "checkpoints"
 BASE = "rlm-base"
@@ -67,7 +71,7 @@ class RLM(Predictor):
     rehearse: cheap metrics are learned like the others, as in pretraining, and not only used as known values.
     learn: the metrics that are learned, whichever they are; the others only serve as known values for these.
     steps: optimizer steps of a fit; None chooses by the amount of data.
-    precision: "bfloat16" trains the encoder about twice as fast on processors that have it; for pretraining.
+    accelerator: where a fit runs, in which precision and in how many processes; None: on the processor, alone.
     backbone: a T5Gemma by folder or hub name to read with instead of an encoder of ours, without a base; `encoder` says
         whether its own weights are trained.
     kept: a file in which a fit is kept as it goes, so that it goes on there after an interruption.
@@ -83,7 +87,7 @@ class RLM(Predictor):
         rehearse: bool = False,
         learn: Sequence[str] | None = None,
         steps: int | None = None,
-        precision: str = "float32",
+        accelerator: Accelerator | None = None,
         sizes: dict[str, Any] | None = None,
         schedule: dict[str, float] | None = None,
         progress: Callable[[int, int, float], None] | None = None,
@@ -93,11 +97,9 @@ class RLM(Predictor):
         super().__init__(seed)
         if encoder not in ("frozen", "tuned", "alone"):
             raise InputError(f"encoder must be 'frozen', 'tuned' or 'alone', not {encoder!r}")
-        if precision not in ("float32", "bfloat16"):
-            raise InputError(f"precision must be 'float32' or 'bfloat16', not {precision!r}")
         self.base, self.mode, self.steps = None if backbone else base, encoder, steps
         self.backbone, self.rehearse, self.learn = backbone, rehearse, learn
-        self.precision = getattr(torch, precision)
+        self.accelerator = accelerator
         self.sizes, self.schedule, self.progress, self.kept = sizes or {}, schedule or {}, progress, kept
         self.losses: list[float] = []
         self.scales: dict[str, Scale] = {}
@@ -132,6 +134,8 @@ class RLM(Predictor):
         torch.manual_seed(self.seed)
         tuned = self._prepare(texts)
         reader, decoder = self._parts()
+        if self.accelerator:
+            reader.encoder.to(self.accelerator.device)
         if not tuned:
             reader.read(texts)  # all at once: a text's state differs in its last bits by what is read along with it
         self.estimator = None
@@ -147,7 +151,7 @@ class RLM(Predictor):
         reader.encoder.train(tuned)
         self.losses = train(training, self.progress, self.kept)
         decoder.eval()
-        reader.encoder.eval()
+        reader.encoder.cpu().eval()
         return self
 
     def _training(self, texts: list[str], columns: list[Column], tuned: bool) -> Training:
@@ -167,10 +171,10 @@ class RLM(Predictor):
             batch = [texts[i] for i in rows]
             if not tuned:
                 return reader.recall(batch)
-            with torch.autocast("cpu", self.precision, enabled=self.precision is torch.bfloat16):
+            with self.accelerator.autocast() if self.accelerator else nullcontext():
                 return reader.encode(batch).float()
 
-        return Training(read, modules, columns, self.number, schedule, rng, lengths, made_of)
+        return Training(read, modules, columns, self.number, schedule, rng, lengths, made_of, self.accelerator)
 
     def _prepare(self, texts: list[str]) -> bool:
         """Set up tokenizer, encoder and decoder; whether the encoder is to be trained."""

@@ -44,7 +44,8 @@ class Reader:
     def encode(self, texts: Sequence[str]) -> Tensor:
         """Run the encoder on one padded batch, with gradients where they are enabled: (B, M, D)."""
         tokens, lengths = pad(self.tokens(texts))
-        return self.encoder(tokens, lengths)
+        device = next(self.encoder.parameters()).device
+        return self.encoder(tokens.to(device), lengths.to(device))
 
     def recall(self, texts: Sequence[str]) -> Tensor:
         """The states (B, M, D) without gradients, from memory where possible."""
@@ -61,7 +62,7 @@ class Reader:
         done = 0
         self.encoder.eval()
         for batch in batches(new, [len(ids) for ids in self.tokens(new)]):
-            self._states.update(zip(batch, self.encode(batch).unbind(), strict=True))
+            self._states.update(zip(batch, self.encode(batch).cpu().unbind(), strict=True))
             done += len(batch)
             if progress:
                 progress(done, len(new))

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,6 +21,9 @@ from predictors.rlm.model import MAX_METRICS
 from predictors.rlm.numbers import HIGH, LOW, NUMBER_TOKENS, NumberFormat
 from search_spaces.errors import InputError
 from search_spaces.files import replacing
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 Progress = Callable[[int, int, float], None]
 IGNORE = -100
@@ -103,14 +107,14 @@ def readout_loss(predicted: Tensor, columns: Sequence[Column], rows: np.ndarray)
     """Mean squared error of a `Readout` (B, 64 + …) in all columns that are targets, over the values that are known."""
     learned = [column for column in columns if column.target]
     values = np.stack([column.values[rows] for column in learned], 1)
-    wanted = torch.from_numpy((values - MIDDLE) / SPREAD).float()
+    wanted = torch.from_numpy((values - MIDDLE) / SPREAD).float().to(predicted.device)
     error = predicted[:, [column.slot for column in learned]] - wanted
     return error[~torch.isnan(wanted)].square().mean()
 
 
 def structure_loss(predicted: Tensor, structure: np.ndarray) -> Tensor:
     """Squared error of a `Readout`'s last outputs, by the mean square of what is to be told, (B, components)."""
-    wanted = torch.from_numpy(structure).float()
+    wanted = torch.from_numpy(structure).float().to(predicted.device)
     return (predicted[:, MAX_METRICS:] - wanted).square().mean() / structure.var()
 
 
@@ -126,10 +130,11 @@ def train(training: Training, progress: Progress | None = None, checkpoint: Path
     while len(training.losses) < schedule.steps:
         training.step()
         done = len(training.losses)
-        if checkpoint and (done % SAVE_EVERY == 0 or done == schedule.steps):
+        if checkpoint and training.is_main and (done % SAVE_EVERY == 0 or done == schedule.steps):
             training.save(checkpoint)
         if progress:
             progress(done, schedule.steps, training.losses[-1])
+    training.modules.cpu()
     return training.losses
 
 
@@ -138,7 +143,8 @@ class Training:
 
     read: gives the memory (B, M, D) of a batch of rows. modules: what is trained: a "decoder" learns digits and a
     "readout" all metrics at once. lengths (n,): tokens of the rows' texts, where batches of similar ones are quicker.
-    structure (n, components): what the readout learns beside metrics.
+    structure (n, components): what the readout learns beside metrics. accelerator: where this runs, perhaps as one of
+    several processes: each learns from its share of every batch, and gradients are averaged; None: on the processor.
     """
 
     def __init__(
@@ -151,17 +157,24 @@ class Training:
         rng: np.random.Generator,
         lengths: np.ndarray | None = None,
         structure: np.ndarray | None = None,
+        accelerator: Accelerator | None = None,
     ) -> None:
-        self.lengths, self.structure = lengths, structure
+        self.lengths, self.structure, self.accelerator = lengths, structure, accelerator
+        self.device = accelerator.device if accelerator else torch.device("cpu")
         self.read, self.columns, self.number, self.schedule, self.rng = read, columns, number, schedule, rng
-        self.modules = nn.ModuleDict(modules)
+        self.modules = nn.ModuleDict(modules).to(self.device)
         self.rows = np.flatnonzero(np.stack([~np.isnan(c.values) for c in columns if c.target]).any(0))
         self.optimizer = torch.optim.AdamW(
             self.modules.parameters(), schedule.learning_rate, betas=(0.9, 0.98), weight_decay=schedule.weight_decay
         )
-        self.allowed = torch.from_numpy(number.allowed)
+        self.allowed = torch.from_numpy(number.allowed).to(self.device)
         self.queue = np.empty(0, np.int64)
         self.losses: list[float] = []
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process is the one that writes files."""
+        return self.accelerator is None or self.accelerator.is_main_process
 
     def step(self) -> None:
         schedule = self.schedule
@@ -171,17 +184,32 @@ class Training:
         loss = self._loss(batch)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
+        if self.accelerator:
+            loss = self._average(loss)
         torch.nn.utils.clip_grad_norm_(self.modules.parameters(), 1.0)
         for group in self.optimizer.param_groups:
             group["lr"] = schedule.learning_rate * _warmed_cosine(len(self.losses), schedule.steps)
         self.optimizer.step()
         self.losses.append(loss.item())
 
-    def _loss(self, batch: np.ndarray) -> Tensor:
-        memory = self.read(batch)
+    def _average(self, loss: Tensor) -> Tensor:
+        """Gradients become their mean over all processes, as does the loss."""
+        assert self.accelerator is not None
+        for parameter in self.modules.parameters():
+            if parameter.grad is not None:
+                parameter.grad = self.accelerator.reduce(parameter.grad, "mean")
+        return self.accelerator.reduce(loss.detach(), "mean")
+
+    def _loss(self, whole: np.ndarray) -> Tensor:
+        """The loss of a batch, or of this process's share of it."""
+        share = slice(self.accelerator.process_index, None, self.accelerator.num_processes) if self.accelerator else ...
+        batch = whole[share]
+        memory = self.read(batch).to(self.device)
         loss = memory.new_zeros(())
         if "decoder" in self.modules:
-            inputs, wanted = make_sequences(self.columns, batch, self.number, self.schedule, self.rng)
+            # Of the whole batch, so that random numbers stay the same in all processes.
+            sequences = make_sequences(self.columns, whole, self.number, self.schedule, self.rng)
+            inputs, wanted = (tokens[share].to(self.device) for tokens in sequences)
             loss = loss + digit_loss(self.modules["decoder"], memory, inputs, wanted, self.allowed)
         if "readout" in self.modules:
             predicted = self.modules["readout"](memory)
