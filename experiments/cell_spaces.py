@@ -15,7 +15,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from experiments.tables import Scores, compute, show, summarize, version
+from experiments.tables import Scores, chosen, compute, show, summarize, version
 from nas.benchmarks import load_benchmark
 from search_spaces.errors import InputError
 
@@ -99,18 +99,18 @@ def main(
     as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
     """Train and rank; a table of means over the seeds."""
-    chosen = only.split(",")
+    names = chosen(only, PREDICTORS)
     tasks = [
         (predictor, space, base, STEPS, seed)
         for space in SPACES
-        for predictor in chosen
+        for predictor in names
         for seed in range(first_seed, first_seed + seeds)
     ]
     rows = compute(tasks, score, out, jobs)
     for row, (_, space, *_) in zip(rows, tasks, strict=True):
         row["ceiling"] = ceiling(space)
-    names = ("predictor", "space", "base", "steps")
-    show("Kendall's τ in five cell spaces", names, summarize(tasks, rows), as_json)
+    about = ("predictor", "space", "base", "steps")
+    show("Kendall's τ in five cell spaces", about, summarize(tasks, rows), as_json)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from experiments.tables import Scores, compute, show, summarize, version
+from experiments.tables import Scores, chosen, compute, show, summarize, version
 from nas.benchmarks import load_benchmark
 from search_spaces.errors import InputError
 
@@ -108,13 +108,13 @@ def main(
     as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
     """Train and rank; a table of means over the seeds."""
-    chosen = only.split(",")
-    tasks = [(p, d, base, steps, seed) for d in NEW for p in chosen for seed in range(first_seed, first_seed + seeds)]
-    if "rlm" in chosen:
+    names = chosen(only, PREDICTORS)
+    tasks = [(p, d, base, steps, seed) for d in NEW for p in names for seed in range(first_seed, first_seed + seeds)]
+    if "rlm" in names:
         taught(base, steps)
     rows = compute(tasks, score, out, jobs)
-    names = ("predictor", "device", "base", "steps")
-    show("Spearman's correlation on a new device", names, summarize(tasks, rows), as_json)
+    about = ("predictor", "device", "base", "steps")
+    show("Spearman's correlation on a new device", about, summarize(tasks, rows), as_json)
 
 
 if __name__ == "__main__":

@@ -20,15 +20,16 @@ import typer
 from torch import Tensor
 from torch.nn import functional
 
-from experiments.tables import Scores, compute, show, summarize
+from experiments.tables import Scores, chosen, compute, show, summarize
 from predictors.rlm.decoding import Sampler, digit_tree, sample_numbers
 from predictors.rlm.model import NumberDecoder, Readout
 from predictors.rlm.numbers import MINUS, PLUS, ZERO, NumberFormat, Scale
 from predictors.rlm.predictor import RLM, checkpoint
 from predictors.rlm.training import MIDDLE, SPREAD, Column, Schedule, Training, make_sequences, train
-from search_spaces.errors import InputError, unknown
+from search_spaces.errors import InputError
 
 LEARNED, RANKED = "cifar10_validation_accuracy", "cifar10_test_accuracy"
+SIZES, FIRST_SEED = (78, 469), 100
 TEST, SAMPLES, LARGEST_EXPONENT = 2000, 64, 9
 
 
@@ -174,24 +175,15 @@ def _tau(predicted: np.ndarray, true: np.ndarray) -> float:
 
 def main(
     base: Annotated[str, typer.Option(help="The RLM whose encoder reads.")] = "rlm-label-free",
-    sizes: Annotated[str, typer.Option(help="Numbers of accuracies to learn from.")] = "78,469",
     out: Annotated[Path, typer.Option(help="Folder in which finished rows are kept.")] = Path("results/number-coding"),
     only: Annotated[str, typer.Option(help="Variants, separated by commas.")] = ",".join(VARIANTS),
     seeds: Annotated[int, typer.Option(min=1)] = 5,
-    first_seed: Annotated[int, typer.Option(min=0)] = 100,
     jobs: Annotated[int, typer.Option(min=1)] = 1,
     as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
     """Train and rank; a table of means over the seeds."""
-    for name in only.split(","):
-        if name not in VARIANTS:
-            raise unknown("variant", name, VARIANTS)
-    tasks = [
-        (name, int(size), base, seed)
-        for size in sizes.split(",")
-        for name in only.split(",")
-        for seed in range(first_seed, first_seed + seeds)
-    ]
+    names, tuning = chosen(only, list(VARIANTS)), range(FIRST_SEED, FIRST_SEED + seeds)
+    tasks = [(name, size, base, seed) for size in SIZES for name in names for seed in tuning]
     rows = compute(tasks, score, out, jobs)
     show("Ways to write and learn numbers", ("variant", "trained on", "base"), summarize(tasks, rows), as_json)
 

@@ -16,10 +16,10 @@ import numpy as np
 import typer
 
 from experiments.pretrain import SCHEDULE, SIZES
-from experiments.tables import Scores, compute, show, summarize, version
+from experiments.tables import Scores, chosen, compute, show, summarize, version
 from nas.cli import progress_bar
 from nas.corpus import EXACT, PROXIES, Corpus, build_corpus, published_texts, trained
-from search_spaces.errors import InputError, unknown
+from search_spaces.errors import InputError
 
 LEARNED, RANKED = "cifar10_validation_accuracy", "cifar10_test_accuracy"
 NOTHING, PROXIED, POPULATIONS = "nothing", "exact costs and proxies", "and accuracies of populations"
@@ -29,6 +29,7 @@ LABELS: dict[str, tuple[str, ...]] = {
     PROXIED: (*EXACT, *PROXIES),
 }
 VARIANTS = (NOTHING, *LABELS, POPULATIONS)
+N, FIRST_SEED = (78, 469), 100
 TEST, SAMPLES = 2000, 16
 
 
@@ -85,35 +86,23 @@ def _learned(folder: Path, base: str | None, encoder: str, steps: int, known: Co
 
 def main(
     steps: Annotated[int, typer.Option(min=4, help="Steps of each encoder, of 64 networks.")] = 600,
-    sizes: Annotated[str, typer.Option(help="Numbers of accuracies to learn from.")] = "78,469",
     out: Annotated[Path, typer.Option(help="Folder for corpus, bases and rows.")] = Path("results/pretraining-labels"),
     cells: Annotated[int | None, typer.Option(min=1, help="NAS-Bench-201 cells to learn; all by default.")] = None,
     only: Annotated[str, typer.Option(help="Sets of labels, separated by commas.")] = ",".join(VARIANTS),
     seeds: Annotated[int, typer.Option(min=1)] = 5,
-    first_seed: Annotated[int, typer.Option(min=0)] = 100,
     jobs: Annotated[int, typer.Option(min=1)] = 1,
     as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
     """Pretrain, train and rank; a table of means over the seeds."""
-    for name in only.split(","):
-        if name not in VARIANTS:
-            raise unknown("set of labels", name, VARIANTS)
+    names = chosen(only, VARIANTS)
     with progress_bar("corpus") as bar:
         corpus = build_corpus(out, 0, cells=cells, progress=bar)
-    bases = {name: pretrain(name, steps, corpus, out) for name in only.split(",")}
-    tasks = [
-        (name, int(size), steps, base, seed)
-        for name, base in bases.items()
-        for size in sizes.split(",")
-        for seed in range(first_seed, first_seed + seeds)
-    ]
+    bases = {name: pretrain(name, steps, corpus, out) for name in names}
+    tuning = range(FIRST_SEED, FIRST_SEED + seeds)
+    tasks = [(name, size, steps, base, seed) for name, base in bases.items() for size in N for seed in tuning]
     rows = compute(tasks, score, out, jobs)
-    show(
-        "Kendall's τ by what the base has learned",
-        ("labels", "trained on", "steps", "base"),
-        summarize(tasks, rows),
-        as_json,
-    )
+    about = ("labels", "trained on", "steps", "base")
+    show("Kendall's τ by what the base has learned", about, summarize(tasks, rows), as_json)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from joblib import Parallel, delayed
 import predictors
 from nas.benchmarks.journal import Journal
 from nas.cli import print_json, print_table, progress_bar
+from search_spaces.errors import unknown
 
 Task = tuple[Any, ...]
 """What a row is of, JSON values; the last one is its seed."""
@@ -54,6 +55,14 @@ def version() -> str:
     for path in sorted(p for pattern in ("*.py", "checkpoints/*/*") for p in folder.rglob(pattern)):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:8]
+
+
+def chosen(names: str, known: Sequence[str]) -> list[str]:
+    """Names that are separated by commas; InputError for one that is not known."""
+    for name in names.split(","):
+        if name not in known:
+            raise unknown("row", name, known)
+    return names.split(",")
 
 
 def summarize(tasks: Sequence[Task], rows: Sequence[Scores]) -> list[dict[str, Any]]:

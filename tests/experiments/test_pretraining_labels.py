@@ -27,11 +27,12 @@ def test_bases_learn_their_labels_and_are_made_once(tmp_path: Path, monkeypatch:
         pretraining_labels, "trained", lambda c: Corpus(c.texts, {"digits_accuracy": columns["params"]})
     )
     monkeypatch.setattr(pretraining_labels, "TEST", 50)
+    monkeypatch.setattr(pretraining_labels, "N", (20,))
     monkeypatch.setattr(pretraining_labels, "SIZES", {"width": 32, "heads": 2, "encoder_layers": 1})
     names = f"parameters and FLOPs,{POPULATIONS}"
 
     def run() -> list[dict]:
-        pretraining_labels.main(4, "20", tmp_path, None, names, seeds=1, first_seed=0, jobs=1, as_json=True)
+        pretraining_labels.main(4, tmp_path, None, names, seeds=1, jobs=1, as_json=True)
         return json.loads(capsys.readouterr().out)
 
     rows = run()
@@ -45,4 +46,4 @@ def test_bases_learn_their_labels_and_are_made_once(tmp_path: Path, monkeypatch:
 
 def test_an_unknown_set_of_labels_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="parameters and FLOPs"):
-        pretraining_labels.main(4, "20", tmp_path, None, "parameters and FLOP", 1, 0, 1, False)
+        pretraining_labels.main(4, tmp_path, None, "parameters and FLOP", 1, 1, False)

@@ -1,0 +1,54 @@
+"""A forest on proxies: `python -m experiments.proxy_forest results/proxies/nasbench201-proxies.csv` (a minute).
+
+What the metrics that `experiments.cell_proxies` adds tell by themselves, with parameters and FLOPs: a random forest
+reads nothing else and learns the CIFAR-10 validation accuracies of N networks. Figures are Kendall's τ with test
+accuracy on all others, on the splits of `nas compare`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from experiments.tables import Scores, compute, show, summarize
+from nas.benchmarks import load_benchmark
+from nas.corpus import PROXIES
+from search_spaces.errors import InputError
+
+LEARNED, RANKED = "cifar10_validation_accuracy", "cifar10_test_accuracy"
+TREES = 500
+
+
+def score(table: str, size: int, seed: int) -> Scores:
+    """τ of a forest that has learned `size` networks."""
+    from scipy.stats import kendalltau
+    from sklearn.ensemble import RandomForestRegressor
+
+    benchmark = load_benchmark(table)
+    inputs = np.stack([benchmark.values(name) for name in ("cifar10_params", "cifar10_flops", *PROXIES)], 1)
+    train, test = np.split(np.random.default_rng(seed).permutation(len(benchmark)), [size])
+    forest = RandomForestRegressor(TREES, random_state=seed).fit(inputs[train], benchmark.values(LEARNED)[train])
+    return {"tau": float(kendalltau(forest.predict(inputs[test]), benchmark.values(RANKED)[test]).statistic)}
+
+
+def main(
+    table: Annotated[Path, typer.Argument(help="The table that `experiments.cell_proxies` wrote.")],
+    out: Annotated[Path, typer.Option(help="Folder in which finished rows are kept.")] = Path("results/proxy-forest"),
+    seeds: Annotated[int, typer.Option(min=1)] = 5,
+    first_seed: Annotated[int, typer.Option(min=0)] = 10,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+) -> None:
+    """Train and rank; a table of means over the seeds."""
+    tasks = [(str(table), n, seed) for n in (78, 156, 469, 781) for seed in range(first_seed, first_seed + seeds)]
+    show("Forest on proxies", ("table", "trained on"), summarize(tasks, compute(tasks, score, out)), as_json)
+
+
+if __name__ == "__main__":
+    try:
+        typer.run(main)
+    except InputError as error:
+        sys.exit(f"proxy_forest: {error}")
