@@ -409,7 +409,7 @@ class RLM(Predictor):
             "tokenizer": json.loads(reader.tokenizer.to_str()),
         }
         parts = {"encoder": reader.encoder, "decoder": decoder}
-        if self.before is not None and self.remembered:
+        if self.estimator is not None and self.before is not None and self.remembered:
             config |= {"remembered": self.remembered, "before": _knots(self.before.scales)}
             parts["before"] = self.before._parts()[1]
         tensors = {f"{p}.{n}": t.numpy() for p, module in parts.items() for n, t in module.state_dict().items()}
