@@ -15,7 +15,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from experiments.tables import Scores, chosen, compute, show, summarize, version
+from experiments.tables import Scores, chosen, compute, made_once, show, summarize
 from nas.benchmarks import load_benchmark
 from search_spaces.errors import InputError
 
@@ -81,12 +81,11 @@ def _taught(space: str, base: str, steps: int) -> str:
     import predictors
     from predictors.rlm.predictor import checkpoint
 
-    folder = Path("results/cell-spaces") / f"{checkpoint(base).name}-without-{space}-{steps}-{version()}"
-    if not (folder / "config.json").exists():
+    def learned() -> predictors.Predictor:
         texts, accuracy = _others(space)
-        model = predictors.create("rlm", base=base, steps=steps)
-        model.fit(texts, {METRIC: accuracy}).save(folder)
-    return str(folder)
+        return predictors.create("rlm", base=base, steps=steps).fit(texts, {METRIC: accuracy})
+
+    return made_once(Path("results/cell-spaces") / f"{checkpoint(base).name}-without-{space}-{steps}", learned)
 
 
 def main(

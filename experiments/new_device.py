@@ -15,7 +15,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from experiments.tables import Scores, chosen, compute, show, summarize, version
+from experiments.tables import Scores, chosen, compute, made_once, show, summarize
 from nas.benchmarks import load_benchmark
 from search_spaces.errors import InputError
 
@@ -88,13 +88,13 @@ def taught(base: str, steps: int) -> str:
     import predictors
     from predictors.rlm.predictor import checkpoint
 
-    folder = Path("results/new-device") / f"{checkpoint(base).name}-{steps}-{version()}"
-    if not (folder / "config.json").exists():
+    def learned() -> predictors.Predictor:
         known = _known()
         schedule = {"most_metrics": len(known), "jitter": 0.05, "batch": 64}
         model = predictors.create("rlm", base=base, steps=steps, rehearse=True, schedule=schedule)
-        model.fit(load_benchmark("nasbench201").load_texts(), known).save(folder)
-    return str(folder)
+        return model.fit(load_benchmark("nasbench201").load_texts(), known)
+
+    return made_once(Path("results/new-device") / f"{checkpoint(base).name}-{steps}", learned)
 
 
 def main(

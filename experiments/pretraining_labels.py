@@ -16,7 +16,7 @@ import numpy as np
 import typer
 
 from experiments.pretrain import SCHEDULE, SIZES
-from experiments.tables import Scores, chosen, compute, show, summarize, version
+from experiments.tables import Scores, chosen, compute, made_once, show, summarize
 from nas.cli import progress_bar
 from nas.corpus import EXACT, PROXIES, Corpus, build_corpus, published_texts, trained
 from search_spaces.errors import InputError
@@ -54,7 +54,7 @@ def pretrain(name: str, steps: int, corpus: Corpus, out: Path) -> str:
     """The folder of a base that has learned these labels; "" for none."""
     if name == NOTHING:
         return ""
-    folder = out / f"{name.replace(' ', '-')}-{steps}-{version()}"
+    folder = out / f"{name.replace(' ', '-')}-{steps}"
     if name == POPULATIONS:
         return _learned(folder, pretrain(PROXIED, steps, corpus, out), "frozen", steps // 4, trained(corpus))
     published = published_texts()
@@ -65,10 +65,10 @@ def pretrain(name: str, steps: int, corpus: Corpus, out: Path) -> str:
 
 
 def _learned(folder: Path, base: str | None, encoder: str, steps: int, known: Corpus) -> str:
-    """The folder, with a model that has learned what is known; made once."""
+    """The folder of a model that has learned what is known."""
     import predictors
 
-    if not (folder / "config.json").exists():
+    def learned() -> predictors.Predictor:
         with progress_bar(folder.name) as bar:
             model = predictors.create(
                 "rlm",
@@ -80,8 +80,9 @@ def _learned(folder: Path, base: str | None, encoder: str, steps: int, known: Co
                 schedule=SCHEDULE,
                 progress=lambda step, of, loss: bar(f"{folder.name}, loss {loss:.3f}", step, of),
             )
-            model.fit(known.texts, known.metrics).save(folder)
-    return str(folder)
+            return model.fit(known.texts, known.metrics)
+
+    return made_once(folder, learned)
 
 
 def main(

@@ -57,6 +57,14 @@ def version() -> str:
     return digest.hexdigest()[:8]
 
 
+def made_once(folder: Path, make: Callable[[], predictors.Predictor]) -> str:
+    """A checkpoint's folder, named by the predictors' `version`, too; what `make` trains is saved there at first."""
+    kept = folder.with_name(f"{folder.name}-{version()}")
+    if not (kept / "config.json").exists():
+        make().save(kept)
+    return str(kept)
+
+
 def chosen(names: str, known: Sequence[str]) -> list[str]:
     """Names that are separated by commas; InputError for one that is not known."""
     for name in names.split(","):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import predictors
 from experiments import tables
-from experiments.tables import compute, summarize
+from experiments.tables import chosen, compute, made_once, summarize
+from search_spaces import InputError, get_space
 
 TASKS = [("rlm", 16, 0), ("rlm", 16, 1), ("gnn", 16, 0)]
 
@@ -34,3 +37,26 @@ def test_seeds_are_summarized_by_mean_and_deviation(tmp_path: Path) -> None:
     assert (rlm["task0"], rlm["task1"], rlm["seeds"]) == ("rlm", 16, 2)
     assert rlm["tau"] == {"mean": pytest.approx(0.66), "std": pytest.approx(0.5**0.5)}
     assert gnn["tau"] == {"mean": pytest.approx(1.16), "std": 0.0}
+
+
+def test_a_checkpoint_is_trained_once_for_each_version_of_the_predictors(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    trained = []
+
+    def train() -> predictors.Predictor:
+        trained.append(tables.version())
+        space, rng = get_space("tiny-resnet"), np.random.default_rng(0)
+        texts = [space.to_text(space.sample(rng)) for _ in range(6)]
+        return predictors.create("ridge").fit(texts, {"size": np.arange(6.0)})
+
+    monkeypatch.setattr(tables, "version", lambda: "one")
+    assert made_once(tmp_path / "base", train) == made_once(tmp_path / "base", train) == str(tmp_path / "base-one")
+    assert predictors.load(tmp_path / "base-one").metrics == ("size",)
+    monkeypatch.setattr(tables, "version", lambda: "two")
+    assert made_once(tmp_path / "base", train) == str(tmp_path / "base-two")
+    assert trained == ["one", "two"]
+
+
+def test_names_that_are_not_known_are_refused() -> None:
+    assert chosen("gnn,rlm", ("rlm", "gnn")) == ["gnn", "rlm"]
+    with pytest.raises(InputError, match="gmn"):
+        chosen("rlm,gmn", ("rlm", "gnn"))
