@@ -1,30 +1,47 @@
-"""A second opinion on what the decoder writes: Gaussian processes on the encoder's states and on known metrics.
+"""A second opinion on what the decoder writes: Gaussian processes on states, counts of operators, and known metrics.
 
-With few labels the decoder alone does not learn how much each of many known metrics tells; a Gaussian process does, by
-its likelihood (Rasmussen and Williams 2006, equations 2.25, 2.26 and 2.30). It reads what the decoder reads, so a text
-costs hardly more, and its errors differ from the decoder's.
+With few labels the decoder alone does not learn how much each of many known metrics tells, nor that a latency grows by
+about as much with every operator of a kind; a Gaussian process does, by its likelihood (Rasmussen and Williams 2006,
+equations 2.25, 2.26, 2.30 and 5.9). It reads what the decoder reads, so a text costs hardly more, and its errors differ
+from the decoder's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import product
-from operator import itemgetter
 from typing import NamedTuple, Protocol
 
 import numpy as np
+from numpy.linalg import LinAlgError
 from scipy.linalg import cho_factor, cho_solve
+from scipy.optimize import minimize
 from scipy.spatial.distance import cdist
 
-from predictors.metrics import is_measured
+from predictors.metrics import is_accuracy, is_measured
 from predictors.scale import Scale
 
 MOST = 1000
 LEAST = 4
-ENOUGH = 100  # values show the shape of a device's distribution, which is seldom that of logarithms
-LENGTHS = (0.3, 0.6, 1.0, 2.0, 4.0)  # of the median distance
-NOISES = (1e-3, 1e-2, 3e-2, 0.1, 0.3)  # of the process's variance
-SHARES = (0.3, 1.0, 3.0)  # of known metrics' distances against the states'
+ENOUGH = 100  # values show the shape of a device's distribution; of fewer, a line is the better guess
+FARTHEST = 5.0  # standard deviations: what is rarer among the texts that were learned tells no more
+LOWEST = 0.1  # of the smallest latency that was measured
+
+
+class Prior(NamedTuple):
+    """A parameter whose logarithm is normal: its median, and the logarithm's standard deviation."""
+
+    median: float
+    spread: float
+
+
+LENGTH = Prior(1.5, 0.8)  # of the median distance between states
+SHARE = Prior(1.0, 1.5)  # of the distance between known metrics in a distance
+NOISE = Prior(0.05, 2.0)
+KNOWN = Prior(1.0, 2.0)
+KINDS = ("operators", "pairs", "paths")  # of counts: how many operators follow each other in what is counted
+# Weights of the three kinds. Latencies add up over operators.
+COUNTED = (Prior(1.0, 2.0), Prior(0.3, 2.0), Prior(0.1, 2.0))
+HARDLY = Prior(0.03, 2.0)  # accuracies do not, and known latencies tell more about another than counts
 
 
 class Standard(Protocol):
@@ -35,58 +52,101 @@ class Standard(Protocol):
     def restore(self, scores: np.ndarray) -> np.ndarray: ...
 
 
-class Logarithms(NamedTuple):
-    """Standardized logarithms: a device that is twice as fast is so for most networks, which a few values tell."""
+class Linear(NamedTuple):
+    """Standardized, and never below `least`."""
 
     mean: float
     spread: float
+    least: float
 
     def normalize(self, values: np.ndarray) -> np.ndarray:
-        return (np.log(np.maximum(values, 1e-300)) - self.mean) / self.spread
+        return (values - self.mean) / self.spread
 
     def restore(self, scores: np.ndarray) -> np.ndarray:
-        return np.exp(self.mean + self.spread * scores)
+        return np.maximum(self.mean + self.spread * scores, self.least)
+
+
+class Seen(NamedTuple):
+    """What is seen of m texts: states (m, D) and counts (m, F)."""
+
+    states: np.ndarray
+    counts: np.ndarray
 
 
 class Inputs(NamedTuple):
-    """What a process sees of m texts: states (m, D) and standardized known metrics (m, K)."""
+    """What a process sees of m texts: states (m, D), and by name what it is linear in (m, K), known metrics as well."""
 
     states: np.ndarray
-    known: np.ndarray
+    linear: dict[str, np.ndarray]
+
+
+class Products(NamedTuple):
+    """What kernels of m and n texts are made of, (m, n) each: squared distances, and scalar products by name."""
+
+    states: np.ndarray
+    known: np.ndarray | float
+    linear: dict[str, np.ndarray]
+
+
+class Units(NamedTuple):
+    """The medians of the squared distances between the states, and between the known metrics, of n texts."""
+
+    states: float
+    known: float
+
+    @classmethod
+    def of(cls, inputs: Inputs) -> Units:
+        known = inputs.linear.get("known")
+        return cls(_median(inputs.states), np.inf if known is None else _median(known))
+
+    def products(self, a: Inputs, b: Inputs) -> Products:
+        known: np.ndarray | float = 0.0
+        if "known" in a.linear:
+            known = cdist(a.linear["known"], b.linear["known"], "sqeuclidean") / self.known
+        states = cdist(a.states, b.states, "sqeuclidean") / self.states
+        linear = {name: values @ b.linear[name].T / values.shape[1] for name, values in a.linear.items()}
+        return Products(states, known, linear)
 
 
 class Kernel(NamedTuple):
-    """Matérn 3/2 of a mixed squared distance, linear in known metrics, and a constant: the mean is not known exactly.
+    """Matérn 3/2 of a mixed distance, linear terms, and a constant: the mean is not known exactly.
 
-    scales: factors of the squared distances between states and between known metrics.
+    numbers: `length`, `noise`, a weight for each linear term, and `share` where metrics are known, each above 0.
     """
 
-    scales: tuple[float, float]
-    length: float
+    numbers: dict[str, float]
 
-    def between(self, a: Inputs, b: Inputs) -> np.ndarray:
-        """(m, n) of m and n texts."""
-        squared = self.scales[0] * cdist(a.states, b.states, "sqeuclidean")
-        if not a.known.shape[1]:
-            return self._matern(squared) + 1
-        squared += self.scales[1] * cdist(a.known, b.known, "sqeuclidean")
-        return self._matern(squared) + a.known @ b.known.T / a.known.shape[1] + 1
+    def matrix(self, products: Products) -> np.ndarray:
+        """(m, n), without noise."""
+        root = self._root(products)
+        return (1 + root) * np.exp(-root) + 1 + sum(self.numbers[name] * p for name, p in products.linear.items())
 
-    def itself(self, a: Inputs) -> np.ndarray:
+    def slopes(self, products: Products) -> dict[str, np.ndarray]:
+        """What the matrix (n, n) with noise changes by, for a change of each number's logarithm."""
+        root = self._root(products)
+        falling = np.exp(-root)
+        found = {"length": root**2 * falling, "noise": self.numbers["noise"] * np.eye(len(root))}
+        if "share" in self.numbers:
+            nearer = -1.5 * falling / self.numbers["length"] ** 2
+            found["share"] = nearer * self.numbers["share"] * products.known
+        return found | {name: self.numbers[name] * p for name, p in products.linear.items()}
+
+    def itself(self, inputs: Inputs) -> np.ndarray:
         """(m,) of each text with itself."""
-        return 2 + (a.known**2).sum(1) / max(1, a.known.shape[1])
+        sizes = (self.numbers[name] * (values**2).mean(1) for name, values in inputs.linear.items())
+        return np.full(len(inputs.states), 2.0) + sum(sizes)
 
-    def _matern(self, squared: np.ndarray) -> np.ndarray:
-        root = np.sqrt(3 * squared) / self.length
-        return (1 + root) * np.exp(-root)
+    def _root(self, products: Products) -> np.ndarray:
+        squared = products.states + self.numbers.get("share", 0.0) * products.known
+        return np.sqrt(3 * squared) / self.numbers["length"]
 
 
 class Process(NamedTuple):
     """A fitted process on the inputs of n texts. inverse: (n, n) of the kernel matrix with noise; weights: (n,)."""
 
     inputs: Inputs
+    units: Units
     kernel: Kernel
-    noise: float
     mean: float
     variance: float
     inverse: np.ndarray
@@ -94,27 +154,29 @@ class Process(NamedTuple):
 
     def predict(self, asked: Inputs) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation (m,) of what a measurement would give."""
-        kernel = self.kernel.between(asked, self.inputs)
-        left = self.kernel.itself(asked) - ((kernel @ self.inverse) * kernel).sum(1)
-        return self.mean + kernel @ self.weights, np.sqrt(self.variance * (left.clip(min=0) + self.noise))
+        matrix = self.kernel.matrix(self.units.products(asked, self.inputs))
+        left = self.kernel.itself(asked) - ((matrix @ self.inverse) * matrix).sum(1)
+        spread = np.sqrt(self.variance * (left.clip(min=0) + self.kernel.numbers["noise"]))
+        return self.mean + matrix @ self.weights, spread
 
 
 class Estimator:
-    """Samples of any metric of a table, from states and any of its other metrics, each with a process of its own.
+    """Samples of any metric of a table, from what is seen and any of its other metrics, each by a process of its own.
 
-    states: (n, D). values: metrics in their units, (n,) each, NaN where unknown. n is at most `MOST`.
+    seen: of n texts, at most `MOST`; names: the F counts' names, operators that follow each other joined by ` > `.
+    values: metrics in their units, (n,) each, NaN where unknown.
     """
 
-    def __init__(self, states: np.ndarray, values: Mapping[str, np.ndarray]) -> None:
-        self.states, self.values = states, dict(values)
+    def __init__(self, seen: Seen, names: Sequence[str], values: Mapping[str, np.ndarray]) -> None:
+        self.seen, self.names, self.values = seen, list(names), dict(values)
         self._standards = {name: _standard(name, known) for name, known in values.items()}
         self._scores = {name: self._standards[name].normalize(known) for name, known in values.items()}
+        self._kinds = np.array([min(name.count(" > "), len(KINDS) - 1) for name in names], int)
+        self._usual, self._spread = seen.counts.mean(0), np.maximum(seen.counts.std(0), 1e-6)
         self._processes: dict[tuple[str, ...], Process | None] = {}
 
-    def sample(
-        self, metric: str, states: np.ndarray, given: Mapping[str, np.ndarray], noise: np.ndarray
-    ) -> np.ndarray | None:
-        """Values (m, S) for states (m, D) and known metrics (m,) each, by standard normal `noise` (m, S).
+    def sample(self, metric: str, seen: Seen, given: Mapping[str, np.ndarray], noise: np.ndarray) -> np.ndarray | None:
+        """Values (m, S) for m texts and known metrics (m,) each, by standard normal `noise` (m, S).
 
         None where the table has fewer than `LEAST` values to learn from.
         """
@@ -122,8 +184,8 @@ class Estimator:
         process = self._process(metric, names)
         if process is None:
             return None
-        known = {name: self._standards[name].normalize(given[name]) for name in names}
-        mean, spread = process.predict(Inputs(states, _columns(known, len(states))))
+        known = [self._standards[name].normalize(given[name]) for name in names]
+        mean, spread = process.predict(self._inputs(seen, known))
         return self._standards[metric].restore(mean[:, None] + spread[:, None] * noise)
 
     def _process(self, metric: str, names: Sequence[str]) -> Process | None:
@@ -138,50 +200,72 @@ class Estimator:
         rows = np.flatnonzero(~np.isnan([self._scores[name] for name in (metric, *names)]).any(0))
         if len(rows) < LEAST:
             return None
-        known = {name: self._scores[name][rows] for name in names}
-        return _best(Inputs(self.states[rows], _columns(known, len(rows))), self._scores[metric][rows])
+        seen = Seen(self.seen.states[rows], self.seen.counts[rows])
+        inputs = self._inputs(seen, [self._scores[name][rows] for name in names])
+        additive = not is_accuracy(metric) and not any(map(is_measured, names))
+        counted = COUNTED if additive else [HARDLY] * len(KINDS)
+        return _likeliest(inputs, self._scores[metric][rows], dict(zip(KINDS, counted, strict=True)))
+
+    def _inputs(self, seen: Seen, known: Sequence[np.ndarray]) -> Inputs:
+        counts = ((seen.counts - self._usual) / self._spread).clip(-FARTHEST, FARTHEST).astype(float)
+        linear = {kind: counts[:, self._kinds == i] for i, kind in enumerate(KINDS) if (self._kinds == i).any()}
+        return Inputs(seen.states, linear | ({"known": np.stack(known, 1)} if known else {}))
 
 
 def _standard(name: str, values: np.ndarray) -> Standard:
     known = values[~np.isnan(values)]
-    if is_measured(name) and 0 < len(known) < ENOUGH and known.min() > 0:
-        logarithms = np.log(known)
-        return Logarithms(float(logarithms.mean()), max(float(logarithms.std()), 1e-6))
+    if is_measured(name) and 0 < len(known) < ENOUGH:
+        return Linear(float(known.mean()), max(float(known.std()), 1e-9), LOWEST * float(known.min()))
     return Scale.fit(values)
 
 
-def _columns(known: Mapping[str, np.ndarray], count: int) -> np.ndarray:
-    """(count, K)"""
-    return np.stack(list(known.values()), 1) if known else np.empty((count, 0))
+def _likeliest(inputs: Inputs, target: np.ndarray, counted: Mapping[str, Prior]) -> Process:
+    """The process for targets (n,) with the numbers that are likeliest by them and by what is usual."""
+    units, mean, n = Units.of(inputs), float(target.mean()), len(target)
+    products, target = units.products(inputs, inputs), target - mean
+    priors = {"length": LENGTH, "noise": NOISE} | {name: counted.get(name, KNOWN) for name in inputs.linear}
+    if "known" in inputs.linear:
+        priors["share"] = SHARE
+    usual, spread = np.log([prior.median for prior in priors.values()]), np.array([p.spread for p in priors.values()])
+
+    def kernel(logarithms: np.ndarray) -> Kernel:
+        return Kernel(dict(zip(priors, np.exp(logarithms).tolist(), strict=True)))
+
+    def unlikeliness(logarithms: np.ndarray) -> tuple[float, np.ndarray]:
+        """The negative logarithm of the likelihood, at the best variance, and of the prior; and its slope."""
+        tried = kernel(logarithms)
+        try:
+            value, inverse = _unlikeliness(tried, products, target)
+        except LinAlgError:
+            return 1e10, np.zeros(len(priors))
+        weights = inverse @ target
+        residual = inverse - np.outer(weights, weights) / _variance(weights, target)
+        slopes = tried.slopes(products)
+        slope = np.array([0.5 * np.vdot(residual, slopes[name]) for name in priors])
+        away = (logarithms - usual) / spread
+        return value + 0.5 * float(away @ away), slope + away / spread
+
+    bounds = list(zip(usual - 3 * spread, usual + 3 * spread, strict=True))
+    best = kernel(minimize(unlikeliness, usual, jac=True, method="L-BFGS-B", bounds=bounds).x)
+    inverse = np.linalg.inv(best.matrix(products) + best.numbers["noise"] * np.eye(n))
+    weights = inverse @ target
+    return Process(inputs, units, best, mean, _variance(weights, target), inverse, weights)
 
 
-def _best(inputs: Inputs, target: np.ndarray) -> Process:
-    """The likeliest process for targets (n,), of those whose numbers are tried."""
-    mean, n = float(target.mean()), len(target)
-    medians = [_median(cdist(values, values, "sqeuclidean")) for values in inputs]
-    shares = SHARES if inputs.known.shape[1] else (0.0,)
-    kernels = [Kernel((1 / medians[0], share / medians[1]), length) for share, length in product(shares, LENGTHS)]
-    found = []
-    for kernel in kernels:
-        matrix = kernel.between(inputs, inputs)
-        found += [(_likelihood(matrix + noise * np.eye(n), target - mean), kernel, noise) for noise in NOISES]
-    _, kernel, noise = max(found, key=itemgetter(0))
-    inverse = np.linalg.inv(kernel.between(inputs, inputs) + noise * np.eye(n))
-    weights = inverse @ (target - mean)
-    return Process(inputs, kernel, noise, mean, _variance(weights, target - mean), inverse, weights)
+def _unlikeliness(kernel: Kernel, products: Products, target: np.ndarray) -> tuple[float, np.ndarray]:
+    """The negative logarithm of the likelihood at the best variance, but for a constant, and the inverse (n, n)."""
+    n = len(target)
+    factor = cho_factor(kernel.matrix(products) + kernel.numbers["noise"] * np.eye(n), lower=True, check_finite=False)
+    inverse = cho_solve(factor, np.eye(n), check_finite=False)
+    variance = _variance(inverse @ target, target)
+    return float(0.5 * n * np.log(variance) + np.log(np.diag(factor[0])).sum()), inverse
 
 
-def _median(squared: np.ndarray) -> float:
-    """The median of the distances above 0, infinite where there is none."""
+def _median(values: np.ndarray) -> float:
+    """The median of the squared distances above 0 between rows, infinite where there is none."""
+    squared = cdist(values, values, "sqeuclidean")
     above = squared[squared > 0]
     return float(np.median(above)) if len(above) else np.inf
-
-
-def _likelihood(matrix: np.ndarray, target: np.ndarray) -> float:
-    """Its logarithm at the best variance, but for a constant."""
-    factor = cho_factor(matrix, lower=True, check_finite=False)
-    variance = _variance(cho_solve(factor, target, check_finite=False), target)
-    return float(-0.5 * len(target) * np.log(variance) - np.log(np.diag(factor[0])).sum())
 
 
 def _variance(weights: np.ndarray, target: np.ndarray) -> float:

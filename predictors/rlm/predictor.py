@@ -28,10 +28,11 @@ from predictors.base import (
     check_request,
     load,
 )
+from predictors.features import feature_matrix, features
 from predictors.metrics import decoding_order, is_cheap
 from predictors.rlm.backbone import load_backbone, text_encoder
 from predictors.rlm.decoding import Sampler, digit_tree, sample_numbers
-from predictors.rlm.estimate import MOST, Estimator
+from predictors.rlm.estimate import MOST, Estimator, Seen
 from predictors.rlm.model import MAX_METRICS, ModelConfig, NumberDecoder, Readout, TextEncoder
 from predictors.rlm.numbers import NUMBER_TOKENS, NumberFormat, Scale
 from predictors.rlm.reader import Reader, batches
@@ -65,7 +66,7 @@ class RLM(Predictor):
 
     base: checkpoint folder or shipped name to fine-tune, None to start from nothing.
     encoder: "frozen" fine-tunes the decoder only, so a text is read once, however often the model is refitted, and
-        half of the samples are those of a Gaussian process on the same states (`predictors.rlm.estimate`);
+        two thirds of the samples are those of Gaussian processes that see the same (`predictors.rlm.estimate`);
         "tuned" trains everything; "alone" trains the encoder on all metrics of a text at once, and on its operators
         and paths, and leaves the decoder as it is, to be trained afterwards. Without a base nothing is frozen.
     rehearse: cheap metrics are learned like the others, as in pretraining, and not only used as known values.
@@ -263,8 +264,9 @@ class RLM(Predictor):
         known = {name: values[rows] for name, values in targets.items()}
         here = [texts[i] for i in rows]
         known |= self._expected_before(here)
-        states = self._states(here)
-        return Estimator(states, {name: values for name, values in known.items() if not np.isnan(values).all()})
+        counted = _counted(here)
+        seen = Seen(self._states(here), _counts(here, counted))
+        return Estimator(seen, counted, {name: values for name, values in known.items() if not np.isnan(values).all()})
 
     def _expected_before(self, texts: list[str]) -> dict[str, np.ndarray]:
         """What the base expected (n,) of those metrics that it knew before they were learned again."""
@@ -349,11 +351,12 @@ class RLM(Predictor):
         asked = sorted(metrics, key=self._order)
         randomness = np.stack([_randomness(text, seed, len(asked), samples) for text in read])
         estimates = self._estimates(read, asked, known, randomness)
-        decoded = samples - samples // 2 if len(estimates) == len(asked) else samples
+        few = samples - _estimated(samples)
+        decoded = few if len(estimates) == len(asked) else samples
         drawn = np.empty((len(read), samples, len(asked)))
         drawn[:, :decoded] = self._decode(read, asked, known, randomness[:, :, : 1 + decoded])
         for name, values in estimates.items():
-            drawn[:, samples - samples // 2 :, asked.index(name)] = values
+            drawn[:, few:, asked.index(name)] = values
         place = {row: i for i, row in enumerate(distinct)}
         of_all = drawn[[place[rows[key]] for key in keys]]
         return [of_all[:, :, asked.index(name)] for name in metrics]
@@ -376,15 +379,16 @@ class RLM(Predictor):
     def _estimates(
         self, texts: list[str], metrics: list[str], known: dict[str, np.ndarray], randomness: np.ndarray
     ) -> dict[str, np.ndarray]:
-        """Half of the samples of a fitted model are the estimator's (n, S // 2), of each metric that it has learned."""
-        half = (randomness.shape[2] - 1) // 2
-        if self.estimator is None or not half:
+        """The estimator's samples (n, S') of each metric that it has learned, for S samples a metric in all."""
+        count = _estimated(randomness.shape[2] - 1)
+        if self.estimator is None or not count:
             return {}
-        found, states, known = {}, self._states(texts), known | self._expected_before(texts)
+        seen = Seen(self._states(texts), _counts(texts, self.estimator.names))
+        found, known = {}, known | self._expected_before(texts)
         for column, name in enumerate(metrics):
-            order = randomness[:, column, 1 : 1 + half].argsort(1)
-            noise = ndtri((order + randomness[:, column, :1]) / half).clip(-FARTHEST, FARTHEST)
-            values = self.estimator.sample(name, states, known, noise)
+            order = randomness[:, column, 1 : 1 + count].argsort(1)
+            noise = ndtri((order + randomness[:, column, :1]) / count).clip(-FARTHEST, FARTHEST)
+            values = self.estimator.sample(name, seen, known, noise)
             if values is not None:
                 found[name] = values
         return found
@@ -414,8 +418,8 @@ class RLM(Predictor):
             parts["before"] = self.before._parts()[1]
         tensors = {f"{p}.{n}": t.numpy() for p, module in parts.items() for n, t in module.state_dict().items()}
         if self.estimator is not None:
-            config["estimated"] = list(self.estimator.values)
-            tensors["states"] = self.estimator.states
+            config |= {"estimated": list(self.estimator.values), "counted": self.estimator.names}
+            tensors |= self.estimator.seen._asdict()
             tensors["values"] = np.stack(list(self.estimator.values.values()))
         return config, tensors
 
@@ -428,8 +432,10 @@ class RLM(Predictor):
         predictor.decoder = _with_weights(NumberDecoder(sizes), "decoder", tensors)
         predictor.scales = _scales(config["scales"])
         if names := config.get("estimated"):
-            values = tensors["values"].reshape(len(names), len(tensors["states"]))
-            predictor.estimator = Estimator(tensors["states"], dict(zip(names, values, strict=True)))
+            states, counted = tensors["states"], config["counted"]
+            seen = Seen(states, tensors["counts"].reshape(len(states), len(counted)))
+            values = tensors["values"].reshape(len(names), len(states))
+            predictor.estimator = Estimator(seen, counted, dict(zip(names, values, strict=True)))
         if names := config.get("remembered"):
             predictor.remembered, predictor.before = names, cls(base=None)
             predictor.before.reader, predictor.before.scales = predictor.reader, _scales(config["before"])
@@ -449,6 +455,26 @@ def _knots(scales: dict[str, Scale]) -> dict[str, list[float]]:
 
 def _scales(knots: dict[str, list[float]]) -> dict[str, Scale]:
     return {name: Scale(tuple(of_name)) for name, of_name in knots.items()}
+
+
+def _estimated(samples: int) -> int:
+    """How many of a fitted model's samples are its estimator's."""
+    return samples * 2 // 3
+
+
+def _counted(texts: list[str]) -> list[str]:
+    """Names of what differs between ONNX texts and occurs in two at least; nothing of others."""
+    if not is_onnx(texts):
+        return []
+    names = sorted(set().union(*map(features, texts)))
+    matrix = _counts(texts, names)
+    tells = (np.ptp(matrix, 0) > 0) & (np.count_nonzero(matrix, 0) > 1)
+    return [name for name, differs in zip(names, tells, strict=True) if differs]
+
+
+def _counts(texts: list[str], names: list[str]) -> np.ndarray:
+    """(n, names): how often each occurs in every text."""
+    return feature_matrix(texts, names).astype(np.float32) if names else np.empty((len(texts), 0), np.float32)
 
 
 def _randomness(text: str, seed: int, metrics: int, samples: int) -> np.ndarray:

@@ -1,24 +1,32 @@
-"""Claims about the second opinion on a decoder's predictions: Gaussian processes on its encoder's states."""
+"""Claims about the second opinion on a decoder's predictions: Gaussian processes on what is seen of a text."""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
+from scipy.optimize import check_grad
 from scipy.special import ndtri
-from scipy.stats import kendalltau
+from scipy.stats import kendalltau, spearmanr
 
-from predictors.rlm.estimate import Estimator
+from predictors.rlm.estimate import Estimator, Inputs, Kernel, Seen, Units, _unlikeliness, _variance
 
 RNG = np.random.default_rng(0)
 STATES = RNG.normal(size=(160, 4))
 HIDDEN = RNG.normal(size=160)
 TARGET = 100 + np.sin(STATES[:, 0]) + HIDDEN
+COUNTS = RNG.integers(0, 9, (160, 5)).astype(np.float32)
+NAMES = ["Conv", "Pool", "Conv > Conv", "Conv > Pool", "Pool > Pool > y"]
 FIRST, REST = slice(0, 80), slice(80, None)
 QUANTILES = np.tile(ndtri((np.arange(40) + 0.5) / 40), (80, 1))
 
 
+def _seen(rows: slice, counts: bool = False) -> Seen:
+    return Seen(STATES[rows], COUNTS[rows] if counts else np.empty((len(STATES[rows]), 0), np.float32))
+
+
 def _samples(given: dict[str, np.ndarray]) -> np.ndarray:
-    estimator = Estimator(STATES[FIRST], {"target": TARGET[FIRST], "known": HIDDEN[FIRST]})
-    found = estimator.sample("target", STATES[REST], given, QUANTILES)
+    estimator = Estimator(_seen(FIRST), [], {"target": TARGET[FIRST], "known": HIDDEN[FIRST]})
+    found = estimator.sample("target", _seen(REST), given, QUANTILES)
     assert found is not None
     return found
 
@@ -27,6 +35,45 @@ def test_what_is_known_is_used_where_it_is_given() -> None:
     without = np.median(_samples({}), 1)
     informed = np.median(_samples({"known": HIDDEN[REST]}), 1)
     assert kendalltau(informed, TARGET[REST]).statistic > 0.8 > 0.4 > kendalltau(without, TARGET[REST]).statistic
+
+
+@pytest.mark.parametrize("measured", [10, 80])
+def test_a_latency_that_adds_up_over_operators_is_learned_from_few(measured: int) -> None:
+    latency = 3 + 2.0 * COUNTS[:, 0] + 0.5 * COUNTS[:, 1]
+    values = np.where(np.arange(80) < measured, latency[FIRST], np.nan)
+    noise = np.zeros((80, 1))
+    for names, counts, least, most in ((NAMES, True, 0.9, 1.0), ([], False, -0.5, 0.5)):
+        estimator = Estimator(_seen(FIRST, counts), names, {"latency_ms": values})
+        found = estimator.sample("latency_ms", _seen(REST, counts), {}, noise)
+        assert found is not None
+        assert least <= spearmanr(found[:, 0], latency[REST]).statistic <= most
+
+
+def test_counts_far_beyond_those_learned_do_not_make_latencies_negative() -> None:
+    estimator = Estimator(_seen(FIRST, True), NAMES, {"latency_ms": 1 + COUNTS[FIRST, 0]})
+    far = Seen(STATES[REST], COUNTS[REST] - 1000)
+    found = estimator.sample("latency_ms", far, {}, QUANTILES)
+    assert found is not None
+    assert (found > 0).all()
+
+
+def test_slopes_of_the_likelihood_are_those_of_its_values() -> None:
+    inputs = Inputs(STATES[:30], {"operators": COUNTS[:30].astype(float), "known": HIDDEN[:30, None]})
+    products = Units.of(inputs).products(inputs, inputs)
+    names = ("length", "noise", "operators", "known", "share")
+    target = TARGET[:30] - 100
+
+    def kernel(x: np.ndarray) -> Kernel:
+        return Kernel(dict(zip(names, np.exp(x).tolist(), strict=True)))
+
+    def slope(x: np.ndarray) -> np.ndarray:
+        inverse = _unlikeliness(kernel(x), products, target)[1]
+        weights = inverse @ target
+        residual = inverse - np.outer(weights, weights) / _variance(weights, target)
+        return np.array([0.5 * np.vdot(residual, kernel(x).slopes(products)[name]) for name in names])
+
+    at = np.array([0.3, -2.0, 0.1, -0.5, 0.4])
+    assert check_grad(lambda x: _unlikeliness(kernel(x), products, target)[0], slope, at) < 1e-4
 
 
 def test_samples_are_in_the_metrics_unit_and_spread_as_the_errors_are() -> None:
@@ -43,12 +90,14 @@ def test_the_metric_itself_is_never_an_input() -> None:
 
 def test_three_values_are_too_few() -> None:
     few = np.where(np.arange(80) < 3, 1.0, np.nan)
-    estimator = Estimator(STATES[FIRST], {"few": few, "target": TARGET[FIRST]})
-    assert estimator.sample("few", STATES[REST], {}, QUANTILES) is None
-    assert estimator.sample("other", STATES[REST], {}, QUANTILES) is None
+    estimator = Estimator(_seen(FIRST), [], {"few": few, "target": TARGET[FIRST]})
+    assert estimator.sample("few", _seen(REST), {}, QUANTILES) is None
+    assert estimator.sample("other", _seen(REST), {}, QUANTILES) is None
 
 
 def test_equal_states_and_equal_values_are_no_trouble() -> None:
-    estimator = Estimator(np.ones((8, 3)), {"flat": np.full(8, 5.0), "known": np.ones(8)})
-    found = estimator.sample("flat", np.ones((80, 3)), {"known": np.ones(80)}, QUANTILES)
+    flat = Seen(np.ones((8, 3)), np.ones((8, 1)))
+    estimator = Estimator(flat, ["Conv"], {"flat": np.full(8, 5.0), "known": np.ones(8)})
+    asked = Seen(np.ones((80, 3)), np.ones((80, 1)))
+    found = estimator.sample("flat", asked, {"known": np.ones(80)}, QUANTILES)
     np.testing.assert_allclose(found, 5.0, atol=1e-6)
