@@ -20,7 +20,8 @@ from scipy.spatial.distance import cdist
 from predictors.metrics import is_accuracy, is_measured
 from predictors.scale import Scale
 
-MOST = 1000
+MOST = 3000
+TRIED = 1000  # of these, a process's numbers are found on so many
 LEAST = 4
 ENOUGH = 100  # values show the shape of a device's distribution; of fewer, a line is the better guess
 FARTHEST = 5.0  # standard deviations: what is rarer among the texts that were learned tells no more
@@ -38,6 +39,8 @@ LENGTH = Prior(1.5, 0.8)  # of the median distance between states
 SHARE = Prior(1.0, 1.5)  # of the distance between known metrics in a distance
 NOISE = Prior(0.05, 2.0)
 KNOWN = Prior(1.0, 2.0)
+EXPECTED, REST = Prior(6.0, 1.0), Prior(2.6, 1.0)  # what is expected tells most, and most that is left is noise
+BEFORE = " before"  # `x before` is what was expected of `x` before it was learned
 KINDS = ("operators", "pairs", "paths")  # of counts: how many operators follow each other in what is counted
 # Weights of the three kinds. Latencies add up over operators.
 COUNTED = (Prior(1.0, 2.0), Prior(0.3, 2.0), Prior(0.1, 2.0))
@@ -78,6 +81,9 @@ class Inputs(NamedTuple):
 
     states: np.ndarray
     linear: dict[str, np.ndarray]
+
+    def at(self, rows: np.ndarray) -> Inputs:
+        return Inputs(self.states[rows], {name: values[rows] for name, values in self.linear.items()})
 
 
 class Products(NamedTuple):
@@ -180,11 +186,12 @@ class Estimator:
 
         None where the table has fewer than `LEAST` values to learn from.
         """
-        names = [name for name in self.values if name in given and name != metric]
+        own = metric + BEFORE
+        names = [n for n in self.values if n in given and n != metric and (n == own or not n.endswith(BEFORE))]
         process = self._process(metric, names)
         if process is None:
             return None
-        known = [self._standards[name].normalize(given[name]) for name in names]
+        known = {name: self._standards[name].normalize(given[name]) for name in names}
         mean, spread = process.predict(self._inputs(seen, known))
         return self._standards[metric].restore(mean[:, None] + spread[:, None] * noise)
 
@@ -201,15 +208,18 @@ class Estimator:
         if len(rows) < LEAST:
             return None
         seen = Seen(self.seen.states[rows], self.seen.counts[rows])
-        inputs = self._inputs(seen, [self._scores[name][rows] for name in names])
+        inputs = self._inputs(seen, {name: self._scores[name][rows] for name in names})
         additive = not is_accuracy(metric) and not any(map(is_measured, names))
         counted = COUNTED if additive else [HARDLY] * len(KINDS)
-        return _likeliest(inputs, self._scores[metric][rows], dict(zip(KINDS, counted, strict=True)))
+        return _fitted(inputs, self._scores[metric][rows], dict(zip(KINDS, counted, strict=True)))
 
-    def _inputs(self, seen: Seen, known: Sequence[np.ndarray]) -> Inputs:
+    def _inputs(self, seen: Seen, known: Mapping[str, np.ndarray]) -> Inputs:
         counts = ((seen.counts - self._usual) / self._spread).clip(-FARTHEST, FARTHEST).astype(float)
         linear = {kind: counts[:, self._kinds == i] for i, kind in enumerate(KINDS) if (self._kinds == i).any()}
-        return Inputs(seen.states, linear | ({"known": np.stack(known, 1)} if known else {}))
+        for group, expected in (("known", False), ("expected", True)):
+            if columns := [values for name, values in known.items() if name.endswith(BEFORE) == expected]:
+                linear[group] = np.stack(columns, 1)
+        return Inputs(seen.states, linear)
 
 
 def _standard(name: str, values: np.ndarray) -> Standard:
@@ -219,13 +229,28 @@ def _standard(name: str, values: np.ndarray) -> Standard:
     return Scale.fit(values)
 
 
-def _likeliest(inputs: Inputs, target: np.ndarray, counted: Mapping[str, Prior]) -> Process:
-    """The process for targets (n,) with the numbers that are likeliest by them and by what is usual."""
-    units, mean, n = Units.of(inputs), float(target.mean()), len(target)
-    products, target = units.products(inputs, inputs), target - mean
-    priors = {"length": LENGTH, "noise": NOISE} | {name: counted.get(name, KNOWN) for name in inputs.linear}
-    if "known" in inputs.linear:
-        priors["share"] = SHARE
+def _fitted(inputs: Inputs, target: np.ndarray, counted: Mapping[str, Prior]) -> Process:
+    """The process for targets (n,), with the numbers that are likeliest for `TRIED` of them."""
+    mean, n = float(target.mean()), len(target)
+    tried = np.unique(np.linspace(0, n - 1, TRIED).round().astype(int))
+    some = inputs.at(tried)
+    units = Units.of(some)
+    best = _likeliest(units.products(some, some), target[tried] - mean, _priors(inputs, counted))
+    inverse = np.linalg.inv(best.matrix(units.products(inputs, inputs)) + best.numbers["noise"] * np.eye(n))
+    weights = inverse @ (target - mean)
+    return Process(inputs, units, best, mean, _variance(weights, target - mean), inverse, weights)
+
+
+def _priors(inputs: Inputs, counted: Mapping[str, Prior]) -> dict[str, Prior]:
+    """What a process's numbers usually are."""
+    weights = {"known": KNOWN, "expected": EXPECTED, **counted}
+    usual = {"length": LENGTH, "noise": REST if "expected" in inputs.linear else NOISE}
+    usual |= {name: weights[name] for name in inputs.linear}
+    return usual | ({"share": SHARE} if "known" in inputs.linear else {})
+
+
+def _likeliest(products: Products, target: np.ndarray, priors: Mapping[str, Prior]) -> Kernel:
+    """The kernel that is likeliest by targets (n,) of mean 0 and by what is usual."""
     usual, spread = np.log([prior.median for prior in priors.values()]), np.array([p.spread for p in priors.values()])
 
     def kernel(logarithms: np.ndarray) -> Kernel:
@@ -246,10 +271,7 @@ def _likeliest(inputs: Inputs, target: np.ndarray, counted: Mapping[str, Prior])
         return value + 0.5 * float(away @ away), slope + away / spread
 
     bounds = list(zip(usual - 3 * spread, usual + 3 * spread, strict=True))
-    best = kernel(minimize(unlikeliness, usual, jac=True, method="L-BFGS-B", bounds=bounds).x)
-    inverse = np.linalg.inv(best.matrix(products) + best.numbers["noise"] * np.eye(n))
-    weights = inverse @ target
-    return Process(inputs, units, best, mean, _variance(weights, target), inverse, weights)
+    return kernel(minimize(unlikeliness, usual, jac=True, method="L-BFGS-B", bounds=bounds).x)
 
 
 def _unlikeliness(kernel: Kernel, products: Products, target: np.ndarray) -> tuple[float, np.ndarray]:

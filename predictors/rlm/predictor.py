@@ -32,7 +32,7 @@ from predictors.features import feature_matrix, features
 from predictors.metrics import decoding_order, is_cheap
 from predictors.rlm.backbone import load_backbone, text_encoder
 from predictors.rlm.decoding import Sampler, digit_tree, sample_numbers
-from predictors.rlm.estimate import MOST, Estimator, Seen
+from predictors.rlm.estimate import BEFORE, MOST, Estimator, Seen
 from predictors.rlm.model import MAX_METRICS, ModelConfig, NumberDecoder, Readout, TextEncoder
 from predictors.rlm.numbers import NUMBER_TOKENS, NumberFormat, Scale
 from predictors.rlm.reader import Reader, batches
@@ -48,7 +48,7 @@ Module = TypeVar("Module", bound=torch.nn.Module)
 CHECKPOINTS = Path(__file__).parent.parent / "checkpoints"
 BASE = "rlm-base"
 FARTHEST = 3.0  # standard deviations of an estimate's sample from its mean
-BEFORE = 4  # samples of what the base expected
+GUESSES = 4  # samples of what the base expected
 MIN_RANKED, FEW = 4, 40  # so many values of a new metric are compared with the known ones
 
 
@@ -265,20 +265,34 @@ class RLM(Predictor):
         here = [texts[i] for i in rows]
         known |= self._expected_before(here)
         counted = _counted(here)
-        seen = Seen(self._states(here), _counts(here, counted))
-        return Estimator(seen, counted, {name: values for name, values in known.items() if not np.isnan(values).all()})
+        return Estimator(
+            self._seen(here, counted),
+            counted,
+            {name: values for name, values in known.items() if not np.isnan(values).all()},
+        )
 
     def _expected_before(self, texts: list[str]) -> dict[str, np.ndarray]:
         """What the base expected (n,) of those metrics that it knew before they were learned again."""
         if self.before is None or not self.remembered:
             return {}
-        randomness = np.stack([_randomness(text, 0, len(self.remembered), BEFORE) for text in texts])
-        expected = np.median(self.before._decode(texts, self.remembered, {}, randomness), 1)
-        return {f"{name} before": values for name, values in zip(self.remembered, expected.T, strict=True)}
+        return {name + BEFORE: values for name, values in self.before._expected(texts, self.remembered).items()}
 
-    def _states(self, texts: list[str]) -> np.ndarray:
-        """(n, D): what the estimator sees of texts."""
-        return self._parts()[0].recall(texts).mean(1).double().numpy()
+    def _expected(self, texts: list[str], metrics: list[str]) -> dict[str, np.ndarray]:
+        """What is expected (n,) of each metric: by the estimator where it has learned it, or by a few samples."""
+        found: dict[str, np.ndarray] = {}
+        if self.estimator is not None:
+            seen, known = self._seen(texts, self.estimator.names), self._expected_before(texts)
+            middle = np.zeros((len(texts), 1))
+            drawn = {name: self.estimator.sample(name, seen, known, middle) for name in metrics}
+            found = {name: values[:, 0] for name, values in drawn.items() if values is not None}
+        if rest := [name for name in metrics if name not in found]:
+            randomness = np.stack([_randomness(text, 0, len(rest), GUESSES) for text in texts])
+            found |= dict(zip(rest, np.median(self._decode(texts, rest, {}, randomness), 1).T, strict=True))
+        return found
+
+    def _seen(self, texts: list[str], counted: list[str]) -> Seen:
+        """What the estimator sees of texts."""
+        return Seen(self._parts()[0].recall(texts).mean(1).numpy(), _counts(texts, counted))
 
     def _is_learned(self, name: str, targets: dict[str, np.ndarray]) -> bool:
         """Whether a metric is learned, and does not only serve as a known value."""
@@ -383,7 +397,7 @@ class RLM(Predictor):
         count = _estimated(randomness.shape[2] - 1)
         if self.estimator is None or not count:
             return {}
-        seen = Seen(self._states(texts), _counts(texts, self.estimator.names))
+        seen = self._seen(texts, self.estimator.names)
         found, known = {}, known | self._expected_before(texts)
         for column, name in enumerate(metrics):
             order = randomness[:, column, 1 : 1 + count].argsort(1)
@@ -404,32 +418,39 @@ class RLM(Predictor):
     # --- checkpoints
 
     def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        reader, decoder = self._parts()
-        config = {
-            "seed": self.seed,
-            "encoder": self.mode,
-            "model": asdict(decoder.config),
-            "scales": _knots(self.scales),
-            "tokenizer": json.loads(reader.tokenizer.to_str()),
-        }
-        parts = {"encoder": reader.encoder, "decoder": decoder}
-        if self.estimator is not None and self.before is not None and self.remembered:
-            config |= {"remembered": self.remembered, "before": _knots(self.before.scales)}
-            parts["before"] = self.before._parts()[1]
-        tensors = {f"{p}.{n}": t.numpy() for p, module in parts.items() for n, t in module.state_dict().items()}
+        reader = self._parts()[0]
+        config, tensors = self._learned()
+        config |= {"seed": self.seed, "encoder": self.mode, "tokenizer": json.loads(reader.tokenizer.to_str())}
+        return config, tensors | _weights("encoder", reader.encoder)
+
+    def _learned(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """All but what reads."""
+        decoder = self._parts()[1]
+        config: dict[str, Any] = {"model": asdict(decoder.config), "scales": _knots(self.scales)}
+        tensors = _weights("decoder", decoder)
         if self.estimator is not None:
             config |= {"estimated": list(self.estimator.values), "counted": self.estimator.names}
             tensors |= self.estimator.seen._asdict()
             tensors["values"] = np.stack(list(self.estimator.values.values()))
+            if self.before is not None and self.remembered:
+                before, of_before = self.before._learned()
+                config |= {"remembered": self.remembered, "before": before}
+                tensors |= {f"before.{name}": tensor for name, tensor in of_before.items()}
         return config, tensors
 
     @classmethod
     def _restore(cls, config: dict[str, Any], tensors: dict[str, np.ndarray]) -> Self:
-        predictor = cls(seed=config["seed"], base=None, encoder=config["encoder"])
-        sizes = ModelConfig(**config["model"])
-        encoder = _with_weights(text_encoder(sizes), "encoder", tensors)
-        predictor.reader = Reader(Tokenizer.from_str(json.dumps(config["tokenizer"])), encoder)
-        predictor.decoder = _with_weights(NumberDecoder(sizes), "decoder", tensors)
+        encoder = _with_weights(text_encoder(ModelConfig(**config["model"])), _under("encoder", tensors))
+        predictor = cls._recalled(config, tensors, Reader(Tokenizer.from_str(json.dumps(config["tokenizer"])), encoder))
+        predictor.seed, predictor.mode = config["seed"], config["encoder"]
+        return predictor
+
+    @classmethod
+    def _recalled(cls, config: dict[str, Any], tensors: dict[str, np.ndarray], reader: Reader) -> Self:
+        """The model that has learned what is in a checkpoint."""
+        predictor = cls(base=None)
+        predictor.reader = reader
+        predictor.decoder = _with_weights(NumberDecoder(ModelConfig(**config["model"])), _under("decoder", tensors))
         predictor.scales = _scales(config["scales"])
         if names := config.get("estimated"):
             states, counted = tensors["states"], config["counted"]
@@ -437,15 +458,22 @@ class RLM(Predictor):
             values = tensors["values"].reshape(len(names), len(states))
             predictor.estimator = Estimator(seen, counted, dict(zip(names, values, strict=True)))
         if names := config.get("remembered"):
-            predictor.remembered, predictor.before = names, cls(base=None)
-            predictor.before.reader, predictor.before.scales = predictor.reader, _scales(config["before"])
-            predictor.before.decoder = _with_weights(NumberDecoder(sizes), "before", tensors)
+            predictor.remembered = names
+            predictor.before = cls._recalled(config["before"], _under("before", tensors), reader)
         return predictor
 
 
-def _with_weights(module: Module, part: str, tensors: dict[str, np.ndarray]) -> Module:
-    own = {name: tensor for name, tensor in tensors.items() if name.startswith(f"{part}.")}
-    module.load_state_dict({name.removeprefix(f"{part}."): torch.from_numpy(t) for name, t in own.items()})
+def _weights(part: str, module: torch.nn.Module) -> dict[str, np.ndarray]:
+    return {f"{part}.{name}": tensor.numpy() for name, tensor in module.state_dict().items()}
+
+
+def _under(part: str, tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The tensors of a part, by their names in it."""
+    return {name.removeprefix(f"{part}."): t for name, t in tensors.items() if name.startswith(f"{part}.")}
+
+
+def _with_weights(module: Module, tensors: dict[str, np.ndarray]) -> Module:
+    module.load_state_dict({name: torch.from_numpy(tensor) for name, tensor in tensors.items()})
     return module.eval()
 
 
@@ -463,12 +491,12 @@ def _estimated(samples: int) -> int:
 
 
 def _counted(texts: list[str]) -> list[str]:
-    """Names of what differs between ONNX texts and occurs in two at least; nothing of others."""
+    """Names of what differs between ONNX texts and occurs in two, and one of a hundred, at least; nothing of others."""
     if not is_onnx(texts):
         return []
     names = sorted(set().union(*map(features, texts)))
     matrix = _counts(texts, names)
-    tells = (np.ptp(matrix, 0) > 0) & (np.count_nonzero(matrix, 0) > 1)
+    tells = (np.ptp(matrix, 0) > 0) & (np.count_nonzero(matrix, 0) >= max(2, len(texts) / 100))
     return [name for name, differs in zip(names, tells, strict=True) if differs]
 
 
