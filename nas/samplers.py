@@ -27,7 +27,8 @@ _PLAIN: dict[str, Callable[[int], BaseSampler]] = {
     "tpe": lambda seed: optuna.samplers.TPESampler(multivariate=True, seed=seed),
     "gp": lambda seed: optuna.samplers.GPSampler(seed=seed, warn_independent_sampling=False),
 }
-_PREDICTORS = ("rlm", "gnn", "forest", "ridge")
+# With the options that suit a search.
+_PREDICTORS: dict[str, dict[str, Any]] = {"rlm": {"by_value": True}, "gnn": {}, "forest": {}, "ridge": {}}
 
 
 def list_samplers() -> list[str]:
@@ -53,7 +54,7 @@ def create_sampler(
     if name in _PREDICTORS:
         import predictors
 
-        make = predictor or (lambda: predictors.create(name, seed=seed))
+        make = predictor or (lambda: predictors.create(name, seed=seed, **_PREDICTORS[name]))
         return PredictorSampler(space, make, objectives, seed=seed, constraints=constraints, **options)
     if name not in _PLAIN:
         raise unknown("sampler", name, list_samplers())

@@ -26,6 +26,7 @@ LEAST = 4
 ENOUGH = 100  # values show the shape of a device's distribution; of fewer, a line is the better guess
 FARTHEST = 5.0  # standard deviations: what is rarer among the texts that were learned tells no more
 LOWEST = 0.1  # of the smallest latency that was measured
+BENT = 20.0  # more is beyond any value's unit
 
 
 class Prior(NamedTuple):
@@ -67,6 +68,32 @@ class Linear(NamedTuple):
 
     def restore(self, scores: np.ndarray) -> np.ndarray:
         return np.maximum(self.mean + self.spread * scores, self.least)
+
+
+class Robust(NamedTuple):
+    """The inverse hyperbolic sine of values in units of their median deviation, standardized: linear near the median.
+
+    A failed training far below the others does not squeeze them together, as it would on a line; and the distance from
+    the best to something better stays what it is, as it would not among ranks.
+    """
+
+    middle: float
+    unit: float
+    mean: float
+    spread: float
+
+    @classmethod
+    def of(cls, values: np.ndarray) -> Robust:
+        middle = float(np.median(values))
+        unit = max(float(np.median(np.abs(values - middle))), 1e-3 * float(values.std()), 1e-9)
+        bent = np.arcsinh((values - middle) / unit)
+        return cls(middle, unit, float(bent.mean()), max(float(bent.std()), 1e-9))
+
+    def normalize(self, values: np.ndarray) -> np.ndarray:
+        return (np.arcsinh((values - self.middle) / self.unit) - self.mean) / self.spread
+
+    def restore(self, scores: np.ndarray) -> np.ndarray:
+        return self.middle + self.unit * np.sinh(np.clip(self.mean + self.spread * scores, -BENT, BENT))
 
 
 class Seen(NamedTuple):
@@ -171,11 +198,14 @@ class Estimator:
 
     seen: of n texts, at most `MOST`; names: the F counts' names, operators that follow each other joined by ` > `.
     values: metrics in their units, (n,) each, NaN where unknown.
+    by_value: whether distances between values count, or their ranks.
     """
 
-    def __init__(self, seen: Seen, names: Sequence[str], values: Mapping[str, np.ndarray]) -> None:
-        self.seen, self.names, self.values = seen, list(names), dict(values)
-        self._standards = {name: _standard(name, known) for name, known in values.items()}
+    def __init__(
+        self, seen: Seen, names: Sequence[str], values: Mapping[str, np.ndarray], by_value: bool = False
+    ) -> None:
+        self.seen, self.names, self.values, self.by_value = seen, list(names), dict(values), by_value
+        self._standards = {name: _standard(name, known[~np.isnan(known)], by_value) for name, known in values.items()}
         self._scores = {name: self._standards[name].normalize(known) for name, known in values.items()}
         self._kinds = np.array([min(name.count(" > "), len(KINDS) - 1) for name in names], int)
         self._usual, self._spread = seen.counts.mean(0), np.maximum(seen.counts.std(0), 1e-6)
@@ -222,11 +252,11 @@ class Estimator:
         return Inputs(seen.states, linear)
 
 
-def _standard(name: str, values: np.ndarray) -> Standard:
-    known = values[~np.isnan(values)]
-    if is_measured(name) and 0 < len(known) < ENOUGH:
+def _standard(name: str, known: np.ndarray, by_value: bool) -> Standard:
+    """known: (n,), at least one."""
+    if is_measured(name) and (by_value or len(known) < ENOUGH):
         return Linear(float(known.mean()), max(float(known.std()), 1e-9), LOWEST * float(known.min()))
-    return Scale.fit(values)
+    return Robust.of(known) if by_value else Scale.fit(known)
 
 
 def _fitted(inputs: Inputs, target: np.ndarray, counted: Mapping[str, Prior]) -> Process:

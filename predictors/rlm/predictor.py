@@ -71,6 +71,8 @@ class RLM(Predictor):
         and paths, and leaves the decoder as it is, to be trained afterwards. Without a base nothing is frozen.
     rehearse: cheap metrics are learned like the others, as in pretraining, and not only used as known values.
     learn: the metrics that are learned, whichever they are; the others only serve as known values for these.
+    by_value: whether estimates go by distances between values, as a search needs to know how far the best may be
+        surpassed, and not by ranks, which orders networks better where some of them fail.
     steps: optimizer steps of a fit; None chooses by the amount of data.
     accelerator: where a fit runs, in which precision and in how many processes; None: on the processor, alone.
     backbone: a T5Gemma by folder or hub name to read with instead of an encoder of ours, without a base; `encoder` says
@@ -87,6 +89,7 @@ class RLM(Predictor):
         encoder: str = "frozen",
         rehearse: bool = False,
         learn: Sequence[str] | None = None,
+        by_value: bool = False,
         steps: int | None = None,
         accelerator: Accelerator | None = None,
         sizes: dict[str, Any] | None = None,
@@ -99,7 +102,7 @@ class RLM(Predictor):
         if encoder not in ("frozen", "tuned", "alone"):
             raise InputError(f"encoder must be 'frozen', 'tuned' or 'alone', not {encoder!r}")
         self.base, self.mode, self.steps = None if backbone else base, encoder, steps
-        self.backbone, self.rehearse, self.learn = backbone, rehearse, learn
+        self.backbone, self.rehearse, self.learn, self.by_value = backbone, rehearse, learn, by_value
         self.accelerator = accelerator
         self.sizes, self.schedule, self.progress, self.kept = sizes or {}, schedule or {}, progress, kept
         self.losses: list[float] = []
@@ -265,11 +268,8 @@ class RLM(Predictor):
         here = [texts[i] for i in rows]
         known |= self._expected_before(here)
         counted = _counted(here)
-        return Estimator(
-            self._seen(here, counted),
-            counted,
-            {name: values for name, values in known.items() if not np.isnan(values).all()},
-        )
+        table = {name: values for name, values in known.items() if not np.isnan(values).all()}
+        return Estimator(self._seen(here, counted), counted, table, self.by_value)
 
     def _expected_before(self, texts: list[str]) -> dict[str, np.ndarray]:
         """What the base expected (n,) of those metrics that it knew before they were learned again."""
@@ -429,7 +429,8 @@ class RLM(Predictor):
         config: dict[str, Any] = {"model": asdict(decoder.config), "scales": _knots(self.scales)}
         tensors = _weights("decoder", decoder)
         if self.estimator is not None:
-            config |= {"estimated": list(self.estimator.values), "counted": self.estimator.names}
+            names = {"estimated": list(self.estimator.values), "counted": self.estimator.names}
+            config |= {"by_value": self.estimator.by_value, **names}
             tensors |= self.estimator.seen._asdict()
             tensors["values"] = np.stack(list(self.estimator.values.values()))
             if self.before is not None and self.remembered:
@@ -456,7 +457,8 @@ class RLM(Predictor):
             states, counted = tensors["states"], config["counted"]
             seen = Seen(states, tensors["counts"].reshape(len(states), len(counted)))
             values = tensors["values"].reshape(len(names), len(states))
-            predictor.estimator = Estimator(seen, counted, dict(zip(names, values, strict=True)))
+            table, predictor.by_value = dict(zip(names, values, strict=True)), config["by_value"]
+            predictor.estimator = Estimator(seen, counted, table, predictor.by_value)
         if names := config.get("remembered"):
             predictor.remembered = names
             predictor.before = cls._recalled(config["before"], _under("before", tensors), reader)

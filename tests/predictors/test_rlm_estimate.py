@@ -57,6 +57,21 @@ def test_counts_far_beyond_those_learned_do_not_make_latencies_negative() -> Non
     assert (found > 0).all()
 
 
+def test_by_value_the_best_can_be_surpassed_and_failures_do_not_matter() -> None:
+    accuracy = 90 - 10 * np.abs(STATES[:, 0] - 3)  # higher than any that is learned, where the state is 3
+    accuracy[:8] = 10  # failed
+    best = Seen(np.where(np.arange(4) == 0, 3.0, STATES[:1]), np.empty((1, 0), np.float32))
+    middle = {}
+    for by_value in (False, True):
+        estimator = Estimator(_seen(FIRST), [], {"accuracy": accuracy[FIRST]}, by_value)
+        for name, seen in (("best", best), ("rest", _seen(REST))):
+            found = estimator.sample("accuracy", seen, {}, np.zeros((len(seen.states), 1)))
+            assert found is not None
+            middle[name, by_value] = found[:, 0]
+    assert middle["best", True] > middle["best", False]
+    assert kendalltau(middle["rest", True], accuracy[REST]).statistic > 0.6
+
+
 def test_slopes_of_the_likelihood_are_those_of_its_values() -> None:
     inputs = Inputs(STATES[:30], {"operators": COUNTS[:30].astype(float), "known": HIDDEN[:30, None]})
     products = Units.of(inputs).products(inputs, inputs)
