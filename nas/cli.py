@@ -629,6 +629,57 @@ def search(
     print(f"written to {out}")
 
 
+Source = Annotated[
+    str, typer.Argument(help="A folder that `nas search` wrote, a journal file, or the URL of a storage.")
+]
+Searched = Annotated[
+    str | None, typer.Option("--benchmark", help="The table that was searched, where the folder does not say.")
+]
+Study = Annotated[str, typer.Option(help="The study's name in a storage.")]
+
+
+def _folder(source: str, out: Path | None) -> Path:
+    """Where figures and reports go: into the folder of the searches, unless they are elsewhere."""
+    if out is None and not Path(source).is_dir():
+        raise InputError(f"{source} is no folder: give --out, a folder to write to")
+    return Path(source) if out is None else out
+
+
+@app.command()
+def plot(
+    source: Source,
+    benchmark: Searched = None,
+    study: Study = "search",
+    out: Annotated[Path | None, typer.Option(help="Folder for the figures; that of the searches by default.")] = None,
+    kind: Annotated[str, typer.Option(help="png, svg or pdf.")] = "png",
+) -> None:
+    """Draw fronts, hypervolume and predictions of searches, finished or not."""
+    from nas.studies import open_studies
+
+    if kind not in ("png", "svg", "pdf"):
+        raise InputError(f"--kind {kind}: write png, svg or pdf")
+    folder = _folder(source, out)
+    for path in open_studies(source, benchmark, study).plot(folder, kind):
+        print(path)
+
+
+@app.command()
+def report(
+    source: Source,
+    benchmark: Searched = None,
+    study: Study = "search",
+    out: Annotated[Path | None, typer.Option(help="Folder for the result; that of the searches by default.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Write everything about searches, finished or not: report.html, front.csv, networks, figures, summary.json."""
+    from nas.studies import open_studies
+
+    folder = _folder(source, out)
+    studies = open_studies(source, benchmark, study)
+    studies.save(folder)
+    print_json(studies.summary()) if as_json else print(folder / "report.html")
+
+
 def _measured_space(
     name: str, objectives: str, constraints: list[str], given: dict[str, Any]
 ) -> tuple[SearchSpace, Measurement]:

@@ -35,7 +35,10 @@ _STYLE: Any = {
     "grid.color": "#E8E8E8",
     "legend.frameon": False,
     "savefig.dpi": 200,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "rlm-nas",
 }
+_METADATA: dict[str, dict[str, Any]] = {".svg": {"Date": None}}  # the same figure is the same file
 _UNITS = {"ms": "ms", "mj": "mJ", "percent": "%"}
 _WORDS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet16": "ImageNet16", "flops": "FLOPs"} | {
     word: word.upper() for word in ("fpga", "cpu", "gpu", "onnx")
@@ -170,6 +173,49 @@ def plot_kendall(path: str | Path, panels: Mapping[tuple[str, str], tuple[np.nda
             axes.set_ylabel(metric_label(metric, "predicted"), fontsize=8)
 
 
+def plot_predicted(path: str | Path, panels: Mapping[str, np.ndarray]) -> None:
+    """What a search expected of the networks that it chose, with one standard deviation, against what was measured.
+
+    panels: for each metric (n, 3): predicted mean, its standard deviation, and the measured value, in its own unit.
+    """
+    columns = min(2, len(panels))
+    rows = -(-len(panels) // columns)
+    with _figure(path, (3.4 * columns + 0.2, 3.1 * rows)) as figure:
+        grid = figure.subplots(rows, columns, squeeze=False).ravel()
+        for axes in grid[len(panels) :]:
+            axes.set_visible(False)
+        for axes, (metric, values) in zip(grid, panels.items(), strict=False):
+            mean, std, measured = values.T
+            look: dict[str, Any] = {"color": _COLOURS[0], "alpha": 0.7}
+            axes.errorbar(measured, mean, std, **look, fmt="o", markersize=3, elinewidth=0.7, linewidth=0)
+            axes.axline((measured[0], measured[0]), slope=1, **_TRUTH)
+            axes.set_xlabel(metric_label(metric, "measured"))
+            axes.set_ylabel(metric_label(metric, "predicted"))
+
+
+def plot_parallel(path: str | Path, front: np.ndarray, objectives: Sequence[Objective]) -> None:
+    """The front (k, m) of three objectives or more, a line for each network; better is up on every axis."""
+    losses = to_losses(front, objectives)
+    low, high = losses.min(axis=0), losses.max(axis=0)
+    heights = 1 - (losses - low) / np.where(high > low, high - low, 1.0)
+    with _figure(path, (1.6 * len(objectives) + 1, 3.6)) as figure:
+        axes = figure.subplots()
+        axes.grid(visible=False)
+        order = np.argsort(heights[:, 0])
+        for rank, row in enumerate(order):
+            colour = _COLOURS[0] if rank >= len(order) / 2 else _COLOURS[1]
+            axes.plot(heights[row], color=colour, alpha=0.6, linewidth=1.2)
+        for column, objective in enumerate(objectives):
+            axes.axvline(column, color="black", linewidth=0.8)
+            for height, loss in ((1.03, low[column]), (-0.09, high[column])):
+                axes.annotate(f"{loss * objective.sign:.4g}", (column, height), ha="center", annotation_clip=False)
+        axes.set_xticks(range(len(objectives)), [metric_label(o.metric).replace(" (", "\n(") for o in objectives])
+        axes.tick_params(axis="x", pad=18, length=0)
+        axes.set_yticks([])
+        axes.spines[:].set_visible(False)
+        axes.set_ylim(-0.02, 1.02)
+
+
 def _front(values: np.ndarray, objectives: Sequence[Objective]) -> np.ndarray:
     """The distinct non-dominated rows of values (n, 2), sorted by the first objective."""
     return np.unique(values[non_dominated(to_losses(values, objectives))], axis=0)
@@ -216,7 +262,7 @@ def _figure(path: str | Path, size: tuple[float, float]) -> Iterator[Figure]:
         yield figure
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(partial)
+            figure.savefig(partial, transparent=path.suffix == ".svg", metadata=_METADATA.get(path.suffix))
             partial.replace(path)
         except OSError as error:
             raise InputError(f"cannot write the figure {path}: {error.strerror}") from error

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from search_spaces import Architecture, SearchSpace
 
 SETTINGS_KEY = "nas:settings"  # study user attribute: what the search was started with
+PREDICTED_KEY = "nas:predicted"  # trial system attribute: mean and standard deviation of each metric, where predicted
 
 
 class Evaluated(NamedTuple):
@@ -71,6 +72,29 @@ class SearchResult:
             | dict(zip([o.metric for o in self.objectives], self.evaluated.values[i].tolist(), strict=True))
             for i in self._front
         ]
+
+    @property
+    def expected(self) -> dict[Architecture, dict[str, tuple[float, float]]]:
+        """What a guided sampler expected of networks before they were measured: mean and standard deviation."""
+        found: dict[Architecture, dict[str, tuple[float, float]]] = {}
+        for trial in self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
+            if PREDICTED_KEY in trial.system_attrs:
+                found.setdefault(self.space.architecture(trial.params), trial.system_attrs[PREDICTED_KEY])
+        return found
+
+    @property
+    def predicted(self) -> dict[str, np.ndarray]:
+        """Of each objective (k, 3): expected mean, its standard deviation, and measured value; of k guided choices."""
+        expected = self.expected
+        rows = [i for i, architecture in enumerate(self.evaluated.architectures) if architecture in expected]
+        if not rows:
+            return {}
+        guided = [expected[self.evaluated.architectures[i]] for i in rows]
+        measured = self.evaluated.values[rows]
+        return {
+            o.metric: np.column_stack([[e[o.metric] for e in guided], measured[:, column]])
+            for column, o in enumerate(self.objectives)
+        }
 
     def hypervolume(self, reference: Reference | Sequence[float]) -> float:
         """Ratio to the true front's hypervolume, or the volume up to a point (m,) in the metrics' own units."""

@@ -16,6 +16,7 @@ from nas.acquisition import choose_batch
 from nas.evolution import evolve, random_unseen, spread
 from nas.objectives import Constraint, Objective, parse_constraints, parse_objectives
 from nas.pareto import non_dominated
+from nas.result import PREDICTED_KEY
 from nas.surrogate import Surrogate
 from nas.trials import TrialReader
 from search_spaces.errors import InputError
@@ -95,6 +96,7 @@ class PredictorSampler(BaseSampler):
         self._lock = threading.Lock()
         self._random = RandomSampler(seed)
         self._queue: deque[Architecture] = deque()
+        self._predicted: dict[Architecture, dict[str, list[float]]] = {}  # of what the last fit proposed
 
     # --- Optuna's side
 
@@ -111,8 +113,10 @@ class PredictorSampler(BaseSampler):
         if trial.params or {"fixed_params", CHOICES_KEY} & trial.system_attrs.keys():
             return
         with self._lock:
-            choices = self._choose(study, trial).as_dict()
-            study._storage.set_trial_system_attr(trial._trial_id, CHOICES_KEY, choices)
+            architecture = self._choose(study, trial)
+            study._storage.set_trial_system_attr(trial._trial_id, CHOICES_KEY, architecture.as_dict())
+            if predicted := self._predicted.get(architecture):
+                study._storage.set_trial_system_attr(trial._trial_id, PREDICTED_KEY, predicted)
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
@@ -179,7 +183,13 @@ class PredictorSampler(BaseSampler):
         unit = reference - ideal
         losses, front = (reader.losses(samples) - ideal) / unit, (front - ideal) / unit
         chosen = choose_batch(losses, weights, front, np.ones(len(unit)), self.refit_every)
+        self._predicted = {pool[i]: self._summary(samples[i]) for i in chosen}
         return [pool[i] for i in chosen]
+
+    def _summary(self, samples: np.ndarray) -> dict[str, list[float]]:
+        """Mean and standard deviation of each metric by samples (s, metrics) of one architecture."""
+        columns = zip(self._reader.metrics, samples.mean(0).tolist(), samples.std(0).tolist(), strict=True)
+        return {name: [mean, std] for name, mean, std in columns}
 
     # --- what the study and the space know
 

@@ -19,6 +19,7 @@ from nas.result import SETTINGS_KEY, SearchResult
 from nas.samplers import create_sampler
 from nas.storage import open_storage
 from nas.trials import TrialReader
+from search_spaces import get_space
 from search_spaces.errors import InputError
 
 if TYPE_CHECKING:
@@ -83,6 +84,22 @@ def search(
     with _Worker(study) as worker:
         _Search(study, reader, evaluator, np.random.default_rng(seed), worker.alone).run(evaluations, progress)
     return SearchResult.of_study(study, reader)
+
+
+def read_search(storage: str | Path | BaseStorage, name: str = "search") -> SearchResult:
+    """What a search has found so far; InputError where the storage has no such search."""
+    if isinstance(storage, Path) and not storage.is_file():
+        raise InputError(f"{storage}: there is no such journal")
+    try:
+        study = optuna.load_study(study_name=name, storage=open_storage(storage))
+    except KeyError:
+        raise InputError(f"{storage} has no study {name!r}") from None
+    settings = study.user_attrs.get(SETTINGS_KEY)
+    if settings is None:
+        raise InputError(f"study {name!r} in {storage} was not made by a search")
+    space = get_space(settings["space"], **settings["space_options"])
+    objectives, constraints = parse_objectives(settings["objectives"]), parse_constraints(settings["constraints"])
+    return SearchResult.of_study(study, TrialReader(space, objectives, constraints))
 
 
 def _open_study(

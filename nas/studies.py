@@ -17,9 +17,10 @@ from nas.benchmarks import Benchmark, load_benchmark
 from nas.evaluation import Evaluator, MeasuredEvaluator, TableEvaluator
 from nas.objectives import Constraint, Objective, parse_constraints, parse_objectives
 from nas.pareto import Reference
-from nas.plots import plot_front, plot_hypervolume
-from nas.result import SearchResult
-from nas.searching import search
+from nas.plots import plot_front, plot_hypervolume, plot_parallel, plot_predicted
+from nas.report import write_report
+from nas.result import SETTINGS_KEY, SearchResult
+from nas.searching import read_search, search
 from predictors import list_predictors
 from search_spaces import SearchSpace
 from search_spaces.errors import InputError
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, int, int], None]
 MARKS = (20, 50, 100, 200, 500)
+BENCHMARK = "benchmark.json"  # beside the journals: which table was searched
 
 
 @dataclass(frozen=True)
@@ -87,19 +89,33 @@ class Studies:
         return np.array([result.hypervolume(self.point.tolist()) for result in self.results[sampler]])
 
     def save(self, folder: Path) -> None:
-        """Write `summary.json`, `front.csv`, `front/*.onnx|txt`, `hypervolume.png` and `pareto.png` (two objectives).
+        """Write `summary.json`, `front.csv`, `front/*.onnx|txt`, figures (see `plot`) and `report.html`.
 
         `front.csv` and the networks are those of the first sampler's first seed.
         """
         self.first.save(folder)
         with replacing(folder / "front.csv") as path:
-            path.write_text(self._front_csv())
+            path.write_text(self.front_csv())
         with replacing(folder / "summary.json") as path:
             path.write_text(json.dumps(self.summary(), indent=1) + "\n")
+        self.plot(folder)
+        write_report(folder / "report.html", self)
+
+    def plot(self, folder: Path, kind: str = "png") -> list[Path]:
+        """Write `hypervolume`, `pareto` (two objectives) or `parallel`, and `predicted` of a guided search."""
         yardstick = "best front found" if self.benchmark is None else "true front"
-        plot_hypervolume(folder / "hypervolume.png", self.curves(), yardstick)
-        if len(self.objectives) == 2:
-            self._plot_front(folder / "pareto.png")
+        shape, predicted = "pareto" if len(self.objectives) == 2 else "parallel", self.first.predicted
+        names = ["hypervolume", shape, *(["predicted"] if predicted else [])]
+        paths = {name: folder / f"{name}.{kind}" for name in names}
+        plot_hypervolume(paths["hypervolume"], self.curves(), yardstick)
+        if shape == "pareto":
+            self._plot_front(paths[shape])
+        else:
+            front = np.array([[row[o.metric] for o in self.objectives] for row in self.first.front])
+            plot_parallel(paths[shape], front, self.objectives)
+        if predicted:
+            plot_predicted(paths["predicted"], predicted)
+        return list(paths.values())
 
     def _plot_front(self, path: Path) -> None:
         fronts = {name: [r.evaluated.values for r in results] for name, results in self.results.items()}
@@ -138,7 +154,7 @@ class Studies:
         point = dict(zip([o.metric for o in self.objectives], self.point.tolist(), strict=True))
         return {"space": self.first.space.name, "best_front": size, "reference_point": point}
 
-    def _front_csv(self) -> str:
+    def front_csv(self) -> str:
         """The front with every metric that the benchmark has, or with the costs of the measured networks."""
         metrics = [o.metric for o in self.objectives]
         columns = [*metrics, "params", "flops"] if self.benchmark is None else self.benchmark.metrics
@@ -179,7 +195,9 @@ def run_studies(
     table = load_benchmark(benchmark) if isinstance(benchmark, str) else benchmark
     goal = _Goal.parse(objectives, constraints)
     evaluator = TableEvaluator(table, goal.metrics)
-    reference = Reference.of_table(np.stack([table.values(o.metric) for o in goal.objectives], 1), goal.objectives)
+    reference = _truth(table, goal.objectives)
+    name = benchmark if isinstance(benchmark, str) else benchmark.name
+    _check_settings(folder / "studies" / BENCHMARK, {"benchmark": name})
     results = _run_all(table.space, goal, evaluator, samplers, evaluations, seeds, folder, progress, sampler_options)
     return Studies(goal.objectives, reference, results, table)
 
@@ -211,14 +229,60 @@ def run_measured_studies(
     _check_settings(folder / "studies" / "measurement.json", measurement.settings)
     evaluator = MeasuredEvaluator(space, measurement, folder / "studies" / "training")
     results = _run_all(space, goal, evaluator, samplers, evaluations, seeds, folder, progress)
+    return _against_best(results, point)
+
+
+def open_studies(source: str | Path, benchmark: str | None = None, name: str = "search") -> Studies:
+    """Searches as they are, finished or not, for plots and reports.
+
+    source: a folder of `run_studies` or `run_measured_studies`, or a storage with the study `name`. benchmark: the
+    table that was searched, where the folder does not say; without one, fronts are held against the best found.
+    Raises InputError where there is none, or where they have different objectives.
+    """
+    folder = Path(source)
+    if "://" in str(source):
+        found = [read_search(str(source), name)]
+    elif folder.is_file():
+        found = [read_search(folder, name)]
+    else:
+        paths = sorted((folder / "studies").glob("*.journal"))
+        found = [read_search(path) for path in paths]
+        if not found:
+            raise InputError(f"{folder} has no searches: give a folder that `nas search` wrote, or a storage")
+        if benchmark is None and (folder / "studies" / BENCHMARK).exists():
+            benchmark = json.loads((folder / "studies" / BENCHMARK).read_text())["benchmark"]
+    results: dict[str, list[SearchResult]] = {}
+    for result in sorted(found, key=_started):
+        if result.objectives != found[0].objectives:
+            raise InputError(f"{source}: its searches have different objectives")
+        results.setdefault(result.study.user_attrs[SETTINGS_KEY]["sampler"], []).append(result)
+    if benchmark is None:
+        return _against_best(results)
+    table = load_benchmark(benchmark)
+    return Studies(found[0].objectives, _truth(table, found[0].objectives), results, table)
+
+
+def _started(result: SearchResult) -> float:
+    """When a search began, in seconds."""
+    times = [trial.datetime_start for trial in result.study.get_trials(deepcopy=False) if trial.datetime_start]
+    return min((time.timestamp() for time in times), default=0.0)
+
+
+def _truth(table: Benchmark, objectives: Sequence[Objective]) -> Reference:
+    return Reference.of_table(np.stack([table.values(o.metric) for o in objectives], 1), objectives)
+
+
+def _against_best(results: dict[str, list[SearchResult]], point: Sequence[float] | None = None) -> Studies:
+    """Searches without a known truth, against the best front that they found together."""
+    first = next(iter(results.values()))[0]
     values = np.concatenate([result.evaluated.values for group in results.values() for result in group])
     values = values[np.isfinite(values).all(axis=1)]
     if not len(values):
-        raise InputError(f"none of the networks of {space.name} could be measured: every training diverged")
-    signs = np.array([o.sign for o in goal.objectives])
+        raise InputError(f"none of the networks of {first.space.name} could be measured: every training diverged")
+    signs = np.array([o.sign for o in first.objectives])
     worst = (values * signs).max(axis=0) * signs
-    reference = Reference.of_table(values, goal.objectives, floor=0.0)
-    return Studies(goal.objectives, reference, results, point=worst if point is None else np.array(point, dtype=float))
+    reference = Reference.of_table(values, first.objectives, floor=0.0)
+    return Studies(first.objectives, reference, results, point=worst if point is None else np.array(point, dtype=float))
 
 
 @dataclass(frozen=True)
