@@ -592,14 +592,23 @@ def search(
         str | None,
         typer.Option(help="Reference point of the hypervolume, a value per objective; the worst measured by default."),
     ] = None,
+    known: Annotated[
+        Path | None,
+        typer.Option(help="CSV of measurements that you have: architecture and the metrics. They are not counted."),
+    ] = None,
+    hours: Annotated[float | None, typer.Option(min=0, help="Begin no evaluation of a search after so long.")] = None,
+    patience: Annotated[
+        int | None, typer.Option(min=1, help="End a search after so many evaluations without a better front.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Result folder; an interrupted search goes on there.")] = Path(
         "results/search"
     ),
     as_json: Json = False,
 ) -> None:
     """Search for the Pareto front of several objectives: in a benchmark's table, or by measuring a space's networks."""
-    from nas.studies import run_measured_studies, run_studies
+    from nas.studies import Limits, run_measured_studies, run_studies
 
+    ends = Limits(known, **_given(seconds=None if hours is None else 3600 * hours, patience=patience))
     samplers, limits, numbers = _split(sampler), constraint or [], range(seed, seed + seeds)
     measured = _given(
         option=option, dataset=dataset, trainings=trainings, epochs=epochs, training=training, device=device,
@@ -611,12 +620,12 @@ def search(
         raise InputError(f"--{next(iter(measured))} goes with --space: nothing is measured on a benchmark")
     with progress_bar("searching") as bar:
         if benchmark is not None:
-            studies = run_studies(benchmark, objectives, samplers, evaluations, numbers, out, limits, bar)
+            studies = run_studies(benchmark, objectives, samplers, evaluations, numbers, out, limits, bar, limits=ends)
         else:
             opened, measurement = _measured_space(str(space), objectives, limits, measured)
             point = None if reference is None else _numbers(reference, "--reference")
             studies = run_measured_studies(
-                opened, measurement, objectives, samplers, evaluations, numbers, out, limits, bar, point
+                opened, measurement, objectives, samplers, evaluations, numbers, out, limits, bar, point, ends
             )
         studies.save(out)
     front = studies.first.front

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import optuna
 from optuna.trial import TrialState
 
 from nas.evolution import random_unseen
+from nas.known import Known, KnownFirst
 from nas.objectives import Constraint, Objective, check_metrics, parse_constraints, parse_objectives
 from nas.result import SETTINGS_KEY, SearchResult
 from nas.samplers import create_sampler
@@ -45,6 +48,9 @@ def search(
     progress: Callable[[int, int], None] | None = None,
     name: str = "search",
     sampler_options: Mapping[str, Any] | None = None,
+    known: Known | None = None,
+    seconds: float = math.inf,
+    patience: float = math.inf,
 ) -> SearchResult:
     """Evaluate `evaluations` distinct architectures and return what was found.
 
@@ -62,6 +68,10 @@ def search(
         progress: called with the number of evaluations done and wanted, after each.
         name: of the study in the storage.
         sampler_options: further options of `nas.samplers.create_sampler` for a sampler given by name.
+        known: values that were measured before, in the order of the evaluator's metrics: they are taken over first, and
+            not counted.
+        seconds: no evaluation begins after so long, since this call.
+        patience: evaluations in a row that do not improve the front, after which the search ends.
 
     Raises InputError for bad settings, for settings other than those of the stored study, and for an unusable storage.
     """
@@ -81,8 +91,14 @@ def search(
             sampler, space, reader.objectives, seed, constraints=reader.constraints, **(sampler_options or {})
         )
     study = _open_study(storage, name, reader.objectives, sampler, settings)
+    if known:
+        evaluator = KnownFirst(evaluator, known)
+        for architecture in known:
+            study.enqueue_trial(architecture.as_dict(), skip_if_exists=True)
+    known = known or {}
+    budget = Budget(evaluations + len(known), time.monotonic() + seconds, patience)
     with _Worker(study) as worker:
-        _Search(study, reader, evaluator, np.random.default_rng(seed), worker.alone).run(evaluations, progress)
+        _Search(study, reader, evaluator, known, np.random.default_rng(seed), worker.alone).run(budget, progress)
     return SearchResult.of_study(study, reader)
 
 
@@ -132,6 +148,14 @@ def _open_study(
     return study
 
 
+class Budget(NamedTuple):
+    """When a search ends: evaluations, a time of `time.monotonic`, evaluations in a row without a better front."""
+
+    evaluations: int
+    deadline: float
+    patience: float
+
+
 class _Worker:
     """Announces this process in the study. `alone` tells that no other process can be working on it."""
 
@@ -167,7 +191,13 @@ class _Search:
     """The loop of one process; everything that must survive it is in the study."""
 
     def __init__(
-        self, study: optuna.Study, reader: TrialReader, evaluator: Evaluator, rng: np.random.Generator, alone: bool
+        self,
+        study: optuna.Study,
+        reader: TrialReader,
+        evaluator: Evaluator,
+        given: Known,
+        rng: np.random.Generator,
+        alone: bool,
     ) -> None:
         self.study = study
         self.reader = reader
@@ -175,6 +205,9 @@ class _Search:
         self.columns = [evaluator.metrics.index(metric) for metric in reader.metrics]
         self.rng = rng
         self.known: dict[Architecture, np.ndarray] = {}
+        self.front = np.empty((0, len(reader.objectives)))
+        self.given = given
+        self.stale = 0  # evaluations since the front was last improved, beside those that were given
         self._read = 0
         self._unfinished: list[int] = []
         trials = self._sync()
@@ -183,9 +216,11 @@ class _Search:
         if trials or not alone:
             study.sampler.reseed_rng()  # lest it propose again what it proposed before
 
-    def run(self, evaluations: int, progress: Callable[[int, int], None] | None) -> None:
+    def run(self, budget: Budget, progress: Callable[[int, int], None] | None) -> None:
         repeats = 0
-        while len(self.known) < evaluations:
+        while len(self.known) < budget.evaluations and self.stale < budget.patience:
+            if time.monotonic() >= budget.deadline:
+                return
             if repeats == PATIENCE:
                 fresh = random_unseen(self.reader.space, self.known.keys(), self.rng)
                 if fresh is None:
@@ -196,7 +231,7 @@ class _Search:
             repeats = 0 if new else repeats + 1
             self._sync()
             if new and progress:
-                progress(len(self.known), evaluations)
+                progress(len(self.known), budget.evaluations)
 
     def _next_trial(self) -> optuna.Trial:
         if self.interrupted:
@@ -240,6 +275,18 @@ class _Search:
         for i in numbers:
             if trials[i].state.is_finished():
                 architecture = self.reader.architecture(trials[i].params)
-                if architecture is not None:
-                    self.known.setdefault(architecture, self.reader.values(trials[i]))
+                if architecture is not None and architecture not in self.known:
+                    self.known[architecture] = self.reader.values(trials[i])
+                    improved = self._improves(self.known[architecture])
+                    self.stale = 0 if improved else self.stale + (architecture not in self.given)
         return trials
+
+    def _improves(self, values: np.ndarray) -> bool:
+        """Whether an evaluation (metrics,) improves the front, of which it then is a part."""
+        losses = self.reader.losses(values)
+        if not np.isfinite(losses).all() or self.reader.violation(values) > 0:
+            return False
+        if (self.front <= losses).all(axis=1).any():
+            return False
+        self.front = np.vstack([self.front[~(losses <= self.front).all(axis=1)], losses])
+        return True

@@ -5,16 +5,18 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import optuna
 
 from nas.benchmarks import Benchmark, load_benchmark
 from nas.evaluation import Evaluator, MeasuredEvaluator, TableEvaluator
+from nas.known import read_known
 from nas.objectives import Constraint, Objective, parse_constraints, parse_objectives
 from nas.pareto import Reference
 from nas.plots import plot_front, plot_hypervolume, plot_parallel, plot_predicted
@@ -32,6 +34,17 @@ if TYPE_CHECKING:
 Progress = Callable[[str, int, int], None]
 MARKS = (20, 50, 100, 200, 500)
 BENCHMARK = "benchmark.json"  # beside the journals: which table was searched
+
+
+class Limits(NamedTuple):
+    """What a search begins with, a CSV of known measurements, and what ends it: see `nas.searching.search`."""
+
+    known: Path | None = None
+    seconds: float = math.inf
+    patience: float = math.inf
+
+
+NO_LIMITS = Limits()
 
 
 @dataclass(frozen=True)
@@ -187,10 +200,12 @@ def run_studies(
     constraints: Sequence[str] = (),
     progress: Progress | None = None,
     sampler_options: Mapping[str, Any] | None = None,
+    limits: Limits = NO_LIMITS,
 ) -> Studies:
     """Run or resume every search; each keeps its study in `folder/studies/SAMPLER-SEED.journal`.
 
-    sampler_options: of the guided samplers (`nas.sampler.PredictorSampler`), such as `refit_every`.
+    sampler_options: of the guided samplers (`nas.sampler.PredictorSampler`), such as `refit_every`. limits: of each
+    search.
     """
     table = load_benchmark(benchmark) if isinstance(benchmark, str) else benchmark
     goal = _Goal.parse(objectives, constraints)
@@ -198,7 +213,9 @@ def run_studies(
     reference = _truth(table, goal.objectives)
     name = benchmark if isinstance(benchmark, str) else benchmark.name
     _check_settings(folder / "studies" / BENCHMARK, {"benchmark": name})
-    results = _run_all(table.space, goal, evaluator, samplers, evaluations, seeds, folder, progress, sampler_options)
+    results = _run_all(
+        table.space, goal, evaluator, samplers, evaluations, seeds, folder, progress, limits, sampler_options
+    )
     return Studies(goal.objectives, reference, results, table)
 
 
@@ -213,6 +230,7 @@ def run_measured_studies(
     constraints: Sequence[str] = (),
     progress: Progress | None = None,
     point: Sequence[float] | None = None,
+    limits: Limits = NO_LIMITS,
 ) -> Studies:
     """Run or resume searches that train and time every network that they look at, kept as in `run_studies`.
 
@@ -228,7 +246,7 @@ def run_measured_studies(
         raise InputError(f"the reference point has {len(point)} values for {len(goal.objectives)} objectives")
     _check_settings(folder / "studies" / "measurement.json", measurement.settings)
     evaluator = MeasuredEvaluator(space, measurement, folder / "studies" / "training")
-    results = _run_all(space, goal, evaluator, samplers, evaluations, seeds, folder, progress)
+    results = _run_all(space, goal, evaluator, samplers, evaluations, seeds, folder, progress, limits)
     return _against_best(results, point)
 
 
@@ -310,11 +328,13 @@ def _run_all(
     seeds: Iterable[int],
     folder: Path,
     progress: Progress | None,
+    limits: Limits,
     sampler_options: Mapping[str, Any] | None = None,
 ) -> dict[str, list[SearchResult]]:
     """Every sampler with every seed, each study in `folder/studies/SAMPLER-SEED.journal`."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     (folder / "studies").mkdir(parents=True, exist_ok=True)
+    known = read_known(limits.known, space, evaluator.metrics) if limits.known else None
     results: dict[str, list[SearchResult]] = {name: [] for name in samplers}
     for seed in seeds:
         for name in samplers:
@@ -326,6 +346,9 @@ def _run_all(
                     storage=folder / "studies" / f"{name}-{seed}.journal",
                     constraints=goal.constraints,
                     progress=_labelled(progress, label),
+                    known=known,
+                    seconds=limits.seconds,
+                    patience=limits.patience,
                 )
             )  # fmt: skip
     return results

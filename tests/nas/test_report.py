@@ -64,7 +64,8 @@ def test_what_a_guided_sampler_expected_is_kept_beside_what_was_measured(folder:
     for metric, column in guided[0].predicted.items():
         mean, std, measured = column.T
         assert len(column) == 10
-        assert (std > 0).all() and np.isfinite(mean).all()
+        assert (std > 0).all()
+        assert np.isfinite(mean).all()
         assert set(measured) <= set(load_benchmark("digits201").values(metric))
     assert random[0].predicted == {}
 
