@@ -317,6 +317,22 @@ def test_few_values_of_a_known_metric_do_not_undo_what_the_base_knows(tmp_path) 
     assert tau(predictors.load(tmp_path / "model")) == tau(model)
 
 
+def test_what_a_base_learned_from_its_own_base_goes_with_the_model(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    texts, metrics = _table()
+    latency = {"new_latency_ms": metrics["params"] / 7}
+    _fitted().save(tmp_path / "base")
+    taught = predictors.create("rlm", base=str(tmp_path / "base"), steps=3)
+    taught.fit(texts[:30], {name: values[:30] for name, values in latency.items()}).save(tmp_path / "taught")
+    model = predictors.create("rlm", base=str(tmp_path / "taught"), steps=3)
+    model.fit(texts[30:40], {name: 1e6 - values[30:40] for name, values in latency.items()})
+    found = model.predict(texts[40:], list(latency), samples=8)
+    model.save(tmp_path / "model")
+    again = predictors.load(tmp_path / "model").predict(texts[40:], list(latency), samples=8)
+    np.testing.assert_allclose(again.samples, found.samples, rtol=1e-5)
+    # Ten values are enough to see that these fall where those which the base has learned rise.
+    assert kendalltau(found["new_latency_ms"], -metrics["params"][40:]).statistic > 0.5
+
+
 def test_the_expectation_is_near_the_mean_of_many_samples() -> None:
     texts, metrics = _table()
     known = {"params": metrics["params"].copy()}
