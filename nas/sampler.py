@@ -167,7 +167,7 @@ class PredictorSampler(BaseSampler):
         # What lies beyond the reference point adds nothing: how bad it is must not dominate the fit.
         signs = [objective.sign for objective in reader.objectives]
         values[:, : len(signs)] = np.minimum(losses, reference) * signs
-        self._surrogate.fit(dict(zip(evaluated, values, strict=True)), seed=int(rng.integers(2**31)))
+        self._surrogate.fit(evaluated, int(rng.integers(2**31)), values)
 
         def rank(architectures: Sequence[Architecture]) -> np.ndarray:
             means = self._surrogate.samples(architectures).mean(axis=1)

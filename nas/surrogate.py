@@ -37,16 +37,20 @@ class Surrogate:
         self._texts: dict[Architecture, str] = {}
         self._exact: dict[str, list[float]] = {}
 
-    def fit(self, evaluated: Mapping[Architecture, np.ndarray], seed: int) -> None:
-        """Fit a fresh predictor on the values (m,) of each evaluated architecture, in the metrics' own units."""
+    def fit(self, evaluated: Mapping[Architecture, np.ndarray], seed: int, bounded: np.ndarray | None = None) -> None:
+        """Fit a fresh predictor on the values (m,) of each evaluated architecture, in the metrics' own units.
+
+        bounded: what is learned of the n architectures instead of their values (n, m), if these go too far.
+        """
         self._seed = seed
         self._known: dict[str, np.ndarray] = {}
         texts = self._read(evaluated)
-        values = np.array(list(evaluated.values()))
+        measured = np.array(list(evaluated.values()))
+        values = measured if bounded is None else bounded
         if self.asked:
             targets = dict(zip(self.metrics, values.T, strict=True)) | self._given(texts)
             self._fitted = self.predictor().fit(texts, targets)
-        self._learn_from_twins(texts, values)
+        self._learn_from_twins(texts, values, _twins_are_equal(texts, measured))
 
     def samples(self, architectures: Sequence[Architecture]) -> np.ndarray:
         """Samples (n, SAMPLES, m) of what evaluating each architecture would give, in the metrics' own units."""
@@ -66,7 +70,7 @@ class Surrogate:
             samples[:, :, i] = exact[metric][:, None] if known else predicted[:, :, self.asked.index(metric)]
         return samples
 
-    def _learn_from_twins(self, texts: list[str], values: np.ndarray) -> None:
+    def _learn_from_twins(self, texts: list[str], values: np.ndarray, equal: bool) -> None:
         """Update the predictions of all measured texts by what was measured."""
         unique, group, counts = np.unique(texts, return_inverse=True, return_counts=True)
         measured = np.array([values[group == i].mean(axis=0) for i in range(len(unique))])
@@ -76,6 +80,8 @@ class Surrogate:
         freedom = len(values) - len(unique)
         prior = _PRIOR_SHARE**2 * np.median(variance, axis=0)
         noise = (_PRIOR_WEIGHT * prior + squares) / (_PRIOR_WEIGHT + freedom)  # (1, m) variance
+        if equal:  # a twin is only looked up again: it can bring nothing new
+            noise = np.zeros_like(noise)
         noise_of_mean = noise / counts[:, None, None]
         total = variance + noise_of_mean
         trust = np.divide(variance, total, out=np.zeros_like(total), where=total > 0)  # in what was measured
@@ -96,3 +102,11 @@ class Surrogate:
     def _given(self, texts: Sequence[str]) -> dict[str, np.ndarray]:
         columns = np.array([self._exact[text] for text in texts]).reshape(len(texts), len(self.given))
         return dict(zip(self.given, columns.T, strict=True))
+
+
+def _twins_are_equal(texts: Sequence[str], values: np.ndarray) -> bool:
+    """Whether there are twins, and each has exactly the values (n, m) of the other."""
+    rows: dict[str, set[bytes]] = {}
+    for text, row in zip(texts, values, strict=True):
+        rows.setdefault(text, set()).add(row.tobytes())
+    return len(rows) < len(texts) and all(len(found) == 1 for found in rows.values())

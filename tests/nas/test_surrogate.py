@@ -57,9 +57,19 @@ def test_a_twin_is_believed_to_be_nearer_to_the_measurement_than_to_the_predicti
 
 
 def test_twins_that_agree_teach_that_there_is_little_noise() -> None:
-    agreeing, _ = _surrogate({TWIN: 60.0, OTHER_TWIN: 60.0})
+    agreeing, _ = _surrogate({TWIN: 60.0, OTHER_TWIN: 60.1})
     differing, _ = _surrogate({TWIN: 50.0, OTHER_TWIN: 70.0})
     assert agreeing.samples([TWIN]).std() < differing.samples([TWIN]).std()
+
+
+def test_where_twins_are_equal_another_one_brings_nothing_new() -> None:
+    looked_up, _ = _surrogate({TWIN: 60.0, OTHER_TWIN: 60.0})
+    np.testing.assert_array_equal(looked_up.samples([TWIN]), 60.0)
+    assert looked_up.samples([STRANGER]).std() == pytest.approx(5)
+    # Values that are bounded alike, because they go too far, say nothing of noise.
+    bounded, _ = _surrogate({TWIN: 60.0, OTHER_TWIN: 61.0})
+    bounded.fit({TWIN: np.array([80.0]), OTHER_TWIN: np.array([90.0])}, 0, np.array([[60.0], [60.0]]))
+    assert bounded.samples([TWIN]).std() > 0.5
 
 
 def test_a_given_metric_is_exact_and_handed_to_the_predictor() -> None:
