@@ -606,9 +606,9 @@ def search(
     as_json: Json = False,
 ) -> None:
     """Search for the Pareto front of several objectives: in a benchmark's table, or by measuring a space's networks."""
-    from nas.studies import Limits, run_measured_studies, run_studies
+    from nas.studies import Terms, run_measured_studies, run_studies
 
-    ends = Limits(known, **_given(seconds=None if hours is None else 3600 * hours, patience=patience))
+    terms = Terms(known, **_given(seconds=None if hours is None else 3600 * hours, patience=patience))
     samplers, limits, numbers = _split(sampler), constraint or [], range(seed, seed + seeds)
     measured = _given(
         option=option, dataset=dataset, trainings=trainings, epochs=epochs, training=training, device=device,
@@ -620,12 +620,12 @@ def search(
         raise InputError(f"--{next(iter(measured))} goes with --space: nothing is measured on a benchmark")
     with progress_bar("searching") as bar:
         if benchmark is not None:
-            studies = run_studies(benchmark, objectives, samplers, evaluations, numbers, out, limits, bar, limits=ends)
+            studies = run_studies(benchmark, objectives, samplers, evaluations, numbers, out, limits, bar, terms=terms)
         else:
             opened, measurement = _measured_space(str(space), objectives, limits, measured)
             point = None if reference is None else _numbers(reference, "--reference")
             studies = run_measured_studies(
-                opened, measurement, objectives, samplers, evaluations, numbers, out, limits, bar, point, ends
+                opened, measurement, objectives, samplers, evaluations, numbers, out, limits, bar, point, terms
             )
         studies.save(out)
     front = studies.first.front

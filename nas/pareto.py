@@ -28,6 +28,13 @@ def non_dominated(losses: np.ndarray) -> np.ndarray:
     return mask
 
 
+def joined(front: np.ndarray, point: np.ndarray) -> np.ndarray | None:
+    """A front's losses (k, m) with a finite point (m,) and without what it dominates; None where it adds nothing."""
+    if (front <= point).all(axis=1).any():
+        return None
+    return np.vstack([front[~(point <= front).all(axis=1)], point])
+
+
 def hypervolume(losses: np.ndarray, reference: Sequence[float] | np.ndarray) -> float:
     """Volume between losses (n, m) and the reference point (m,); higher is better, 0 for no points."""
     import moocore
@@ -116,8 +123,8 @@ class Reference:
         current = 0.0
         for i, point in enumerate(scaled):
             # Most points change nothing; NaN fails the first comparison.
-            if (point < REFERENCE_POINT).all() and not (front <= point).all(axis=1).any():
-                front = np.vstack([front[~(point <= front).all(axis=1)], point])
+            if (point < REFERENCE_POINT).all() and (better := joined(front, point)) is not None:
+                front = better
                 current = self._hypervolume(front) / self._true_hypervolume
             curve[i] = current
         return curve

@@ -18,6 +18,7 @@ from optuna.trial import TrialState
 from nas.evolution import random_unseen
 from nas.known import Known, KnownFirst
 from nas.objectives import Constraint, Objective, check_metrics, parse_constraints, parse_objectives
+from nas.pareto import joined
 from nas.result import SETTINGS_KEY, SearchResult
 from nas.samplers import create_sampler
 from nas.storage import open_storage
@@ -286,7 +287,7 @@ class _Search:
         losses = self.reader.losses(values)
         if not np.isfinite(losses).all() or self.reader.violation(values) > 0:
             return False
-        if (self.front <= losses).all(axis=1).any():
+        if (better := joined(self.front, losses)) is None:
             return False
-        self.front = np.vstack([self.front[~(losses <= self.front).all(axis=1)], losses])
+        self.front = better
         return True

@@ -36,7 +36,7 @@ MARKS = (20, 50, 100, 200, 500)
 BENCHMARK = "benchmark.json"  # beside the journals: which table was searched
 
 
-class Limits(NamedTuple):
+class Terms(NamedTuple):
     """What a search begins with, a CSV of known measurements, and what ends it: see `nas.searching.search`."""
 
     known: Path | None = None
@@ -44,7 +44,7 @@ class Limits(NamedTuple):
     patience: float = math.inf
 
 
-NO_LIMITS = Limits()
+NO_TERMS = Terms()
 
 
 @dataclass(frozen=True)
@@ -118,14 +118,14 @@ class Studies:
         """Write `hypervolume`, `pareto` (two objectives) or `parallel`, and `predicted` of a guided search."""
         yardstick = "best front found" if self.benchmark is None else "true front"
         shape, predicted = "pareto" if len(self.objectives) == 2 else "parallel", self.first.predicted
-        names = ["hypervolume", shape, *(["predicted"] if predicted else [])]
+        names = ["hypervolume", *([shape] if self.first.front else []), *(["predicted"] if predicted else [])]
         paths = {name: folder / f"{name}.{kind}" for name in names}
         plot_hypervolume(paths["hypervolume"], self.curves(), yardstick)
-        if shape == "pareto":
-            self._plot_front(paths[shape])
-        else:
+        if "pareto" in names:
+            self._plot_front(paths["pareto"])
+        if "parallel" in names:
             front = np.array([[row[o.metric] for o in self.objectives] for row in self.first.front])
-            plot_parallel(paths[shape], front, self.objectives)
+            plot_parallel(paths["parallel"], front, self.objectives)
         if predicted:
             plot_predicted(paths["predicted"], predicted)
         return list(paths.values())
@@ -200,11 +200,11 @@ def run_studies(
     constraints: Sequence[str] = (),
     progress: Progress | None = None,
     sampler_options: Mapping[str, Any] | None = None,
-    limits: Limits = NO_LIMITS,
+    terms: Terms = NO_TERMS,
 ) -> Studies:
     """Run or resume every search; each keeps its study in `folder/studies/SAMPLER-SEED.journal`.
 
-    sampler_options: of the guided samplers (`nas.sampler.PredictorSampler`), such as `refit_every`. limits: of each
+    sampler_options: of the guided samplers (`nas.sampler.PredictorSampler`), such as `refit_every`. terms: of each
     search.
     """
     table = load_benchmark(benchmark) if isinstance(benchmark, str) else benchmark
@@ -214,7 +214,7 @@ def run_studies(
     name = benchmark if isinstance(benchmark, str) else benchmark.name
     _check_settings(folder / "studies" / BENCHMARK, {"benchmark": name})
     results = _run_all(
-        table.space, goal, evaluator, samplers, evaluations, seeds, folder, progress, limits, sampler_options
+        table.space, goal, evaluator, samplers, evaluations, seeds, folder, progress, terms, sampler_options
     )
     return Studies(goal.objectives, reference, results, table)
 
@@ -230,7 +230,7 @@ def run_measured_studies(
     constraints: Sequence[str] = (),
     progress: Progress | None = None,
     point: Sequence[float] | None = None,
-    limits: Limits = NO_LIMITS,
+    terms: Terms = NO_TERMS,
 ) -> Studies:
     """Run or resume searches that train and time every network that they look at, kept as in `run_studies`.
 
@@ -246,7 +246,7 @@ def run_measured_studies(
         raise InputError(f"the reference point has {len(point)} values for {len(goal.objectives)} objectives")
     _check_settings(folder / "studies" / "measurement.json", measurement.settings)
     evaluator = MeasuredEvaluator(space, measurement, folder / "studies" / "training")
-    results = _run_all(space, goal, evaluator, samplers, evaluations, seeds, folder, progress, limits)
+    results = _run_all(space, goal, evaluator, samplers, evaluations, seeds, folder, progress, terms)
     return _against_best(results, point)
 
 
@@ -269,6 +269,9 @@ def open_studies(source: str | Path, benchmark: str | None = None, name: str = "
             raise InputError(f"{folder} has no searches: give a folder that `nas search` wrote, or a storage")
         if benchmark is None and (folder / "studies" / BENCHMARK).exists():
             benchmark = json.loads((folder / "studies" / BENCHMARK).read_text())["benchmark"]
+    found = [result for result in found if result.evaluated.architectures]
+    if not found:
+        raise InputError(f"{source}: nothing has been evaluated yet")
     results: dict[str, list[SearchResult]] = {}
     for result in sorted(found, key=_started):
         if result.objectives != found[0].objectives:
@@ -328,13 +331,13 @@ def _run_all(
     seeds: Iterable[int],
     folder: Path,
     progress: Progress | None,
-    limits: Limits,
+    terms: Terms,
     sampler_options: Mapping[str, Any] | None = None,
 ) -> dict[str, list[SearchResult]]:
     """Every sampler with every seed, each study in `folder/studies/SAMPLER-SEED.journal`."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     (folder / "studies").mkdir(parents=True, exist_ok=True)
-    known = read_known(limits.known, space, evaluator.metrics) if limits.known else None
+    known = read_known(terms.known, space, evaluator.metrics) if terms.known else None
     results: dict[str, list[SearchResult]] = {name: [] for name in samplers}
     for seed in seeds:
         for name in samplers:
@@ -347,8 +350,8 @@ def _run_all(
                     constraints=goal.constraints,
                     progress=_labelled(progress, label),
                     known=known,
-                    seconds=limits.seconds,
-                    patience=limits.patience,
+                    seconds=terms.seconds,
+                    patience=terms.patience,
                 )
             )  # fmt: skip
     return results

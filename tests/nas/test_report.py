@@ -96,6 +96,28 @@ def test_a_search_in_a_database_is_reported(tmp_path: Path) -> None:
     assert (tmp_path / "report.html").is_file()
 
 
+def test_a_search_without_a_front_is_reported_too(tmp_path: Path) -> None:
+    for goals in (GOALS, f"{GOALS},params"):
+        folder = tmp_path / str(len(goals))
+        studies = run_studies("digits201", goals, ["random"], 4, (0,), folder, constraints=["params <= 1"])
+        studies.save(folder)
+        assert studies.first.front == []
+        assert "0 networks" in (folder / "report.html").read_text()
+
+
+def test_a_search_that_has_evaluated_nothing_is_named(tmp_path: Path) -> None:
+    class Broken(TableEvaluator):
+        def __call__(self, architectures):  # type: ignore[no-untyped-def]
+            raise KeyboardInterrupt
+
+    table = load_benchmark("digits201")
+    journal = tmp_path / "studies" / "random-0.journal"
+    with pytest.raises(KeyboardInterrupt):
+        search(table.space, GOALS, Broken(table, GOALS.split(",")), "random", 3, storage=journal)
+    with pytest.raises(InputError, match="nothing has been evaluated"):
+        open_studies(tmp_path)
+
+
 def test_what_is_no_search_is_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has no searches"):
         open_studies(tmp_path)
