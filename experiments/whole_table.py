@@ -50,9 +50,10 @@ def main(
             }
         model = predictors.create(kind, seed=seed, **options)
         model.fit([texts[i] for i in train], {name: values[train] for name, values in metrics.items()})
+    # Tested before it is saved: an RLM keeps what its processes found of each metric then.
+    rows = _test(model, [texts[i] for i in test], {name: values[test] for name, values in metrics.items()})
     folder = out / f"{kind}-nasbench201"
     model.save(folder)
-    rows = _test(model, [texts[i] for i in test], {name: values[test] for name, values in metrics.items()})
     with replacing(folder / "tests.json") as path:
         path.write_text(json.dumps(rows, indent=1))
     print_table(f"{folder}, on {len(test)} networks held out", [{k: _short(v) for k, v in row.items()} for row in rows])

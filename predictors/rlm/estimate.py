@@ -196,13 +196,19 @@ class Process(NamedTuple):
 class Estimator:
     """Samples of any metric of a table, from what is seen and any of its other metrics, each by a process of its own.
 
-    seen: of n texts, at most `MOST`; names: the F counts' names, operators that follow each other joined by ` > `.
+    seen: of n texts; names: the F counts' names, operators that follow each other joined by ` > `.
     values: metrics in their units, (n,) each, NaN where unknown.
     by_value: whether distances between values count, or their ranks.
+    kernels: those that were found before, by a metric and what is known for it.
     """
 
     def __init__(
-        self, seen: Seen, names: Sequence[str], values: Mapping[str, np.ndarray], by_value: bool = False
+        self,
+        seen: Seen,
+        names: Sequence[str],
+        values: Mapping[str, np.ndarray],
+        by_value: bool = False,
+        kernels: Mapping[tuple[str, ...], Kernel] | None = None,
     ) -> None:
         self.seen, self.names, self.values, self.by_value = seen, list(names), dict(values), by_value
         self._standards = {name: _standard(name, known[~np.isnan(known)], by_value) for name, known in values.items()}
@@ -210,6 +216,12 @@ class Estimator:
         self._kinds = np.array([min(name.count(" > "), len(KINDS) - 1) for name in names], int)
         self._usual, self._spread = seen.counts.mean(0), np.maximum(seen.counts.std(0), 1e-6)
         self._processes: dict[tuple[str, ...], Process | None] = {}
+        self._kernels = dict(kernels or {})
+
+    @property
+    def kernels(self) -> dict[tuple[str, ...], Kernel]:
+        """What has been found so far, at a cost."""
+        return self._kernels | {key: process.kernel for key, process in self._processes.items() if process}
 
     def sample(self, metric: str, seen: Seen, given: Mapping[str, np.ndarray], noise: np.ndarray) -> np.ndarray | None:
         """Values (m, S) for m texts and known metrics (m,) each, by standard normal `noise` (m, S).
@@ -240,8 +252,8 @@ class Estimator:
         seen = Seen(self.seen.states[rows], self.seen.counts[rows])
         inputs = self._inputs(seen, {name: self._scores[name][rows] for name in names})
         additive = not is_accuracy(metric) and not any(map(is_measured, names))
-        counted = COUNTED if additive else [HARDLY] * len(KINDS)
-        return _fitted(inputs, self._scores[metric][rows], dict(zip(KINDS, counted, strict=True)))
+        counted = dict(zip(KINDS, COUNTED if additive else [HARDLY] * len(KINDS), strict=True))
+        return _fitted(inputs, self._scores[metric][rows], counted, self._kernels.get((metric, *names)))
 
     def _inputs(self, seen: Seen, known: Mapping[str, np.ndarray]) -> Inputs:
         counts = ((seen.counts - self._usual) / self._spread).clip(-FARTHEST, FARTHEST).astype(float)
@@ -252,6 +264,11 @@ class Estimator:
         return Inputs(seen.states, linear)
 
 
+def evenly(count: int, most: int) -> np.ndarray:
+    """Up to `most` of so many rows."""
+    return np.unique(np.linspace(0, count - 1, most).round().astype(int))
+
+
 def _standard(name: str, known: np.ndarray, by_value: bool) -> Standard:
     """known: (n,), at least one."""
     if is_measured(name) and (by_value or len(known) < ENOUGH):
@@ -259,13 +276,13 @@ def _standard(name: str, known: np.ndarray, by_value: bool) -> Standard:
     return Robust.of(known) if by_value else Scale.fit(known)
 
 
-def _fitted(inputs: Inputs, target: np.ndarray, counted: Mapping[str, Prior]) -> Process:
-    """The process for targets (n,), with the numbers that are likeliest for `TRIED` of them."""
+def _fitted(inputs: Inputs, target: np.ndarray, counted: Mapping[str, Prior], kernel: Kernel | None = None) -> Process:
+    """The process for targets (n,), with the kernel that is likeliest for `TRIED` of them if none is known."""
     mean, n = float(target.mean()), len(target)
-    tried = np.unique(np.linspace(0, n - 1, TRIED).round().astype(int))
+    tried = evenly(n, TRIED)
     some = inputs.at(tried)
     units = Units.of(some)
-    best = _likeliest(units.products(some, some), target[tried] - mean, _priors(inputs, counted))
+    best = kernel or _likeliest(units.products(some, some), target[tried] - mean, _priors(inputs, counted))
     inverse = np.linalg.inv(best.matrix(units.products(inputs, inputs)) + best.numbers["noise"] * np.eye(n))
     weights = inverse @ (target - mean)
     return Process(inputs, units, best, mean, _variance(weights, target - mean), inverse, weights)

@@ -32,7 +32,7 @@ from predictors.features import feature_matrix, features
 from predictors.metrics import decoding_order, is_cheap
 from predictors.rlm.backbone import load_backbone, text_encoder
 from predictors.rlm.decoding import Sampler, digit_tree, sample_numbers
-from predictors.rlm.estimate import BEFORE, MOST, Estimator, Seen
+from predictors.rlm.estimate import BEFORE, MOST, Estimator, Kernel, Seen, evenly
 from predictors.rlm.model import MAX_METRICS, ModelConfig, NumberDecoder, Readout, TextEncoder
 from predictors.rlm.numbers import NUMBER_TOKENS, NumberFormat, Scale
 from predictors.rlm.reader import Reader, batches
@@ -258,12 +258,11 @@ class RLM(Predictor):
             for name, values in targets.items()
         ]
 
-    def _second_opinion(self, texts: list[str], targets: dict[str, np.ndarray]) -> Estimator | None:
-        """An estimator of what is learned; None of more than `MOST` texts, of which the decoder learns enough."""
+    def _second_opinion(self, texts: list[str], targets: dict[str, np.ndarray]) -> Estimator:
+        """An estimator of what is learned, from `MOST` texts at most: the time that it takes grows with their cube."""
         learned = np.stack([~np.isnan(v) for name, v in targets.items() if self._is_learned(name, targets)]).any(0)
         rows = np.flatnonzero(learned)
-        if len(rows) > MOST:
-            return None
+        rows = rows[evenly(len(rows), MOST)]
         known = {name: values[rows] for name, values in targets.items()}
         here = [texts[i] for i in rows]
         known |= self._expected_before(here)
@@ -430,7 +429,8 @@ class RLM(Predictor):
         tensors = _weights("decoder", decoder)
         if self.estimator is not None:
             names = {"estimated": list(self.estimator.values), "counted": self.estimator.names}
-            config |= {"by_value": self.estimator.by_value, **names}
+            kernels = [[*key, kernel.numbers] for key, kernel in self.estimator.kernels.items()]
+            config |= {"by_value": self.estimator.by_value, "kernels": kernels, **names}
             tensors |= self.estimator.seen._asdict()
             tensors["values"] = np.stack(list(self.estimator.values.values()))
             if self.before is not None and self.remembered:
@@ -458,7 +458,8 @@ class RLM(Predictor):
             seen = Seen(states, tensors["counts"].reshape(len(states), len(counted)))
             values = tensors["values"].reshape(len(names), len(states))
             table, predictor.by_value = dict(zip(names, values, strict=True)), config["by_value"]
-            predictor.estimator = Estimator(seen, counted, table, predictor.by_value)
+            kernels = {tuple(key): Kernel(numbers) for *key, numbers in config["kernels"]}
+            predictor.estimator = Estimator(seen, counted, table, predictor.by_value, kernels)
         if names := config.get("remembered"):
             predictor.remembered = names
             predictor.before = cls._recalled(config["before"], _under("before", tensors), reader)

@@ -333,6 +333,25 @@ def test_what_a_base_learned_from_its_own_base_goes_with_the_model(tmp_path) -> 
     assert kendalltau(found["new_latency_ms"], -metrics["params"][40:]).statistic > 0.5
 
 
+def test_of_a_large_table_the_estimator_knows_a_part_and_is_not_fitted_again_after_loading(  # type: ignore[no-untyped-def]
+    tmp_path, monkeypatch
+) -> None:
+    texts, metrics = _table()
+    new = {"new_latency_ms": metrics["params"] / 7}
+    _fitted().save(tmp_path / "base")
+    monkeypatch.setattr("predictors.rlm.predictor.MOST", 25)
+    model = predictors.create("rlm", base=str(tmp_path / "base"), steps=3).fit(texts, new)
+    assert isinstance(model, RLM)
+    assert model.estimator is not None
+    assert len(model.estimator.seen.states) == 25
+    found = model.predict(texts, list(new), samples=6)
+    assert kendalltau(found["new_latency_ms"], metrics["params"]).statistic > 0.5
+    model.save(tmp_path / "model")
+    monkeypatch.setattr("predictors.rlm.estimate._likeliest", None)
+    again = predictors.load(tmp_path / "model").predict(texts, list(new), samples=6)
+    np.testing.assert_allclose(again.samples, found.samples, rtol=1e-5)
+
+
 def test_the_expectation_is_near_the_mean_of_many_samples() -> None:
     texts, metrics = _table()
     known = {"params": metrics["params"].copy()}
