@@ -79,7 +79,7 @@ def _others(space: str) -> tuple[list[str], np.ndarray]:
 def _taught(space: str, base: str, steps: int) -> str:
     """A checkpoint of `base` that has learned the accuracies of all populations but that of `space`; made once."""
     import predictors
-    from predictors.rlm.predictor import checkpoint
+    from predictors.base import checkpoint
 
     def learned() -> predictors.Predictor:
         texts, accuracy = _others(space)

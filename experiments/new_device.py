@@ -86,7 +86,7 @@ def _learned(
 def taught(base: str, steps: int) -> str:
     """A checkpoint of `base` that has learned all known devices; made once."""
     import predictors
-    from predictors.rlm.predictor import checkpoint
+    from predictors.base import checkpoint
 
     def learned() -> predictors.Predictor:
         known = _known()

@@ -24,7 +24,7 @@ from experiments.tables import Scores, chosen, compute, show, summarize
 from predictors.rlm.decoding import Sampler, digit_tree, sample_numbers
 from predictors.rlm.model import NumberDecoder, Readout
 from predictors.rlm.numbers import MINUS, PLUS, ZERO, NumberFormat, Scale
-from predictors.rlm.predictor import RLM, checkpoint
+from predictors.rlm.predictor import RLM
 from predictors.rlm.training import MIDDLE, SPREAD, Column, Schedule, Training, make_sequences, train
 from search_spaces.errors import InputError
 
@@ -106,7 +106,7 @@ class RankedTraining(Training):
 def _encoder(base: str) -> RLM:
     import predictors
 
-    model = predictors.load(checkpoint(base))
+    model = predictors.load(base)
     if not isinstance(model, RLM):
         raise InputError(f"{base}: holds a {model.kind} predictor, not an rlm")
     return model

@@ -33,14 +33,14 @@ def main() -> None:
 
     import predictors
     from nas.benchmarks import load_benchmark
-    from predictors.rlm.predictor import RLM, checkpoint
+    from predictors.rlm.predictor import RLM
     from predictors.rlm.reader import Reader
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     space, rng = get_space("nasbench201"), np.random.default_rng(0)
     archs = [space.sample(rng) for _ in range(COUNT)]
     texts = [space.to_text(arch) for arch in archs]
-    rlm = predictors.load(checkpoint("rlm-base"))
+    rlm = predictors.load("rlm-base")
     assert isinstance(rlm, RLM)
     reader = rlm.reader
     assert isinstance(reader, Reader)

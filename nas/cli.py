@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -367,7 +368,7 @@ def _rounded(value: Any) -> Any:
 @app.command()
 def predict(
     networks: Annotated[list[Path], typer.Argument(help=".onnx or .txt files")],
-    checkpoint: Annotated[Path, typer.Option(help="Checkpoint folder.")],
+    checkpoint: Annotated[str, typer.Option(help="A checkpoint's folder, or a shipped one: rlm-nasbench201.")],
     metrics: Annotated[
         str | None, typer.Option(help="Comma-separated; all that the checkpoint knows by default.")
     ] = None,
@@ -378,9 +379,8 @@ def predict(
 ) -> None:
     """Predict metrics of ONNX models or texts, with uncertainty (mean ± standard deviation)."""
     import predictors
-    from predictors.rlm.predictor import checkpoint as find
 
-    model = predictors.load(find(str(checkpoint)))
+    model = predictors.load(checkpoint)
     known = {name: [value] * len(networks) for name, value in map(_known_value, given or ())}
     asked = _split(metrics) if metrics else [m for m in model.metrics if m not in known]
     inputs = [_read_network(path) for path in networks]
@@ -600,15 +600,26 @@ def search(
     patience: Annotated[
         int | None, typer.Option(min=1, help="End a search after so many evaluations without a better front.")
     ] = None,
+    predictor: Annotated[
+        str | None,
+        typer.Option(help="Search the space by predictions alone: a checkpoint's folder or name (rlm-nasbench201)."),
+    ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(help="Keep searches there, where `nas worker` joins them: sqlite:///…, postgresql://…, grpc://…"),
+    ] = None,
+    study: Annotated[str, typer.Option(help="In a storage, searches are named STUDY-SAMPLER-SEED.")] = "search",
     out: Annotated[Path, typer.Option(help="Result folder; an interrupted search goes on there.")] = Path(
         "results/search"
     ),
     as_json: Json = False,
 ) -> None:
     """Search for the Pareto front of several objectives: in a benchmark's table, or by measuring a space's networks."""
-    from nas.studies import Terms, run_measured_studies, run_studies
+    from nas.studies import Terms, run_measured_studies, run_predicted_studies, run_studies
+    from search_spaces import get_space
 
-    terms = Terms(known, **_given(seconds=None if hours is None else 3600 * hours, patience=patience))
+    limited = _given(seconds=None if hours is None else 3600 * hours, patience=patience)
+    terms = Terms(known, **limited, storage=storage, study=study)
     samplers, limits, numbers = _split(sampler), constraint or [], range(seed, seed + seeds)
     measured = _given(
         option=option, dataset=dataset, trainings=trainings, epochs=epochs, training=training, device=device,
@@ -618,9 +629,16 @@ def search(
         raise InputError("give either --benchmark, to look values up, or --space, to measure")
     if benchmark is not None and measured:
         raise InputError(f"--{next(iter(measured))} goes with --space: nothing is measured on a benchmark")
+    if predictor is not None and (benchmark is not None or measured.keys() - {"option"}):
+        raise InputError("--predictor goes with --space, --option and nothing that is measured or looked up")
     with progress_bar("searching") as bar:
         if benchmark is not None:
             studies = run_studies(benchmark, objectives, samplers, evaluations, numbers, out, limits, bar, terms=terms)
+        elif predictor is not None:
+            opened = get_space(str(space), **_settings(option, "--option"))
+            studies = run_predicted_studies(
+                opened, predictor, objectives, samplers, evaluations, numbers, out, limits, bar, terms
+            )
         else:
             opened, measurement = _measured_space(str(space), objectives, limits, measured)
             point = None if reference is None else _numbers(reference, "--reference")
@@ -638,13 +656,32 @@ def search(
     print(f"written to {out}")
 
 
+@app.command()
+def worker(
+    storage: Annotated[str, typer.Option(help="Journal file or URL that `nas search --storage` was given.")],
+    study: Annotated[str | None, typer.Option(help="One search; by default all that are unfinished.")] = None,
+    place: Annotated[
+        str | None, typer.Option(help="Where the table, data set or checkpoint is on this machine, if elsewhere.")
+    ] = None,
+    device: Device = None,
+) -> None:
+    """Join searches that were begun elsewhere, until they have all their evaluations."""
+    from nas.searching import is_unfinished, join, list_searches
+
+    names = [study] if study else [name for name in list_searches(storage) if is_unfinished(storage, name)]
+    with progress_bar("working") as bar:
+        for name in names:
+            join(storage, name, place, device or "cpu", partial(bar, name))
+    print(f"{', '.join(names)}: finished" if names else f"{storage}: no search is unfinished")
+
+
 Source = Annotated[
     str, typer.Argument(help="A folder that `nas search` wrote, a journal file, or the URL of a storage.")
 ]
 Searched = Annotated[
     str | None, typer.Option("--benchmark", help="The table that was searched, where the folder does not say.")
 ]
-Study = Annotated[str, typer.Option(help="The study's name in a storage.")]
+Study = Annotated[str | None, typer.Option(help="The study's name in a storage; all of its searches by default.")]
 
 
 def _folder(source: str, out: Path | None) -> Path:
@@ -658,7 +695,7 @@ def _folder(source: str, out: Path | None) -> Path:
 def plot(
     source: Source,
     benchmark: Searched = None,
-    study: Study = "search",
+    study: Study = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the figures; that of the searches by default.")] = None,
     kind: Annotated[str, typer.Option(help="png, svg or pdf.")] = "png",
 ) -> None:
@@ -676,7 +713,7 @@ def plot(
 def report(
     source: Source,
     benchmark: Searched = None,
-    study: Study = "search",
+    study: Study = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the result; that of the searches by default.")] = None,
     as_json: Json = False,
 ) -> None:

@@ -40,12 +40,24 @@ class TableEvaluator:
 
 
 class PredictionEvaluator:
-    """Values that a fitted predictor gives (the median of its samples): a search without a single true evaluation."""
+    """Values that a fitted predictor gives (the median of its samples): a search without a single true evaluation.
 
-    def __init__(self, predictor: Predictor, space: SearchSpace, metrics: Sequence[str]) -> None:
+    name: of the predictor's checkpoint. Raises InputError for metrics that it has not learned.
+    """
+
+    def __init__(self, predictor: Predictor, space: SearchSpace, metrics: Sequence[str], name: str = "") -> None:
+        check_metrics(metrics, predictor.metrics)
         self.predictor = predictor
         self.space = space
         self.metrics = tuple(metrics)
+        self.name = name
+
+    @classmethod
+    def load(cls, checkpoint: str, space: SearchSpace, metrics: Sequence[str]) -> PredictionEvaluator:
+        """By a checkpoint's folder, or a shipped one's name."""
+        import predictors
+
+        return cls(predictors.load(checkpoint), space, metrics, checkpoint)
 
     def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
         texts = [self.space.to_text(architecture) for architecture in architectures]

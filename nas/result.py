@@ -16,6 +16,7 @@ from optuna.trial import TrialState
 
 from nas.objectives import Objective, to_losses
 from nas.pareto import Reference, hypervolume, non_dominated
+from nas.trials import is_evaluated
 from search_spaces.errors import InputError
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class SearchResult:
     def of_study(cls, study: optuna.Study, reader: TrialReader) -> SearchResult:
         """Collect the finished trials of a study."""
         found: dict[Architecture, np.ndarray] = {}
-        for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.FAIL)):
+        for trial in filter(is_evaluated, study.get_trials(deepcopy=False)):
             architecture = reader.architecture(trial.params)
             if architecture is not None:
                 found.setdefault(architecture, reader.values(trial))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -20,9 +18,11 @@ from nas.known import Known, KnownFirst
 from nas.objectives import Constraint, Objective, check_metrics, parse_constraints, parse_objectives
 from nas.pareto import joined
 from nas.result import SETTINGS_KEY, SearchResult
-from nas.samplers import create_sampler
+from nas.samplers import create_sampler, list_samplers
+from nas.sources import open_evaluator, source_of
 from nas.storage import open_storage
-from nas.trials import TrialReader
+from nas.trials import FAILED_KEY, TrialReader, is_evaluated
+from nas.workers import Worker
 from search_spaces import get_space
 from search_spaces.errors import InputError
 
@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from search_spaces import Architecture, SearchSpace
 
 PATIENCE = 50  # repeated architectures in a row after which a random new one is evaluated instead
-_WORKER_KEY = "nas:worker:"
+SOURCE_KEY = "nas:source"  # study user attribute: see `nas.sources`
+EVALUATIONS_KEY = "nas:evaluations"  # study user attribute: how many are wanted
+_WAIT = 0.2  # seconds, between two looks whether others have finished
 
 
 def search(
@@ -92,31 +94,84 @@ def search(
             sampler, space, reader.objectives, seed, constraints=reader.constraints, **(sampler_options or {})
         )
     study = _open_study(storage, name, reader.objectives, sampler, settings)
+    source = source_of(evaluator)  # before what is known hides it
     if known:
         evaluator = KnownFirst(evaluator, known)
         for architecture in known:
             study.enqueue_trial(architecture.as_dict(), skip_if_exists=True)
     known = known or {}
+    _describe(study, source, evaluations + len(known))
     budget = Budget(evaluations + len(known), time.monotonic() + seconds, patience)
-    with _Worker(study) as worker:
-        _Search(study, reader, evaluator, known, np.random.default_rng(seed), worker.alone).run(budget, progress)
+    with Worker(study) as worker:
+        _Search(study, reader, evaluator, known, np.random.default_rng(seed), worker).run(budget, progress)
     return SearchResult.of_study(study, reader)
+
+
+def join(
+    storage: str | Path | BaseStorage,
+    name: str = "search",
+    place: str | None = None,
+    device: str = "cpu",
+    progress: Callable[[int, int], None] | None = None,
+) -> SearchResult:
+    """Work on a stored search that was begun elsewhere, until it has all its evaluations.
+
+    place, device: see `nas.sources.open_evaluator`. Raises InputError where the storage has no such search, and where
+    its values come from a user's own evaluator or its choices from a user's own sampler.
+    """
+    study = _load(storage, name)
+    settings, found = study.user_attrs[SETTINGS_KEY], read_search(storage, name)
+    if settings["sampler"] not in list_samplers():
+        raise InputError(f"study {name!r} is searched by a sampler of its own: join it from a script")
+    metrics = TrialReader(found.space, found.objectives, parse_constraints(settings["constraints"])).metrics
+    evaluator = open_evaluator(study.user_attrs.get(SOURCE_KEY, {}), found.space, metrics, place, device)
+    return search(
+        found.space, settings["objectives"], evaluator, settings["sampler"], study.user_attrs[EVALUATIONS_KEY],
+        settings["seed"], storage, settings["constraints"], progress, name, settings["sampler_options"],
+    )  # fmt: skip
+
+
+def list_searches(storage: str | Path | BaseStorage) -> list[str]:
+    """Names of the searches in a storage, in the order in which they were begun."""
+    opened = open_storage(storage)
+    studies = opened.get_all_studies()
+    return [study.study_name for study in studies if SETTINGS_KEY in study.user_attrs]
+
+
+def is_unfinished(storage: str | Path | BaseStorage, name: str) -> bool:
+    """Whether a search has not all of its evaluations yet."""
+    wanted = _load(storage, name).user_attrs.get(EVALUATIONS_KEY, 0)
+    return len(read_search(storage, name).evaluated.architectures) < wanted
 
 
 def read_search(storage: str | Path | BaseStorage, name: str = "search") -> SearchResult:
     """What a search has found so far; InputError where the storage has no such search."""
+    study = _load(storage, name)
+    settings = study.user_attrs[SETTINGS_KEY]
+    space = get_space(settings["space"], **settings["space_options"])
+    objectives, constraints = parse_objectives(settings["objectives"]), parse_constraints(settings["constraints"])
+    return SearchResult.of_study(study, TrialReader(space, objectives, constraints))
+
+
+def _load(storage: str | Path | BaseStorage, name: str) -> optuna.Study:
     if isinstance(storage, Path) and not storage.is_file():
         raise InputError(f"{storage}: there is no such journal")
     try:
         study = optuna.load_study(study_name=name, storage=open_storage(storage))
     except KeyError:
         raise InputError(f"{storage} has no study {name!r}") from None
-    settings = study.user_attrs.get(SETTINGS_KEY)
-    if settings is None:
+    if SETTINGS_KEY not in study.user_attrs:
         raise InputError(f"study {name!r} in {storage} was not made by a search")
-    space = get_space(settings["space"], **settings["space_options"])
-    objectives, constraints = parse_objectives(settings["objectives"]), parse_constraints(settings["constraints"])
-    return SearchResult.of_study(study, TrialReader(space, objectives, constraints))
+    return study
+
+
+def _describe(study: optuna.Study, source: dict[str, Any], evaluations: int) -> None:
+    """Tell those who join the study what to do; values of another source must not stand beside its own."""
+    stored = study.user_attrs.get(SOURCE_KEY, json.loads(json.dumps(source)))
+    if stored != json.loads(json.dumps(source)):
+        raise InputError(f"the study's values come from {stored}, not from {source}: give another storage")
+    study.set_user_attr(SOURCE_KEY, source)
+    study.set_user_attr(EVALUATIONS_KEY, evaluations)
 
 
 def _open_study(
@@ -157,37 +212,6 @@ class Budget(NamedTuple):
     patience: float
 
 
-class _Worker:
-    """Announces this process in the study. `alone` tells that no other process can be working on it."""
-
-    def __init__(self, study: optuna.Study) -> None:
-        self.study = study
-        self.host, self.pid = socket.gethostname(), os.getpid()
-
-    def __enter__(self) -> _Worker:
-        # Announced first, then looked around: of two that start at once, at least one sees the other.
-        self.study.set_user_attr(f"{_WORKER_KEY}{self.host}:{self.pid}", "running")
-        workers = {key.removeprefix(_WORKER_KEY): state for key, state in self.study.user_attrs.items()}
-        self.alone = not any(state == "running" and self._is_another(worker) for worker, state in workers.items())
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.study.set_user_attr(f"{_WORKER_KEY}{self.host}:{self.pid}", "finished")
-
-    def _is_another(self, worker: str) -> bool:
-        """Whether it is another process that may be alive: one on another machine is taken to be."""
-        host, _, pid = worker.rpartition(":")
-        if host != self.host:
-            return True
-        try:
-            os.kill(int(pid), 0)
-        except ProcessLookupError:
-            return False
-        except PermissionError:
-            pass
-        return int(pid) != self.pid
-
-
 class _Search:
     """The loop of one process; everything that must survive it is in the study."""
 
@@ -198,9 +222,10 @@ class _Search:
         evaluator: Evaluator,
         given: Known,
         rng: np.random.Generator,
-        alone: bool,
+        worker: Worker,
     ) -> None:
         self.study = study
+        self.worker = worker
         self.reader = reader
         self.evaluator = evaluator
         self.columns = [evaluator.metrics.index(metric) for metric in reader.metrics]
@@ -212,9 +237,8 @@ class _Search:
         self._read = 0
         self._unfinished: list[int] = []
         trials = self._sync()
-        running = [trials[i] for i in self._unfinished if trials[i].state == TrialState.RUNNING]
-        self.interrupted = running if alone else []
-        if trials or not alone:
+        self.interrupted = self._running if worker.alone else []
+        if trials or not worker.alone:
             study.sampler.reseed_rng()  # lest it propose again what it proposed before
 
     def run(self, budget: Budget, progress: Callable[[int, int], None] | None) -> None:
@@ -222,23 +246,32 @@ class _Search:
         while len(self.known) < budget.evaluations and self.stale < budget.patience:
             if time.monotonic() >= budget.deadline:
                 return
+            self.worker.take_up()
+            if len(self.known) + self.worker.others_at_work(self._running) >= budget.evaluations:
+                time.sleep(_WAIT)
+                self._sync()
+                continue
             if repeats == PATIENCE:
                 fresh = random_unseen(self.reader.space, self.known.keys(), self.rng)
                 if fresh is None:
                     return
                 self.study.enqueue_trial(fresh.as_dict())
                 repeats = 0
-            new = self._step(self._next_trial())
+            trial = self._next_trial()
+            with self.worker.evaluating(trial):
+                new = self._step(trial)
             repeats = 0 if new else repeats + 1
             self._sync()
             if new and progress:
                 progress(len(self.known), budget.evaluations)
 
     def _next_trial(self) -> optuna.Trial:
-        if self.interrupted:
-            # A trial object of the stored trial keeps the choices already made and asks the sampler for the others.
-            return optuna.Trial(self.study, self.interrupted.pop(0)._trial_id)
-        return self.study.ask()
+        while self.interrupted:
+            trial_id = self.interrupted.pop(0)._trial_id
+            if self.study._storage.get_trial(trial_id).state == TrialState.RUNNING:
+                # A trial object of the stored trial keeps the choices already made and asks the sampler for the others.
+                return optuna.Trial(self.study, trial_id)
+        return self.worker.ask()
 
     def _step(self, trial: optuna.Trial) -> bool:
         """Evaluate one trial and tell the study; False if the architecture's values were known."""
@@ -257,15 +290,17 @@ class _Search:
         return new
 
     def _tell(self, trial: optuna.Trial, values: np.ndarray) -> None:
+        # Finished already where others took it up, since this process was not heard of for so long.
         if not np.isfinite(values).all():
-            self.study.tell(trial, state=TrialState.FAIL)
+            trial.set_user_attr(FAILED_KEY, True)
+            self.study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
             return
         told = trial.constraints if self.reader.constraints else {}
         for constraint in self.reader.constraints:
             if str(constraint) not in told:
                 value = values[self.reader.metrics.index(constraint.metric)]
                 trial.set_constraint(str(constraint), float(constraint.violation(value)))
-        self.study.tell(trial, values[: len(self.reader.objectives)].tolist())
+        self.study.tell(trial, values[: len(self.reader.objectives)].tolist(), skip_if_finished=True)
 
     def _sync(self) -> list[optuna.trial.FrozenTrial]:
         """Take over the values of trials that were finished since the last time, here or by another process."""
@@ -273,8 +308,9 @@ class _Search:
         numbers = [*self._unfinished, *range(self._read, len(trials))]
         self._read = len(trials)
         self._unfinished = [i for i in numbers if not trials[i].state.is_finished()]
+        self._running = [trials[i] for i in self._unfinished if trials[i].state == TrialState.RUNNING]
         for i in numbers:
-            if trials[i].state.is_finished():
+            if is_evaluated(trials[i]):
                 architecture = self.reader.architecture(trials[i].params)
                 if architecture is not None and architecture not in self.known:
                     self.known[architecture] = self.reader.values(trials[i])

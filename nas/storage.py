@@ -5,16 +5,27 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
+import warnings
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage, RDBStorage
+from optuna.exceptions import ExperimentalWarning
+from optuna.storages import (
+    BaseStorage,
+    InMemoryStorage,
+    JournalStorage,
+    RDBStorage,
+    RetryHeartbeatStaleTrialCallback,
+)
 from optuna.storages.journal import JournalFileBackend
 
 from search_spaces.errors import InputError
 
 _FIRST_BYTES = b'{"op_code"'
+PROXY_WAIT = 10  # seconds
+HEARTBEAT, GRACE = 20, 60  # seconds between two beats of a worker, and without one after which it is taken to be gone
 
 
 class JournalFile(JournalFileBackend):
@@ -78,9 +89,10 @@ def _disk_error(path: Path, error: OSError) -> InputError:
 
 
 def open_storage(storage: str | Path | BaseStorage | None) -> BaseStorage:
-    """Optuna storage: None is in memory, a path is a journal file, `sqlite:///…` or `postgresql://…` a database.
+    """Optuna storage: None is in memory, a path a journal file, a URL a database or a proxy of one.
 
-    Raises InputError where it cannot be opened.
+    `sqlite:///…` and `postgresql://…` are databases; `grpc://host:port` is what `optuna.storages.run_grpc_proxy_server`
+    serves. Raises InputError where it cannot be opened.
     """
     if storage is None:
         return InMemoryStorage()
@@ -88,10 +100,47 @@ def open_storage(storage: str | Path | BaseStorage | None) -> BaseStorage:
         return storage
     if "://" not in str(storage):
         return JournalStorage(JournalFile(Path(storage)))
+    if str(storage).startswith("grpc://"):
+        return _proxy(str(storage))
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
-        return RDBStorage(str(storage))
+        return _database(str(storage))
     except (ImportError, SQLAlchemyError) as error:
         address = str(storage).rpartition("@")[2]  # without user and password
         raise InputError(f"cannot open the database {address}: {str(error).splitlines()[0]}") from error
+
+
+def _database(url: str, tries: int = 5) -> BaseStorage:
+    """Opened once more where another process makes the tables at the same time."""
+    from sqlalchemy.exc import DatabaseError
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            retry = RetryHeartbeatStaleTrialCallback()
+            return RDBStorage(
+                url, heartbeat_interval=HEARTBEAT, grace_period=GRACE, heartbeat_stale_trial_callback=retry
+            )
+    except DatabaseError as error:
+        if tries == 1 or not any(hint in str(error) for hint in ("already exists", "duplicate key")):
+            raise
+    time.sleep(0.5)
+    return _database(url, tries - 1)
+
+
+def _proxy(url: str) -> BaseStorage:
+    """The storage that a gRPC proxy stands for."""
+    from urllib.parse import urlsplit
+
+    from optuna.storages import GrpcStorageProxy
+
+    address = urlsplit(url)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            proxy = GrpcStorageProxy(host=address.hostname or "localhost", port=address.port or 13000)
+        proxy.wait_server_ready(timeout=PROXY_WAIT)
+    except (ImportError, OSError, RuntimeError, ValueError) as error:
+        raise InputError(f"cannot use {url}: {error}") from error
+    return proxy

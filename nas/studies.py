@@ -15,14 +15,14 @@ import numpy as np
 import optuna
 
 from nas.benchmarks import Benchmark, load_benchmark
-from nas.evaluation import Evaluator, MeasuredEvaluator, TableEvaluator
+from nas.evaluation import Evaluator, MeasuredEvaluator, PredictionEvaluator, TableEvaluator
 from nas.known import read_known
 from nas.objectives import Constraint, Objective, parse_constraints, parse_objectives
 from nas.pareto import Reference
 from nas.plots import plot_front, plot_hypervolume, plot_parallel, plot_predicted
 from nas.report import write_report
 from nas.result import SETTINGS_KEY, SearchResult
-from nas.searching import read_search, search
+from nas.searching import list_searches, read_search, search
 from predictors import list_predictors
 from search_spaces import SearchSpace
 from search_spaces.errors import InputError
@@ -37,11 +37,22 @@ BENCHMARK = "benchmark.json"  # beside the journals: which table was searched
 
 
 class Terms(NamedTuple):
-    """What a search begins with, a CSV of known measurements, and what ends it: see `nas.searching.search`."""
+    """What a search begins with, a CSV of known measurements, what ends it, and where it is kept.
+
+    storage: of all searches, by URL; a journal each in the result folder by default. study: how their names begin.
+    """
 
     known: Path | None = None
     seconds: float = math.inf
     patience: float = math.inf
+    storage: str | None = None
+    study: str = "search"
+
+    def kept(self, folder: Path, sampler: str, seed: int) -> tuple[str | Path, str]:
+        """Storage and name of a search."""
+        if self.storage is None:
+            return folder / "studies" / f"{sampler}-{seed}.journal", "search"
+        return self.storage, f"{self.study}-{sampler}-{seed}"
 
 
 NO_TERMS = Terms()
@@ -250,18 +261,40 @@ def run_measured_studies(
     return _against_best(results, point)
 
 
-def open_studies(source: str | Path, benchmark: str | None = None, name: str = "search") -> Studies:
+def run_predicted_studies(
+    space: SearchSpace,
+    checkpoint: str,
+    objectives: str,
+    samplers: Sequence[str],
+    evaluations: int,
+    seeds: Iterable[int],
+    folder: Path,
+    constraints: Sequence[str] = (),
+    progress: Progress | None = None,
+    terms: Terms = NO_TERMS,
+) -> Studies:
+    """Run or resume searches that believe a predictor and evaluate nothing, kept as in `run_studies`.
+
+    checkpoint: folder of a fitted predictor, or the name of a shipped one.
+    """
+    goal = _Goal.parse(objectives, constraints)
+    _check_settings(folder / "studies" / "predictor.json", {"predictor": checkpoint})
+    evaluator = PredictionEvaluator.load(checkpoint, space, goal.metrics)
+    results = _run_all(space, goal, evaluator, samplers, evaluations, seeds, folder, progress, terms)
+    return _against_best(results)
+
+
+def open_studies(source: str | Path, benchmark: str | None = None, name: str | None = None) -> Studies:
     """Searches as they are, finished or not, for plots and reports.
 
-    source: a folder of `run_studies` or `run_measured_studies`, or a storage with the study `name`. benchmark: the
+    source: a folder of `run_studies` or its like, or a storage. name: one of the storage's searches. benchmark: the
     table that was searched, where the folder does not say; without one, fronts are held against the best found.
     Raises InputError where there is none, or where they have different objectives.
     """
     folder = Path(source)
-    if "://" in str(source):
-        found = [read_search(str(source), name)]
-    elif folder.is_file():
-        found = [read_search(folder, name)]
+    if "://" in str(source) or folder.is_file():
+        storage = folder if folder.is_file() else str(source)
+        found = [read_search(storage, study) for study in ([name] if name else list_searches(storage))]
     else:
         paths = sorted((folder / "studies").glob("*.journal"))
         found = [read_search(path) for path in paths]
@@ -342,11 +375,13 @@ def _run_all(
     for seed in seeds:
         for name in samplers:
             label = f"{name}, seed {seed}"
+            storage, study = terms.kept(folder, name, seed)
             results[name].append(
                 search(
                     space, goal.objectives, evaluator, name, evaluations, seed,
                     sampler_options=sampler_options if name in list_predictors() else None,
-                    storage=folder / "studies" / f"{name}-{seed}.journal",
+                    storage=storage,
+                    name=study,
                     constraints=goal.constraints,
                     progress=_labelled(progress, label),
                     known=known,

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from optuna.trial import TrialState
 
 from nas.objectives import Constraint, Objective
 from search_spaces.errors import InputError
@@ -14,6 +15,13 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
     from search_spaces import Architecture, SearchSpace
+
+FAILED_KEY = "nas:failed"  # trial user attribute: its evaluation gave no finite values
+
+
+def is_evaluated(trial: FrozenTrial) -> bool:
+    """Whether a trial is finished, and not only given up by a process that is gone."""
+    return trial.state == TrialState.COMPLETE or (trial.state == TrialState.FAIL and FAILED_KEY in trial.user_attrs)
 
 
 class TrialReader:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import onnx
 
 FORMAT_VERSION = 2
+CHECKPOINTS = Path(__file__).parent / "checkpoints"
 STREAMED = 1000
 _KINDS = {
     "rlm": "predictors.rlm.predictor:RLM",
@@ -140,12 +141,18 @@ def create(kind: str, seed: int = 0, **options: Any) -> Predictor:
         raise InputError(f"predictor {kind!r} does not take these options: {error}") from None
 
 
-def load(folder: str | Path) -> Predictor:
-    """A predictor from a folder that `save` wrote; checks the format, its version and every tensor's shape."""
+def checkpoint(name: str | Path) -> Path:
+    """Folder of a shipped checkpoint by name, or the folder itself."""
+    shipped = CHECKPOINTS / name
+    return shipped if shipped.is_dir() else Path(name)
+
+
+def load(name: str | Path) -> Predictor:
+    """A predictor by its shipped name, or from a folder of `save`; checks its format, version and tensors' shapes."""
     from safetensors import SafetensorError
     from safetensors.numpy import load as load_tensors
 
-    folder = Path(folder)
+    folder = checkpoint(name)
     try:
         config = json.loads((folder / "config.json").read_text())
         tensors = load_tensors((folder / "model.safetensors").read_bytes())

@@ -264,9 +264,9 @@ class Estimator:
         return Inputs(seen.states, linear)
 
 
-def evenly(count: int, most: int) -> np.ndarray:
-    """Up to `most` of so many rows."""
-    return np.unique(np.linspace(0, count - 1, most).round().astype(int))
+def some_of(count: int, most: int) -> np.ndarray:
+    """Up to `most` of so many rows, by chance, but always the same: a table's order may be that of its networks."""
+    return np.sort(np.random.default_rng(0).permutation(count)[:most])
 
 
 def _standard(name: str, known: np.ndarray, by_value: bool) -> Standard:
@@ -279,7 +279,7 @@ def _standard(name: str, known: np.ndarray, by_value: bool) -> Standard:
 def _fitted(inputs: Inputs, target: np.ndarray, counted: Mapping[str, Prior], kernel: Kernel | None = None) -> Process:
     """The process for targets (n,), with the kernel that is likeliest for `TRIED` of them if none is known."""
     mean, n = float(target.mean()), len(target)
-    tried = evenly(n, TRIED)
+    tried = some_of(n, TRIED)
     some = inputs.at(tried)
     units = Units.of(some)
     best = kernel or _likeliest(units.products(some, some), target[tried] - mean, _priors(inputs, counted))

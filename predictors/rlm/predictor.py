@@ -26,13 +26,14 @@ from predictors.base import (
     as_targets,
     as_texts,
     check_request,
+    checkpoint,
     load,
 )
 from predictors.features import feature_matrix, features
 from predictors.metrics import decoding_order, is_cheap
 from predictors.rlm.backbone import load_backbone, text_encoder
 from predictors.rlm.decoding import Sampler, digit_tree, sample_numbers
-from predictors.rlm.estimate import BEFORE, MOST, Estimator, Kernel, Seen, evenly
+from predictors.rlm.estimate import BEFORE, MOST, Estimator, Kernel, Seen, some_of
 from predictors.rlm.model import MAX_METRICS, ModelConfig, NumberDecoder, Readout, TextEncoder
 from predictors.rlm.numbers import NUMBER_TOKENS, NumberFormat, Scale
 from predictors.rlm.reader import Reader, batches
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
 Module = TypeVar("Module", bound=torch.nn.Module)
-CHECKPOINTS = Path(__file__).parent.parent / "checkpoints"
 BASE = "rlm-base"
 FARTHEST = 3.0  # standard deviations of an estimate's sample from its mean
 GUESSES = 4  # samples of what the base expected
@@ -262,7 +262,7 @@ class RLM(Predictor):
         """An estimator of what is learned, from `MOST` texts at most: the time that it takes grows with their cube."""
         learned = np.stack([~np.isnan(v) for name, v in targets.items() if self._is_learned(name, targets)]).any(0)
         rows = np.flatnonzero(learned)
-        rows = rows[evenly(len(rows), MOST)]
+        rows = rows[some_of(len(rows), MOST)]
         known = {name: values[rows] for name, values in targets.items()}
         here = [texts[i] for i in rows]
         known |= self._expected_before(here)
@@ -511,12 +511,6 @@ def _counts(texts: list[str], names: list[str]) -> np.ndarray:
 def _randomness(text: str, seed: int, metrics: int, samples: int) -> np.ndarray:
     """Random numbers (metrics, 1 + samples) of a text's own, so that its samples don't depend on its company."""
     return np.random.default_rng([seed, zlib.crc32(text.encode())]).random((metrics, 1 + samples))
-
-
-def checkpoint(name: str) -> Path:
-    """Folder of a shipped checkpoint by name, or the folder itself."""
-    shipped = CHECKPOINTS / name
-    return shipped if shipped.is_dir() else Path(name)
 
 
 def _patterns(count: int, known: dict[str, np.ndarray]) -> list[tuple[np.ndarray, list[str]]]:
