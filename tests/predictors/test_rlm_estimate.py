@@ -8,7 +8,7 @@ from scipy.optimize import check_grad
 from scipy.special import ndtri
 from scipy.stats import kendalltau, spearmanr
 
-from predictors.rlm.estimate import Estimator, Inputs, Kernel, Seen, Units, _unlikeliness, _variance
+from predictors.rlm.estimate import Estimator, Inputs, Kernel, Seen, Units, _unlikeliness, _variance, some_of
 
 RNG = np.random.default_rng(0)
 STATES = RNG.normal(size=(160, 4))
@@ -101,6 +101,14 @@ def test_samples_are_in_the_metrics_unit_and_spread_as_the_errors_are() -> None:
 
 def test_the_metric_itself_is_never_an_input() -> None:
     np.testing.assert_array_equal(_samples({"target": TARGET[REST]}), _samples({}))
+
+
+def test_a_part_of_a_table_is_not_taken_at_even_distances() -> None:
+    # Every fifth network of an enumerated space may have the same last operator.
+    assert some_of(20, 100).tolist() == list(range(20))
+    rows = some_of(1000, 200)
+    assert len(np.unique(rows)) == 200
+    assert len(np.unique(np.diff(rows))) > 3
 
 
 def test_three_values_are_too_few() -> None:
