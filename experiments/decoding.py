@@ -1,4 +1,4 @@
-"""Decoding against the published way, both sides in one run: `python -m experiments.decoding` (two minutes).
+"""Decoding against the published way, both sides in one run: `python -m experiments.decoding` (a quarter of an hour).
 
 A model of about 5 million weights decodes five metrics of texts of about 100 tokens. The plain side does what the
 published library does (arXiv 2509.26476): texts are padded to 2,048 tokens, all of their states are copied for every
@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from nas.cli import print_json, print_table
+from nas.cli import print_json, print_table, progress_bar
 from search_spaces import get_space
 
 METRICS = ("cifar10_accuracy", "pixel3_latency_ms", "eyeriss_latency_ms", "gold_6240_latency_ms", "fpga_latency_ms")
@@ -38,9 +38,13 @@ def main(
     import torch
 
     torch.set_num_threads(threads)
-    models = [_model(count, seed) for seed in range(seeds)]
-    summary = _summary([_speeds(model, texts, plain) for model, texts in models])
-    model = models[0][0]
+    rows = []
+    with progress_bar("decoding") as bar:
+        for seed in range(seeds):
+            model, texts = _model(count, seed)
+            rows.append(_speeds(model, texts, plain))
+            bar("decoding, seeds", seed + 1, seeds)
+    summary = _summary(rows)
     summary += _growth(model, [10**k for k in range(3, digits + 1)])
     if as_json:
         print_json(summary)

@@ -666,8 +666,11 @@ def worker(
     device: Device = None,
 ) -> None:
     """Join searches that were begun elsewhere, until they have all their evaluations."""
+    import optuna
+
     from nas.searching import is_unfinished, join, list_searches
 
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
     names = [study] if study else [name for name in list_searches(storage) if is_unfinished(storage, name)]
     with progress_bar("working") as bar:
         for name in names:

@@ -133,8 +133,7 @@ def join(
 
 def list_searches(storage: str | Path | BaseStorage) -> list[str]:
     """Names of the searches in a storage, in the order in which they were begun."""
-    opened = open_storage(storage)
-    studies = opened.get_all_studies()
+    studies = _existing(storage).get_all_studies()
     return [study.study_name for study in studies if SETTINGS_KEY in study.user_attrs]
 
 
@@ -153,11 +152,16 @@ def read_search(storage: str | Path | BaseStorage, name: str = "search") -> Sear
     return SearchResult.of_study(study, TrialReader(space, objectives, constraints))
 
 
-def _load(storage: str | Path | BaseStorage, name: str) -> optuna.Study:
-    if isinstance(storage, Path) and not storage.is_file():
+def _existing(storage: str | Path | BaseStorage) -> BaseStorage:
+    """The storage; InputError for a journal that would begin now."""
+    if isinstance(storage, str | Path) and "://" not in str(storage) and not Path(storage).is_file():
         raise InputError(f"{storage}: there is no such journal")
+    return open_storage(storage)
+
+
+def _load(storage: str | Path | BaseStorage, name: str) -> optuna.Study:
     try:
-        study = optuna.load_study(study_name=name, storage=open_storage(storage))
+        study = optuna.load_study(study_name=name, storage=_existing(storage))
     except KeyError:
         raise InputError(f"{storage} has no study {name!r}") from None
     if SETTINGS_KEY not in study.user_attrs:
