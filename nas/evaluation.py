@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from predictors import Predictor
     from search_spaces import Architecture, SearchSpace
 
+COSTS = ("params", "flops")
+
 
 class Evaluator(Protocol):
     """Gives n architectures' values (n, m) of m metrics, in the metrics' own units; NaN where one failed."""
@@ -42,11 +44,13 @@ class TableEvaluator:
 class PredictionEvaluator:
     """Values that a fitted predictor gives (the median of its samples): a search without a single true evaluation.
 
-    name: of the predictor's checkpoint. Raises InputError for metrics that it has not learned.
+    Parameters and FLOPs are counted instead. name: of the predictor's checkpoint. Raises InputError for metrics that it
+    has not learned.
     """
 
     def __init__(self, predictor: Predictor, space: SearchSpace, metrics: Sequence[str], name: str = "") -> None:
-        check_metrics(metrics, predictor.metrics)
+        self._predicted = [metric for metric in metrics if metric not in COSTS]
+        check_metrics(self._predicted, predictor.metrics)
         self.predictor = predictor
         self.space = space
         self.metrics = tuple(metrics)
@@ -61,7 +65,10 @@ class PredictionEvaluator:
 
     def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
         texts = [self.space.to_text(architecture) for architecture in architectures]
-        return self.predictor.predict(texts, self.metrics).median
+        found = {cost: [getattr(self.space, cost)(a) for a in architectures] for cost in COSTS if cost in self.metrics}
+        if self._predicted:
+            found |= dict(zip(self._predicted, self.predictor.predict(texts, self._predicted).median.T, strict=True))
+        return np.array([found[metric] for metric in self.metrics], dtype=float).T
 
 
 class MeasuredEvaluator:

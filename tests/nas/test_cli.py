@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import predictors
 from nas import cli
 from search_spaces import get_space
 
@@ -219,6 +220,27 @@ def test_search_by_measuring_writes_its_results_and_resumes(
     assert json.loads(capsys.readouterr().out) == result
     assert run(monkeypatch, *command, "--out", str(tmp_path), "--trainings", "2") == 2
     assert "measured with other seeds" in capsys.readouterr().err
+
+
+def test_search_by_predictions_alone_finds_their_front(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    space = get_space("tiny-resnet")
+    archs = [space.sample(np.random.default_rng(seed)) for seed in range(40)]
+    latency = np.array([space.flops(arch) / 1e6 for arch in archs])
+    texts = [space.to_text(arch) for arch in archs]
+    predictors.create("ridge").fit(texts, {"my_latency_ms": latency}).save(tmp_path / "mine")
+    command = ("search", "--space", "tiny-resnet", "--objectives", "params:max,my_latency_ms", "--sampler", "nsga2")
+    trained = ("--predictor", str(tmp_path / "mine"), "--evaluations", "60", "--out", str(tmp_path / "out"), "--json")
+    assert run(monkeypatch, *command, *trained) == 0
+    front = json.loads(capsys.readouterr().out)["front"]
+    predicted = predictors.load(tmp_path / "mine")
+    best = space.parse(front[0]["architecture"])
+    assert front[0]["params"] == space.params(best)
+    expected = predicted.predict([space.to_text(best)], ["my_latency_ms"]).median[0, 0]
+    assert front[0]["my_latency_ms"] == pytest.approx(expected)
+    assert run(monkeypatch, *command, *trained, "--epochs", "1") == 2
+    assert "--predictor goes with" in capsys.readouterr().err
 
 
 TABLE_METRIC = ("--benchmark", "T", "--metric", "my_accuracy")

@@ -38,6 +38,11 @@ def test_prediction_evaluator_gives_the_median_prediction_of_the_text() -> None:
     def predict(texts: list[str], metrics: tuple[str, ...]) -> SimpleNamespace:
         return SimpleNamespace(median=np.array([[len(text)] * len(metrics) for text in texts], dtype=float))
 
-    evaluate = PredictionEvaluator(SimpleNamespace(predict=predict), space, ["length_ms"])  # type: ignore[arg-type]
-    assert evaluate.metrics == ("length_ms",)
-    np.testing.assert_array_equal(evaluate(architectures)[:, 0], [len(space.to_text(a)) for a in architectures])
+    predictor = SimpleNamespace(predict=predict, metrics=("length_ms",))
+    evaluate = PredictionEvaluator(predictor, space, ["flops", "length_ms"])  # type: ignore[arg-type]
+    assert evaluate.metrics == ("flops", "length_ms")
+    found = evaluate(architectures)
+    np.testing.assert_array_equal(found[:, 1], [len(space.to_text(a)) for a in architectures])
+    np.testing.assert_array_equal(found[:, 0], [space.flops(a) for a in architectures])
+    with pytest.raises(InputError, match="length_ms"):
+        PredictionEvaluator(predictor, space, ["width_ms"])  # type: ignore[arg-type]
