@@ -39,7 +39,7 @@ def main(
     texts = table.load_texts()
     latencies = [name for name in table.metrics if name.endswith("_latency_ms")]
     metrics = {name: table.values(name) for name in (*ACCURACIES, *latencies)}
-    train, test = _split(texts, seed)
+    train, test = held_out(texts, seed)
     with progress_bar(f"{kind}-nasbench201") as bar:
         options: dict[str, Any] = {"steps": steps}
         if kind == "rlm":
@@ -61,12 +61,12 @@ def main(
     print_table(f"{folder}, on {len(test)} networks held out", [{k: _short(v) for k, v in row.items()} for row in rows])
 
 
-def _split(texts: list[str], seed: int) -> tuple[np.ndarray, np.ndarray]:
+def held_out(texts: list[str], seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows to learn and to test on: equal networks are on one side."""
     distinct = list(dict.fromkeys(texts))
     order = np.random.default_rng(seed).permutation(len(distinct))
-    held_out = {distinct[i] for i in order[: round(HELD_OUT * len(distinct))]}
-    is_test = np.array([text in held_out for text in texts])
+    kept = {distinct[i] for i in order[: round(HELD_OUT * len(distinct))]}
+    is_test = np.array([text in kept for text in texts])
     return np.flatnonzero(~is_test), np.flatnonzero(is_test)
 
 
