@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nas.benchmarks import load_benchmark
@@ -25,7 +24,7 @@ def source_of(evaluator: Evaluator) -> dict[str, Any]:
     """A table or a predictor by name, or how networks are measured; {} for an evaluator of the user's own."""
     if isinstance(evaluator, TableEvaluator):
         return {"benchmark": evaluator.benchmark.name}
-    if isinstance(evaluator, PredictionEvaluator):
+    if isinstance(evaluator, PredictionEvaluator) and evaluator.name:
         return {"predictor": evaluator.name}
     if isinstance(evaluator, MeasuredEvaluator):
         return {"measurement": evaluator.measurement.settings}
@@ -38,12 +37,11 @@ def open_evaluator(
     metrics: Sequence[str],
     place: str | None = None,
     device: str = "cpu",
-    checkpoints: Path | None = None,
 ) -> Evaluator:
     """The evaluator of a source.
 
     place: where the table, the checkpoint or the data set is on this machine, if not where the name says. device: to
-    train on. checkpoints: folder for the states of trainings. Raises InputError where the data set is another one.
+    train on. Raises InputError where the data set is another one; tables and checkpoints go by their names.
     """
     if "benchmark" in source:
         return TableEvaluator(load_benchmark(place or source["benchmark"]), metrics)
@@ -60,7 +58,7 @@ def open_evaluator(
         LatencyTask(**settings["latency"]),
         device,
     )
-    return MeasuredEvaluator(space, measurement, checkpoints)
+    return MeasuredEvaluator(space, measurement)
 
 
 def _dataset(data: Mapping[str, str] | None, place: str | None, space: SearchSpace) -> Dataset | None:

@@ -59,6 +59,12 @@ run_grpc_proxy_server(open_storage(sys.argv[1]), host="127.0.0.1", port=int(sys.
 SPACE = get_space("tiny-resnet")
 
 
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
 def start(storage: str | Path, log: Path, evaluations: int, host: str = "") -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", WORKER, str(storage), str(log), str(evaluations), host])
 
@@ -120,9 +126,7 @@ def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder.mkdir(mode=0o700)
     if user:
         shutil.chown(folder, user)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
 
     def run(program: str, *arguments: str) -> None:
         command = [str(found[0] / program), "-D", str(folder / "data"), *arguments]
@@ -138,11 +142,9 @@ def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_a_proxy_serves_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_serves_a_search(tmp_path: Path) -> None:
     pytest.importorskip("grpc", reason="grpcio is not installed")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     serve = (
         "import sys; from optuna.storages import run_grpc_proxy_server as run; from nas.storage import open_storage; "
     )
@@ -156,8 +158,13 @@ def test_a_proxy_serves_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     finally:
         server.kill()
         server.wait()
+
+
+def test_a_proxy_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("grpc", reason="grpcio is not installed")
     monkeypatch.setattr("nas.storage.PROXY_WAIT", 0.2)
-    with pytest.raises(InputError, match="grpc://127"):
+    port = free_port()  # of its own: gRPC keeps a connection for a while after its server has gone
+    with pytest.raises(InputError, match=f"grpc://127.0.0.1:{port}"):
         open_storage(f"grpc://127.0.0.1:{port}")
 
 
