@@ -37,6 +37,7 @@ from predictors.rlm.estimate import BEFORE, MOST, Estimator, Kernel, Seen, some_
 from predictors.rlm.model import MAX_METRICS, ModelConfig, NumberDecoder, Readout, TextEncoder
 from predictors.rlm.numbers import NUMBER_TOKENS, NumberFormat, Scale
 from predictors.rlm.reader import Reader, batches
+from predictors.rlm.steps import keep_aside, only, validated_steps
 from predictors.rlm.structure import structure
 from predictors.rlm.tokenizer import is_onnx, token_parts, tokenize, train_tokenizer
 from predictors.rlm.training import Column, Schedule, Training, train
@@ -49,6 +50,7 @@ Module = TypeVar("Module", bound=torch.nn.Module)
 BASE = "rlm-base"
 FARTHEST = 3.0  # standard deviations of an estimate's sample from its mean
 GUESSES = 4  # samples of what the base expected
+LONGEST = 16  # times the usual number of steps
 MIN_RANKED, FEW = 4, 40  # so many values of a new metric are compared with the known ones
 
 
@@ -73,7 +75,7 @@ class RLM(Predictor):
     learn: the metrics that are learned, whichever they are; the others only serve as known values for these.
     by_value: whether estimates go by distances between values, as a search needs to know how far the best may be
         surpassed, and not by ranks, which orders networks better where some of them fail.
-    steps: optimizer steps of a fit; None chooses by the amount of data.
+    steps: optimizer steps of a fit; None chooses by the amount of data, and with the encoder by a part of it.
     accelerator: where a fit runs, in which precision and in how many processes; None: on the processor, alone.
     backbone: a T5Gemma by folder or hub name to read with instead of an encoder of ours, without a base; `encoder` says
         whether its own weights are trained.
@@ -150,19 +152,38 @@ class RLM(Predictor):
             reader.forget()
         elif not self.rehearse:
             self.estimator = self._second_opinion(texts, targets)
-        training = self._training(texts, self._columns(targets), tuned)
         decoder.train()
         reader.encoder.train(tuned)
+        columns = self._columns(targets)
+        steps = self.steps or self._steps(texts, columns, tuned)
+        training = self._training(texts, columns, tuned, steps)
         self.losses = train(training, self.progress, self.kept)
         decoder.eval()
         reader.encoder.cpu().eval()
         return self
 
-    def _training(self, texts: list[str], columns: list[Column], tuned: bool) -> Training:
+    def _steps(self, texts: list[str], columns: list[Column], tuned: bool) -> int:
+        """How many steps to train: few for metrics that the base knows already, since it forgets in more.
+
+        With the encoder, as many as are best for a fifth of the texts; the decoder alone hardly depends on it.
+        """
+        distinct = len(set(texts))
+        if not tuned and len(self.remembered) == sum(column.target for column in columns):
+            return int(np.clip(distinct, 20, 800))
+        usual = int(np.clip(2 * distinct, 100, 800))
+        aside = keep_aside(texts, self.seed) if tuned and not self.accelerator else None
+        if aside is None:
+            return usual
+        trial = self._training(texts, only(columns, ~aside), tuned, LONGEST * usual)
+        judge = self._training(texts, only(columns, aside), tuned, LONGEST * usual)
+        judge.modules = trial.modules
+        return validated_steps(trial, judge, usual // 2)
+
+    def _training(self, texts: list[str], columns: list[Column], tuned: bool, steps: int) -> Training:
         """What is to be trained on the columns of the texts, and how."""
         reader, decoder = self._parts()
-        known = len(self.remembered) == sum(column.target for column in columns)
-        schedule, rng = self._schedule(len(set(texts)), tuned, known), np.random.default_rng(self.seed)
+        chosen = {"learning_rate": 5e-4 if tuned else 1e-3, "batch": 32, "jitter": 0.6, **self.schedule}
+        schedule, rng = Schedule(steps, **chosen), np.random.default_rng(self.seed)  # type: ignore[arg-type]
         modules: dict[str, torch.nn.Module] = {} if self.mode == "alone" else {"decoder": decoder}
         made_of, lengths = None, None
         if tuned:
@@ -298,12 +319,6 @@ class RLM(Predictor):
         if self.learn is not None:
             return name in self.learn
         return self.rehearse or not is_cheap(name) or all(map(is_cheap, targets))
-
-    def _schedule(self, distinct: int, tuned: bool, known: bool) -> Schedule:
-        """Few steps for metrics that the base knows already: it forgets in more."""
-        steps = self.steps or int(np.clip(distinct, 20, 800) if known else np.clip(2 * distinct, 100, 800))
-        chosen = {"steps": steps, "learning_rate": 5e-4 if tuned else 1e-3, "batch": 32, "jitter": 0.6}
-        return Schedule(**{**chosen, **self.schedule})  # type: ignore[arg-type]
 
     # --- predicting
 
