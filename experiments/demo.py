@@ -27,7 +27,7 @@ SAMPLERS = ("rlm", "gnn", "nsga2", "random")
 METRICS = ("digits_accuracy", "cpu_latency_ms")
 TRAIN, TEST = 200, 1000
 # Fewer refits and candidates than the samplers' defaults, for minutes instead of a quarter of an hour.
-GUIDED = {"n_startup": 20, "refit_every": 20, "pool": 500}
+GUIDED = {"n_startup": 20, "refit_every": 20, "fresh": 500}
 
 
 def rank_unseen(benchmark: Benchmark, progress: Progress) -> dict[tuple[str, str], tuple[np.ndarray, np.ndarray]]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -72,10 +72,14 @@ def progress_bar(label: str) -> Iterator[Callable[[str, int, int], None]]:
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
     )  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    # Time left by all steps so far: in a search one may take minutes, and others nothing.
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, speed_estimate_period=math.inf) as bar:
         task = bar.add_task(label, total=None)
 
         def update(what: str, done: int, total: int) -> None:
+            if done < bar.tasks[0].completed:  # something new has begun
+                bar.reset(task)
             bar.update(task, description=f"{label}: {what}" if what else label, completed=done, total=total)
 
         yield update
@@ -669,12 +673,13 @@ def worker(
     import optuna
 
     from nas.searching import is_unfinished, join, list_searches
+    from nas.standing import labelled
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     names = [study] if study else [name for name in list_searches(storage) if is_unfinished(storage, name)]
     with progress_bar("working") as bar:
         for name in names:
-            join(storage, name, place, device or "cpu", partial(bar, name))
+            join(storage, name, place, device or "cpu", labelled(bar, name))
     print(f"{', '.join(names)}: finished" if names else f"{storage}: no search is unfinished")
 
 

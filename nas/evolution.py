@@ -44,6 +44,11 @@ def spread(space: SearchSpace, size: int, rng: np.random.Generator) -> list[Arch
     return [sample[i] for i in chosen]
 
 
+def best_first(ranks: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Order (n,) by ranks, equal ones at random: of many candidates, more are on the first front than are taken."""
+    return np.lexsort((rng.random(len(ranks)), ranks))
+
+
 def evolve(
     space: SearchSpace,
     start: Iterable[Architecture],
@@ -52,24 +57,24 @@ def evolve(
     rank: Callable[[Sequence[Architecture]], np.ndarray],
     rng: np.random.Generator,
 ) -> list[Architecture]:
-    """About `size` distinct architectures outside `seen`, most of them near the predicted front; fewer in small spaces.
+    """Up to `size` distinct architectures outside `seen`, most of them near the predicted front; fewer in small spaces.
 
     start: the first family, which may be in `seen`. rank(architectures) gives (n,) predicted ranks, lower is better.
     """
-    if space.size is not None and space.size <= size + len(seen):
-        return [architecture for architecture in space.enumerate() if architecture not in seen]
     family = list(start)
-    pool: dict[Architecture, None] = {}
+    if space.size is not None and space.size <= size + len(seen):
+        return [a for a in space.enumerate() if a not in seen] if len(seen) < space.size else []
+    found: dict[Architecture, None] = {}
     for generation in range(1, GENERATIONS + 1):
-        parents = [family[i] for i in np.argsort(rank(family), kind="stable")[:PARENTS]]
+        parents = [family[i] for i in best_first(rank(family), rng)[:PARENTS]]
         for _ in range(10 * size):  # a bound, should a space yield few new architectures
-            if len(pool) >= size * generation // GENERATIONS:
+            if len(found) >= size * generation // GENERATIONS:
                 break
             child = _child(space, parents, rng)
             if child not in seen:
-                pool[child] = None
-        family = list(dict.fromkeys([*family, *pool]))
-    return list(pool)
+                found[child] = None
+        family = list(dict.fromkeys([*parents, *found]))
+    return list(found)
 
 
 def _child(space: SearchSpace, parents: Sequence[Architecture], rng: np.random.Generator) -> Architecture:

@@ -13,7 +13,7 @@ from optuna.samplers import BaseSampler, RandomSampler
 from optuna.trial import TrialState
 
 from nas.acquisition import choose_batch
-from nas.evolution import evolve, random_unseen, spread
+from nas.evolution import best_first, evolve, random_unseen, spread
 from nas.objectives import Constraint, Objective, parse_constraints, parse_objectives
 from nas.pareto import non_dominated
 from nas.result import PREDICTED_KEY
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from predictors import Predictor
     from search_spaces import Architecture, SearchSpace
 
+SAMPLED = 300  # candidates of which samples are drawn
 CHOICES_KEY = "nas:choices"  # trial system attribute: the architecture that this sampler chose for the trial
 
 
@@ -36,10 +37,11 @@ class PredictorSampler(BaseSampler):
     """Chooses architectures for `space.choose(trial)` in any Optuna study, also a distributed or a resumed one.
 
     The first `n_startup` architectures are spread over parameter counts and FLOPs. Then, every `refit_every` trials, a
-    fresh predictor is fitted on all evaluations, about `pool` candidates are evolved on its predictions, and those of
-    the highest expected hypervolume improvement are evaluated next. No architecture is chosen twice in a study. One
-    with the text of an evaluated architecture is another training of the same network: it may be chosen, and what was
-    measured counts beside what is predicted.
+    fresh predictor is fitted on all evaluations, `fresh` candidates are evolved on its estimates, and of all candidates
+    so far those of the highest expected hypervolume improvement are evaluated next. Candidates stay, so that each is
+    built and read once: the `pool` best by the last estimates. No architecture is chosen twice in a study. One with the
+    text of an evaluated architecture is another training of the same network: it may be chosen, and what was measured
+    counts beside what is predicted.
 
     Example:
 
@@ -62,7 +64,8 @@ class PredictorSampler(BaseSampler):
         objectives: the study's objectives in order, as metric names (`nas.objectives.parse_objectives`).
         n_startup: evaluations before the first fit.
         refit_every: trials between two fits.
-        pool: candidates per fit.
+        pool: most candidates that are kept.
+        fresh: new candidates per fit.
         seed: of all random choices: a trial's choice depends on it, on the trial's number and on the study alone.
         given: metrics known exactly without evaluation, of `"params"` and `"flops"`: handed to the predictor.
         constraints: see `nas.objectives.parse_constraints`; `trial.constraints[str(constraint)]` is the violation.
@@ -76,13 +79,14 @@ class PredictorSampler(BaseSampler):
         *,
         n_startup: int = 10,
         refit_every: int = 10,
-        pool: int = 1000,
+        pool: int = 10_000,
+        fresh: int = 300,
         seed: int = 0,
         given: Sequence[str] = (),
         constraints: str | Iterable[str | Constraint] | None = None,
     ) -> None:
-        if min(n_startup, refit_every, pool) < 1:
-            raise InputError("n_startup, refit_every and pool must be at least 1")
+        if min(n_startup, refit_every, pool, fresh) < 1:
+            raise InputError("n_startup, refit_every, pool and fresh must be at least 1")
         for metric in given:
             if metric not in ("params", "flops"):
                 raise InputError(f"metric {metric!r} cannot be given: only params and flops can be known in advance")
@@ -90,12 +94,14 @@ class PredictorSampler(BaseSampler):
         self.n_startup = n_startup
         self.refit_every = refit_every
         self.pool = pool
+        self.fresh = fresh
         self.seed = seed
         self._reader = TrialReader(space, parse_objectives(objectives), parse_constraints(constraints))
         self._surrogate = Surrogate(space, predictor, self._reader.metrics, given)
         self._lock = threading.Lock()
         self._random = RandomSampler(seed)
         self._queue: deque[Architecture] = deque()
+        self._candidates: list[Architecture] = []
         self._predicted: dict[Architecture, dict[str, list[float]]] = {}  # of what the last fit proposed
 
     # --- Optuna's side
@@ -169,22 +175,36 @@ class PredictorSampler(BaseSampler):
         values[:, : len(signs)] = np.minimum(losses, reference) * signs
         self._surrogate.fit(evaluated, int(rng.integers(2**31)), values)
 
-        def rank(architectures: Sequence[Architecture]) -> np.ndarray:
-            means = self._surrogate.samples(architectures).mean(axis=1)
-            return _constrained_ranks(reader.losses(means), reader.violation(means))
-
-        pool = evolve(self.space, evaluated, taken, self.pool, rank, rng)
-        if not pool:
+        best = self._screened(taken, evaluated, rng)
+        if not best:
             return []
-        # In the order of predicted ranks, by which candidates of equal expected improvement (none, say) are chosen.
-        pool = [pool[i] for i in np.argsort(rank(pool), kind="stable")]
-        samples = self._surrogate.samples(pool)
+        samples = self._surrogate.samples(best)
         weights = (reader.violation(samples) <= 0).astype(float)
         unit = reference - ideal
         losses, front = (reader.losses(samples) - ideal) / unit, (front - ideal) / unit
         chosen = choose_batch(losses, weights, front, np.ones(len(unit)), self.refit_every)
-        self._predicted = {pool[i]: self._summary(samples[i]) for i in chosen}
-        return [pool[i] for i in chosen]
+        self._predicted = {best[i]: self._summary(samples[i]) for i in chosen}
+        return [best[i] for i in chosen]
+
+    def _screened(
+        self, taken: set[Architecture], evaluated: Iterable[Architecture], rng: np.random.Generator
+    ) -> list[Architecture]:
+        """The best candidates by point estimates, after new ones have joined.
+
+        In the order of their ranks, by which those of equal expected improvement (none, say) are chosen.
+        """
+
+        def rank(architectures: Sequence[Architecture]) -> np.ndarray:
+            estimates = self._surrogate.estimates(architectures)
+            return _constrained_ranks(self._reader.losses(estimates), self._reader.violation(estimates))
+
+        stayed = [architecture for architecture in self._candidates if architecture not in taken]
+        candidates = evolve(self.space, evaluated, {*taken, *stayed}, self.fresh, rank, rng) + stayed
+        if candidates:
+            candidates = [candidates[i] for i in best_first(rank(candidates), rng)[: self.pool]]
+        self._candidates = candidates
+        self._surrogate.forget_all_but([*taken, *candidates])
+        return candidates[:SAMPLED]
 
     def _summary(self, samples: np.ndarray) -> dict[str, list[float]]:
         """Mean and standard deviation of each metric by samples (s, metrics) of one architecture."""

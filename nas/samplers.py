@@ -49,7 +49,8 @@ def create_sampler(
     """An Optuna sampler: random, nsga2, nsga3, tpe, gp, or guided by a predictor: rlm, gnn, forest, ridge.
 
     For the guided ones, `predictor` makes the predictor of each refit (by default a new one of that name), and
-    `options` are n_startup, refit_every, pool and given of `PredictorSampler`. Raises InputError for unknown names.
+    `options` are n_startup, refit_every, pool, fresh and given of `PredictorSampler`. Raises InputError for an unknown
+    name.
     """
     if name in _PREDICTORS:
         import predictors

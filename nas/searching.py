@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,10 +17,10 @@ from optuna.trial import TrialState
 from nas.evolution import random_unseen
 from nas.known import Known, KnownFirst
 from nas.objectives import Constraint, Objective, check_metrics, parse_constraints, parse_objectives
-from nas.pareto import joined
 from nas.result import SETTINGS_KEY, SearchResult
 from nas.samplers import create_sampler, list_samplers
 from nas.sources import open_evaluator, source_of
+from nas.standing import GrowingFront, Standing
 from nas.storage import open_storage
 from nas.trials import FAILED_KEY, TrialReader, is_evaluated
 from nas.workers import Worker
@@ -37,6 +38,7 @@ PATIENCE = 50  # repeated architectures in a row after which a random new one is
 SOURCE_KEY = "nas:source"  # study user attribute: see `nas.sources`
 EVALUATIONS_KEY = "nas:evaluations"  # study user attribute: how many are wanted
 _WAIT = 0.2  # seconds, between two looks whether others have finished
+_MANY = 20  # unfinished trials
 
 
 def search(
@@ -48,7 +50,7 @@ def search(
     seed: int = 0,
     storage: str | Path | BaseStorage | None = None,
     constraints: str | Iterable[str | Constraint] | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[Standing], None] | None = None,
     name: str = "search",
     sampler_options: Mapping[str, Any] | None = None,
     known: Known | None = None,
@@ -68,7 +70,7 @@ def search(
         sampler: a name of `nas.samplers.list_samplers()` or any Optuna sampler.
         storage: None (in memory), a path (journal file), a database URL or an Optuna storage.
         constraints: such as `"pixel3_latency_ms <= 8"`; architectures that break one are kept off the front.
-        progress: called with the number of evaluations done and wanted, after each.
+        progress: called after each evaluation with how far the search is.
         name: of the study in the storage.
         sampler_options: further options of `nas.samplers.create_sampler` for a sampler given by name.
         known: values that were measured before, in the order of the evaluator's metrics: they are taken over first, and
@@ -112,7 +114,7 @@ def join(
     name: str = "search",
     place: str | None = None,
     device: str = "cpu",
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[Standing], None] | None = None,
 ) -> SearchResult:
     """Work on a stored search that was begun elsewhere, until it has all its evaluations.
 
@@ -235,17 +237,17 @@ class _Search:
         self.columns = [evaluator.metrics.index(metric) for metric in reader.metrics]
         self.rng = rng
         self.known: dict[Architecture, np.ndarray] = {}
-        self.front = np.empty((0, len(reader.objectives)))
+        self.front = GrowingFront(len(reader.objectives))
         self.given = given
         self.stale = 0  # evaluations since the front was last improved, beside those that were given
         self._read = 0
-        self._unfinished: list[int] = []
-        trials = self._sync()
+        self._unfinished: list[int] = []  # trial ids
+        self._sync()
         self.interrupted = self._running if worker.alone else []
-        if trials or not worker.alone:
+        if self._read or not worker.alone:
             study.sampler.reseed_rng()  # lest it propose again what it proposed before
 
-    def run(self, budget: Budget, progress: Callable[[int, int], None] | None) -> None:
+    def run(self, budget: Budget, progress: Callable[[Standing], None] | None) -> None:
         repeats = 0
         while len(self.known) < budget.evaluations and self.stale < budget.patience:
             if time.monotonic() >= budget.deadline:
@@ -267,7 +269,8 @@ class _Search:
             repeats = 0 if new else repeats + 1
             self._sync()
             if new and progress:
-                progress(len(self.known), budget.evaluations)
+                front = self.front
+                progress(Standing(len(self.known), budget.evaluations, len(front.points), front.hypervolume))
 
     def _next_trial(self) -> optuna.Trial:
         while self.interrupted:
@@ -306,28 +309,37 @@ class _Search:
                 trial.set_constraint(str(constraint), float(constraint.violation(value)))
         self.study.tell(trial, values[: len(self.reader.objectives)].tolist(), skip_if_finished=True)
 
-    def _sync(self) -> list[optuna.trial.FrozenTrial]:
+    def _sync(self) -> None:
         """Take over the values of trials that were finished since the last time, here or by another process."""
-        trials = self.study.get_trials(deepcopy=False)
-        numbers = [*self._unfinished, *range(self._read, len(trials))]
-        self._read = len(trials)
-        self._unfinished = [i for i in numbers if not trials[i].state.is_finished()]
-        self._running = [trials[i] for i in self._unfinished if trials[i].state == TrialState.RUNNING]
-        for i in numbers:
-            if is_evaluated(trials[i]):
-                architecture = self.reader.architecture(trials[i].params)
-                if architecture is not None and architecture not in self.known:
-                    self.known[architecture] = self.reader.values(trials[i])
-                    improved = self._improves(self.known[architecture])
-                    self.stale = 0 if improved else self.stale + (architecture not in self.given)
-        return trials
+        trials = list(self._changing())
+        self._unfinished = [trial._trial_id for trial in trials if not trial.state.is_finished()]
+        self._running = [trial for trial in trials if trial.state == TrialState.RUNNING]
+        for trial in filter(is_evaluated, trials):
+            architecture = self.reader.architecture(trial.params)
+            if architecture is not None and architecture not in self.known:
+                self.known[architecture] = self.reader.values(trial)
+                improved = self._improves(self.known[architecture])
+                self.stale = 0 if improved else self.stale + (architecture not in self.given)
+
+    def _changing(self) -> Iterator[optuna.trial.FrozenTrial]:
+        """Trials that were not finished the last time, and those that were begun since.
+
+        Each by itself, as all trials of the study take the longer the more there are; all at once where these are many.
+        """
+        storage, study_id = self.study._storage, self.study._study_id
+        if not self._read or len(self._unfinished) > _MANY:
+            trials, unfinished = self.study.get_trials(deepcopy=False), set(self._unfinished)
+            yield from (t for t in trials if t.number >= self._read or t._trial_id in unfinished)
+            self._read = len(trials)
+            return
+        yield from map(storage.get_trial, self._unfinished)
+        with suppress(KeyError):
+            while True:
+                trial_id = storage.get_trial_id_from_study_id_trial_number(study_id, self._read)
+                self._read += 1
+                yield storage.get_trial(trial_id)
 
     def _improves(self, values: np.ndarray) -> bool:
         """Whether an evaluation (metrics,) improves the front, of which it then is a part."""
         losses = self.reader.losses(values)
-        if not np.isfinite(losses).all() or self.reader.violation(values) > 0:
-            return False
-        if (better := joined(self.front, losses)) is None:
-            return False
-        self.front = better
-        return True
+        return bool(np.isfinite(losses).all() and self.reader.violation(values) <= 0) and self.front.add(losses)

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,6 +23,7 @@ from nas.plots import plot_front, plot_hypervolume, plot_parallel, plot_predicte
 from nas.report import write_report
 from nas.result import SETTINGS_KEY, SearchResult
 from nas.searching import list_searches, read_search, search
+from nas.standing import Progress, labelled
 from predictors import list_predictors
 from search_spaces import SearchSpace
 from search_spaces.errors import InputError
@@ -31,7 +32,6 @@ from search_spaces.files import replacing
 if TYPE_CHECKING:
     from nas.measurement import Measurement
 
-Progress = Callable[[str, int, int], None]
 MARKS = (20, 50, 100, 200, 500)
 BENCHMARK = "benchmark.json"  # beside the journals: which table was searched
 
@@ -383,7 +383,7 @@ def _run_all(
                     storage=storage,
                     name=study,
                     constraints=goal.constraints,
-                    progress=_labelled(progress, label),
+                    progress=labelled(progress, label),
                     known=known,
                     seconds=terms.seconds,
                     patience=terms.patience,
@@ -406,7 +406,3 @@ def _check_settings(path: Path, settings: dict[str, Any]) -> None:
     for key, value in wanted.items():
         if found.get(key) != value:
             raise InputError(f"{path}: the searches in this folder measured with other {key}: give another folder")
-
-
-def _labelled(progress: Progress | None, label: str) -> Callable[[int, int], None] | None:
-    return None if progress is None else lambda done, total: progress(label, done, total)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 2
 CHECKPOINTS = Path(__file__).parent / "checkpoints"
 STREAMED = 1000
+GUESSES = 4  # samples of a point estimate
 _KINDS = {
     "rlm": "predictors.rlm.predictor:RLM",
     "gnn": "predictors.gnn.predictor:GNN",
@@ -88,6 +89,10 @@ class Predictor(ABC):
         seed: int = 0,
     ) -> Predictions:
         """Predict `metrics` for n architectures; `given` holds n known values of other metrics (NaN: unknown)."""
+
+    def estimate(self, architectures: Inputs, metrics: Sequence[str], given: Metrics | None = None) -> np.ndarray:
+        """Point estimates (n, metrics), as cheap as this predictor can make them; see `predict` for the arguments."""
+        return self.predict(architectures, metrics, given, samples=GUESSES).median
 
     def predict_stream(
         self, architectures: Iterable[str | onnx.ModelProto], metrics: Sequence[str], samples: int = 64, seed: int = 0

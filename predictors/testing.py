@@ -85,6 +85,7 @@ def _check_contract(factory: Callable[[], Predictor], texts: list[str]) -> None:
     assert _close(twice.mean[0], twice.mean[1]), "one text twice must get one prediction"
     _check_shapes(predictor.predict([], names, samples=2), 0, tuple(names), 2)
     _check_models(predictor, names)
+    _check_estimates(predictor, base, texts)
     _check_given(predictor, texts)
     _check_saving(predictor, base, texts, names)
 
@@ -114,6 +115,17 @@ def _check_models(predictor: Predictor, names: Sequence[str]) -> None:
     arch = space.sample(np.random.default_rng(5))
     mixed = predictor.predict([space.to_text(arch), space.to_onnx(arch)], names, samples=3)
     assert _close(mixed.mean[0], mixed.mean[1]), "a model and its text must get the same prediction"
+
+
+def _check_estimates(predictor: Predictor, base: Predictions, texts: list[str]) -> None:
+    estimates = predictor.estimate(texts, base.metrics)
+    assert estimates.shape == base.mean.shape, f"estimates must have shape {base.mean.shape}, not {estimates.shape}"
+    assert np.isfinite(estimates).all(), "estimates have NaN or infinite values"
+    assert predictor.estimate([], base.metrics).shape == (0, len(base.metrics)), "no architecture has no estimate"
+    known = np.where(np.arange(len(texts)) % 2, np.nan, 0.5)
+    given = predictor.estimate(texts, base.metrics, given={base.metrics[1]: known})
+    assert np.allclose(given[::2, 1], 0.5), "a metric that is given must be estimated as given"
+    assert _close(given[1::2, 1], estimates[1::2, 1]), "what is not given must be estimated as without"
 
 
 def _check_given(predictor: Predictor, texts: list[str]) -> None:

@@ -19,6 +19,7 @@ from scipy.stats import rankdata
 from tokenizers import Tokenizer
 
 from predictors.base import (
+    GUESSES,
     Inputs,
     Metrics,
     Predictions,
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
 Module = TypeVar("Module", bound=torch.nn.Module)
 BASE = "rlm-base"
 FARTHEST = 3.0  # standard deviations of an estimate's sample from its mean
-GUESSES = 4  # samples of what the base expected
 LONGEST = 16  # times the usual number of steps
 MIN_RANKED, FEW = 4, 40  # so many values of a new metric are compared with the known ones
 
@@ -297,17 +297,20 @@ class RLM(Predictor):
             return {}
         return {name + BEFORE: values for name, values in self.before._expected(texts, self.remembered).items()}
 
-    def _expected(self, texts: list[str], metrics: list[str]) -> dict[str, np.ndarray]:
+    def _expected(
+        self, texts: list[str], metrics: list[str], known: dict[str, np.ndarray] | None = None
+    ) -> dict[str, np.ndarray]:
         """What is expected (n,) of each metric: by the estimator where it has learned it, or by a few samples."""
         found: dict[str, np.ndarray] = {}
+        known = known or {}
         if self.estimator is not None:
-            seen, known = self._seen(texts, self.estimator.names), self._expected_before(texts)
-            middle = np.zeros((len(texts), 1))
-            drawn = {name: self.estimator.sample(name, seen, known, middle) for name in metrics}
+            seen, middle = self._seen(texts, self.estimator.names), np.zeros((len(texts), 1))
+            all_known = known | self._expected_before(texts)
+            drawn = {name: self.estimator.sample(name, seen, all_known, middle) for name in metrics}
             found = {name: values[:, 0] for name, values in drawn.items() if values is not None}
         if rest := [name for name in metrics if name not in found]:
             randomness = np.stack([_randomness(text, 0, len(rest), GUESSES) for text in texts])
-            found |= dict(zip(rest, np.median(self._decode(texts, rest, {}, randomness), 1).T, strict=True))
+            found |= dict(zip(rest, np.median(self._decode(texts, rest, known, randomness), 1).T, strict=True))
         return found
 
     def _seen(self, texts: list[str], counted: list[str]) -> Seen:
@@ -341,6 +344,18 @@ class RLM(Predictor):
             for column, name in enumerate(metrics):
                 result[rows, :, column] = forced[name][:, None] if name in forced else next(drawn)
         return Predictions.of_samples(metrics, result)
+
+    def estimate(self, architectures: Inputs, metrics: Sequence[str], given: Metrics | None = None) -> np.ndarray:
+        """Point estimates (n, metrics): what its processes expect, without decoding, of all that these have learned."""
+        known = check_request(self, architectures, metrics, given, GUESSES)
+        texts = as_texts(architectures)
+        found = np.empty((len(texts), len(metrics)))
+        for rows, names in _patterns(len(texts), known) if found.size else ():
+            forced = {name: known[name][rows] for name in sorted(names, key=self._order)}
+            asked = sorted((name for name in metrics if name not in forced), key=self._order)
+            expected = forced | self._expected([texts[i] for i in rows], asked, forced)
+            found[rows] = np.stack([expected[name] for name in metrics], 1)
+        return found
 
     def expect(self, architectures: Inputs, metrics: Sequence[str], given: Metrics | None = None) -> np.ndarray:
         """(n, metrics): what the decoder expects of each metric by itself, by its digits' probabilities, unsampled."""

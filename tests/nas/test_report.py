@@ -27,7 +27,7 @@ GOALS = "digits_accuracy,cpu_latency_ms"
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two searches with a guided sampler and two without."""
     folder = tmp_path_factory.mktemp("searches")
-    guided = {"n_startup": 5, "refit_every": 5, "pool": 40}
+    guided = {"n_startup": 5, "refit_every": 5, "fresh": 40}
     run_studies("digits201", GOALS, ["ridge", "random"], 15, (0, 1), folder, sampler_options=guided)
     return folder
 

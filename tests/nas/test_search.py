@@ -18,6 +18,7 @@ import pytest
 
 from nas import Reference, SearchResult, create_sampler, list_samplers, parse_objectives, search
 from nas.searching import PATIENCE
+from nas.standing import FRAMED, Standing
 from nas.storage import open_storage
 from search_spaces import Architecture, SearchSpace, get_space, to_text
 from search_spaces.errors import InputError
@@ -110,9 +111,13 @@ def test_a_small_space_is_evaluated_completely_and_the_search_ends(switches: Sea
 
 
 def test_progress_is_reported_after_every_evaluation() -> None:
-    calls: list[tuple[int, int]] = []
-    search(SPACE, OBJECTIVES, Costs(), "random", 4, progress=lambda done, total: calls.append((done, total)))
-    assert calls == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    calls: list[Standing] = []
+    result = search(SPACE, OBJECTIVES, Costs(), "random", 40, progress=calls.append)
+    assert [(now.done, now.wanted) for now in calls] == [(i + 1, 40) for i in range(40)]
+    assert calls[-1].front == len(result.front)
+    volumes = [now.hypervolume for now in calls[FRAMED - 1 :]]
+    assert volumes == sorted(volumes)
+    assert 0 < volumes[0] < 1
 
 
 @pytest.mark.parametrize("failure", [np.nan, np.inf])
