@@ -1,0 +1,126 @@
+"""Hypervolume against true evaluations, NAS-Bench-201: `python -m experiments.pareto --first-seed 10` (hours).
+
+Three problems: S1 (CIFAR-10 validation accuracy, FPGA), S2 (CIFAR-100 validation accuracy, a Xeon Gold 6226) and S3
+(CIFAR-10 validation accuracy, Raspberry Pi 4, Eyeriss). A row is a sampler's share of the true front's hypervolume
+after so many evaluations, and how many it took to so much of it: one more than were made where it was not reached.
+A kept row counts as long as the code of searches and predictors is the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+import nas.pareto
+from experiments.tables import Scores, Task, chosen, compute, show, summarize
+from nas import (
+    Reference,
+    TableEvaluator,
+    acquisition,
+    evolution,
+    load_benchmark,
+    parse_objectives,
+    sampler,
+    samplers,
+    search,
+    searching,
+    surrogate,
+)
+from search_spaces.errors import InputError
+
+PROBLEMS = {
+    "S1": "cifar10_validation_accuracy,fpga_latency_ms",
+    "S2": "cifar100_validation_accuracy,gold_6226_latency_ms",
+    "S3": "cifar10_validation_accuracy,raspi4_latency_ms,eyeriss_latency_ms",
+}
+SAMPLERS = ("random", "nsga2", "nsga3", "tpe", "gp", "gnn", "rlm")
+MARKS = (20, 50, 100, 200, 500)
+SHARES = (0.90, 0.95, 0.99)
+DRAWN = 50  # points of a curve in the plot
+QUICK = ("random", "nsga2", "tpe")
+
+
+def score(problem: str, name: str, evaluations: int, seed: int) -> Scores:
+    """Shares of the true hypervolume at `MARKS` and, for the plot, along the search; evaluations to `SHARES`."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    objectives, table = parse_objectives(PROBLEMS[problem]), load_benchmark("nasbench201")
+    metrics = [objective.metric for objective in objectives]
+    reference = Reference.of_table(np.stack([table.values(metric) for metric in metrics], 1), objectives)
+    found = search(table.space, objectives, TableEvaluator(table, metrics), name, evaluations, seed)
+    return scores(reference.curve(found.evaluated.values))
+
+
+def scores(curve: np.ndarray) -> Scores:
+    """What is kept of a curve (n,) of shares of the true hypervolume after each evaluation."""
+    row = {f"HV@{mark}": float(curve[mark - 1]) for mark in MARKS if mark <= len(curve)}
+    row |= {f"to {share:.0%}": float(np.argmax([*(curve >= share), True]) + 1) for share in SHARES}
+    return row | {f"at {place}": float(curve[place - 1]) for place in _places(len(curve))}
+
+
+def _places(evaluations: int) -> list[int]:
+    """After how many evaluations a curve is drawn."""
+    return np.unique(np.linspace(1, evaluations, min(DRAWN, evaluations)).round().astype(int)).tolist()
+
+
+def _code() -> str:
+    """The code that searches depend on beside the predictors', in eight digits."""
+    modules = (acquisition, evolution, nas.pareto, sampler, samplers, searching, surrogate)
+    return hashlib.sha256("".join(map(inspect.getsource, modules)).encode()).hexdigest()[:8]
+
+
+def draw(folder: Path, tasks: list[Task], rows: list[Scores]) -> None:
+    """A figure per problem: means over the seeds with one standard deviation, `hypervolume-S1.png` and so on."""
+    from nas.plots import plot_hypervolume
+
+    for problem in dict.fromkeys(task[0] for task in tasks):
+        curves: dict[str, list[np.ndarray]] = {}
+        for (of, name, evaluations, _), row in zip(tasks, rows, strict=True):
+            if of == problem:
+                places = _places(evaluations)
+                steps = [row[f"at {place}"] for place in places]
+                curve = np.interp(np.arange(1, evaluations + 1), places, steps)
+                curves.setdefault(name, []).append(curve)
+        stacked = {name: np.stack(found) for name, found in curves.items()}
+        plot_hypervolume(folder / f"hypervolume-{problem}.png", stacked)
+
+
+def main(
+    evaluations: Annotated[int, typer.Option(min=1, help="True evaluations of each search.")] = 500,
+    seeds: Annotated[int, typer.Option(min=1)] = 10,
+    first_seed: Annotated[int, typer.Option(min=0)] = 0,
+    problems: Annotated[str, typer.Option(help="Of S1, S2, S3; separated by commas.")] = ",".join(PROBLEMS),
+    only: Annotated[str, typer.Option(help="Samplers, separated by commas.")] = ",".join(SAMPLERS),
+    out: Annotated[Path, typer.Option(help="Folder in which finished rows are kept.")] = Path("results/pareto"),
+    quick: Annotated[bool, typer.Option(help="Plain samplers, 100 evaluations, two seeds: under two minutes.")] = False,
+    jobs: Annotated[int, typer.Option(min=1)] = 1,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+) -> None:
+    """Search, show means over the seeds, and draw them."""
+    if quick:
+        evaluations, seeds, only = 100, 2, ",".join(QUICK)
+    names = chosen(only, SAMPLERS)
+    tasks: list[Task] = [
+        (problem, name, evaluations, seed)
+        for problem in chosen(problems, list(PROBLEMS))
+        for name in names
+        for seed in range(first_seed, first_seed + seeds)
+    ]
+    rows = compute(tasks, score, out / _code(), jobs)
+    draw(out, tasks, rows)
+    shown = [{name: value for name, value in row.items() if not name.startswith("at ")} for row in rows]
+    show("Share of the true hypervolume", ("problem", "sampler", "evaluations"), summarize(tasks, shown), as_json)
+
+
+if __name__ == "__main__":
+    try:
+        typer.run(main)
+    except InputError as error:
+        sys.exit(f"pareto: {error}")

@@ -1,0 +1,42 @@
+"""Claims about the comparison of searches: what is kept of a curve, and that kept rows are drawn again."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments import pareto
+from experiments.pareto import main, scores
+
+
+def test_marks_and_shares_of_a_curve() -> None:
+    row = scores(np.linspace(0.01, 1.0, 100))
+    assert (row["HV@20"], row["HV@50"], row["HV@100"]) == pytest.approx((0.2, 0.5, 1.0))
+    assert "HV@200" not in row
+    assert (row["to 90%"], row["to 95%"], row["to 99%"]) == pytest.approx((90, 95, 99), abs=1)
+    assert (row["at 1"], row["at 100"]) == pytest.approx((0.01, 1.0))
+
+
+def test_a_share_that_is_not_reached_took_more_than_were_made() -> None:
+    assert scores(np.full(30, 0.92)) | {"to 90%": 1.0, "to 95%": 31.0, "to 99%": 31.0} == scores(np.full(30, 0.92))
+
+
+@pytest.mark.skipif("NAS_DATA" not in os.environ, reason="NAS_DATA does not name a folder with nasbench201.csv.gz")
+def test_finished_searches_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = {"evaluations": 20, "seeds": 1, "problems": "S1,S3", "only": "random,nsga2", "out": tmp_path}
+    main(**options, as_json=True)  # type: ignore[arg-type]
+    first = capsys.readouterr().out
+    assert [(row["problem"], row["sampler"]) for row in json.loads(first)] == [
+        ("S1", "random"), ("S1", "nsga2"), ("S3", "random"), ("S3", "nsga2"),
+    ]  # fmt: skip
+    pareto.PROBLEMS, kept = {"S1": "", "S3": ""}, pareto.PROBLEMS  # nothing can be searched again
+    try:
+        main(**options, as_json=True)  # type: ignore[arg-type]
+    finally:
+        pareto.PROBLEMS = kept
+    assert capsys.readouterr().out == first
+    assert {path.name for path in tmp_path.glob("*.png")} == {"hypervolume-S1.png", "hypervolume-S3.png"}
