@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,12 +36,12 @@ SLOW = 0.01  # seconds that an evaluation takes, so that kills meet it, too
 class Costs:
     """Parameters and FLOPs, after a while."""
 
-    metrics = ("params", "flops")
+    metrics: tuple[str, ...] = ("params", "flops")
 
     def __init__(self, space: str) -> None:
         self.space = get_space(space)
 
-    def __call__(self, architectures: list[Architecture]) -> np.ndarray:
+    def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
         time.sleep(SLOW)
         return np.array([[self.space.params(a), self.space.flops(a)] for a in architectures], dtype=float)
 
