@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from joblib import Parallel, delayed
 import predictors
 from nas.benchmarks.journal import Journal
 from nas.cli import print_json, print_table, progress_bar
+from predictors.version import version
 from search_spaces.errors import unknown
 
 Task = tuple[Any, ...]
@@ -45,16 +44,6 @@ def _score(score: Callable[..., Scores], task: Task) -> Scores:
 
     torch.set_num_threads(1)  # sums depend on the number of threads
     return score(*task)
-
-
-@cache
-def version() -> str:
-    """What rows depend on beside their tasks, the predictors' code and shipped checkpoints, in eight digits."""
-    folder = Path(predictors.__file__).parent
-    digest = hashlib.sha256()
-    for path in sorted(p for pattern in ("*.py", "checkpoints/*/*") for p in folder.rglob(pattern)):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:8]
 
 
 def made_once(folder: Path, make: Callable[[], predictors.Predictor]) -> str:

@@ -17,6 +17,7 @@ from search_spaces.errors import InputError
 if TYPE_CHECKING:
     import onnx
 
+    from nas.compare import Compared
     from nas.measurement import Measured, Measurement
     from predictors.base import Predictor
     from search_spaces import SearchSpace
@@ -277,7 +278,7 @@ def benchmarks_build(
 
 @app.command()
 def train(
-    predictor: Annotated[str, typer.Argument(help="rlm, gnn, ridge or forest")],
+    predictor: Annotated[str, typer.Argument(help="rlm, gnn, ridge, forest, an installed one, or FILE.py:CLASS")],
     out: Annotated[Path, typer.Option(help="Folder for the checkpoint.")],
     benchmark: Annotated[
         str | None, typer.Option(help="Learn from this table of networks: digits201, nasbench201, or a CSV file.")
@@ -378,13 +379,17 @@ def predict(
     ] = None,
     given: Annotated[list[str] | None, typer.Option(help="A known value, METRIC=NUMBER; for all networks.")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Samples per network.")] = 64,
+    predictor: Annotated[
+        str | None, typer.Option(help="FILE.py:CLASS that the checkpoint is of, if it is a predictor of your own.")
+    ] = None,
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
     """Predict metrics of ONNX models or texts, with uncertainty (mean ± standard deviation)."""
     import predictors
+    from predictors.base import predictor_class
 
-    model = predictors.load(checkpoint)
+    model = predictors.load(checkpoint, predictor_class(predictor) if predictor else None)
     known = {name: [value] * len(networks) for name, value in map(_known_value, given or ())}
     asked = _split(metrics) if metrics else [m for m in model.metrics if m not in known]
     inputs = [_read_network(path) for path in networks]
@@ -424,56 +429,80 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 @app.command()
 def compare(
-    benchmark: BenchmarkName,
-    metric: Annotated[str, typer.Option(help="Metric that the predictors learn.")],
-    test_metric: Annotated[str | None, typer.Option(help="Metric to rank by; the same by default.")] = None,
-    predictor: Annotated[str, typer.Option("--predictors", help="Comma-separated.")] = "rlm,gnn,ridge,forest",
+    benchmark: Annotated[
+        list[str], typer.Option("--benchmark", help="digits201, nasbench201, or a CSV file; repeatable.")
+    ],
+    metric: Annotated[list[str], typer.Option("--metric", help="Metric that the predictors learn; repeatable.")],
+    test_metric: Annotated[
+        list[str] | None,
+        typer.Option("--test-metric", help="Metric to rank by, one for each --metric; the same by default."),
+    ] = None,
+    predictor: Annotated[
+        str, typer.Option("--predictors", help="Comma-separated: ours, installed ones, FILE.py:CLASS.")
+    ] = "rlm,gnn,ridge,forest",
     sizes: Annotated[str, typer.Option(help="Training sizes, comma-separated.")] = "78,156,469,781",
     seeds: Annotated[int, typer.Option(help="Number of seeds.")] = 5,
     first_seed: Annotated[int, typer.Option(help="The first of them; take unused ones to confirm a choice.")] = 0,
     given: Annotated[str, typer.Option(help="Exact metrics that are known of all, such as params,flops.")] = "",
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for scores, a table and a plot of them; an interrupted comparison goes on there."),
+        typer.Option(
+            help="Folder for scores, a table and figures; an interrupted comparison goes on there. Of several "
+            "benchmarks or metrics, each has a folder in it."
+        ),
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes; the scores do not depend on it.")] = 1,
     as_json: Json = False,
 ) -> None:
     """Rank unseen architectures with every predictor: Kendall's τ against the number of examples, paired over seeds."""
     from nas.benchmarks import load_benchmark
-    from nas.compare import Comparison, pairs, summarize, write_csv
+    from nas.compare import Compared, Comparison
     from nas.compare import compare as run
-    from nas.plots import plot_learning_curves
 
-    known = tuple(_split(given)) if given else ()
-    comparison = Comparison(
-        benchmark, metric, test_metric or metric, tuple(_split(predictor)), _sizes(sizes), seeds, known, first_seed
-    )
-    table = load_benchmark(benchmark)
-    with progress_bar("comparing") as bar:
-        scores = run(comparison, table, out / "scores.jsonl" if out else None, bar, jobs)
-    rows, paired = summarize(scores), pairs(scores)
-    if out:
-        _write_text(out / "summary.json", json.dumps({"predictors": rows, "pairs": paired}, indent=1) + "\n")
-        write_csv(out / "scores.csv", scores)
-        plot_learning_curves(out / "tau.png", rows)
+    tested = test_metric or metric
+    if len(tested) != len(metric):
+        raise InputError(f"give a --test-metric for each of the {len(metric)} --metric, or none")
+    settings = (tuple(_split(predictor)), _sizes(sizes), seeds, tuple(_split(given)) if given else (), first_seed)
+    wanted = [Comparison(name, *pair, *settings) for name in benchmark for pair in zip(metric, tested, strict=True)]
+    results = []
+    for comparison in wanted:
+        folder = out
+        if out and len(wanted) > 1:
+            folder = out / f"{Path(comparison.benchmark).stem}-{comparison.train_metric}"
+        label = f"{comparison.train_metric} on {comparison.benchmark}"
+        with progress_bar(f"comparing {label}") as bar:
+            table = load_benchmark(comparison.benchmark)
+            result = run(comparison, table, folder / "scores.jsonl" if folder else None, bar, jobs)
+        if folder:
+            result.save(folder)
+        results.append(result)
+        if not as_json:
+            _print_compared(result)
     if as_json:
-        print_json({"predictors": rows, "pairs": paired})
-        return
+        print_json(
+            {"predictors": [r for c in results for r in c.rows()], "pairs": [p for c in results for p in c.pairs()]}
+        )
+
+
+def _print_compared(result: Compared) -> None:
+    comparison = result.comparison
+    labels = {"tau": "τ", "tau_top": "τ of best"}
     shown = [
         {
             "predictor": r["predictor"],
             "N": r["size"],
-            **{label: f"{r[n]:.3f}±{r[f'{n}_std']:.3f}" for label, n in (("τ", "tau"), ("τ of best", "tau_top"))},
+            **{label: f"{r[name]:.3f}±{r[f'{name}_std']:.3f}" for name, label in labels.items()},
             "best 10": f"{r['top10']:.2f}±{r['top10_std']:.2f}",
+            "regret": f"{r['regret']:.2f}±{r['regret_std']:.2f}",
             "50/90 %": f"{100 * r['cover50']:.0f}/{100 * r['cover90']:.0f}",
             "seconds": f"{r['fit_seconds']:.0f}+{r['predict_seconds']:.0f}",
         }
-        for r in rows
+        for r in result.rows()
     ]
-    numbers = f"seeds {first_seed} to {first_seed + seeds - 1}"
-    print_table(f"{metric} → {test_metric or metric} on {benchmark}, {numbers} (mean ± std)", shown)
-    for pair in paired:
+    numbers = f"seeds {comparison.first_seed} to {comparison.first_seed + comparison.seeds - 1}"
+    metrics = f"{comparison.train_metric} → {comparison.test_metric}"
+    print_table(f"{metrics} on {comparison.benchmark}, {numbers} (mean ± std)", shown)
+    for pair in result.pairs():
         print(f"N = {pair['size']}: {pair['sentence']}")
 
 

@@ -11,22 +11,24 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from nas.benchmarks.journal import Journal
 from nas.significance import differences
 from predictors.metrics import is_accuracy
+from predictors.version import version
 from search_spaces.errors import InputError, unknown
 from search_spaces.files import replacing
 
 if TYPE_CHECKING:
     from nas.benchmarks import Benchmark
 
-TOP = 1000
+TOP, CHOSEN = 1000, 10
 SAMPLES = 32
 MEASURES = (
-    "tau", "spearman", "tau_top", "top10", "rmse", "cover50", "cover90", "fit_seconds", "predict_seconds",
+    "tau", "spearman", "tau_top", "top10", "regret", "rmse", "cover50", "cover90", "fit_seconds", "predict_seconds",
 )  # fmt: skip
 Progress = Callable[[str, int, int], None]
 
@@ -35,6 +37,7 @@ Progress = Callable[[str, int, int], None]
 class Comparison:
     """What is compared: train on `train_metric` of N architectures, rank all others by `test_metric`.
 
+    benchmark: its name, or a CSV file. predictors: names that `predictors.create` takes, a user's `file.py:Class` too.
     seeds, first_seed: how many seeds, from which on; each is a split of its own.
     given: exact cheap metrics (params, flops) that every predictor knows of all architectures.
     """
@@ -53,9 +56,11 @@ class Comparison:
 class Score:
     """One predictor, training size and seed.
 
-    tau, spearman: between prediction and truth over all other architectures. tau_top: Kendall's τ among the truly best
-    1,000 of them (half of them where there are fewer than 2,000). top10: mean true value of the 10 predicted best. All
-    these: of `test_metric`; of `train_metric`, what was learned: rmse, in its unit, and cover50 and cover90, the share
+    tau, spearman: between prediction and truth over all other architectures; 0 where all are predicted to be the same.
+    tau_top: Kendall's τ among the truly best 1,000 of them (half of them where there are fewer than 2,000). top10: mean
+    true value of the 10 predicted best. regret: how far the best of these 10 is behind the best of all, 0 or more, in
+    the metric's unit. All these: of `test_metric`; of `train_metric`, what was learned: rmse, in its unit, and cover50
+    and cover90, the share
     of true values within the samples' central 50 % and 90 % (calibrated: .50 and .90). fit_seconds, predict_seconds:
     wall time on one core.
     """
@@ -67,6 +72,7 @@ class Score:
     spearman: float
     tau_top: float
     top10: float
+    regret: float
     rmse: float
     cover50: float
     cover90: float
@@ -74,8 +80,73 @@ class Score:
     predict_seconds: float
 
 
+class Predicted(NamedTuple):
+    """Of n architectures that one predictor has not seen, what it predicts of `train_metric` (n,), that metric's true
+    values (n,), NaN where missing, and those of `test_metric` (n,)."""
+
+    predicted: np.ndarray
+    learned: np.ndarray
+    truth: np.ndarray
+
+
 Task = tuple[str, int, int]
 """Predictor, training size, seed."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """All scores of a comparison; and what each predictor predicted after the largest training size, first seed."""
+
+    comparison: Comparison
+    scores: list[Score]
+    predicted: dict[str, Predicted]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Mean and standard deviation over the seeds, a row per predictor and size."""
+        rows = []
+        for key in dict.fromkeys((s.predictor, s.size) for s in self.scores):
+            group = [asdict(s) for s in self.scores if (s.predictor, s.size) == key]
+            row: dict[str, Any] = {**self._about(), "predictor": key[0], "size": key[1], "seeds": len(group)}
+            for name in MEASURES:
+                values = np.array([g[name] for g in group])
+                spread = float(values.std(ddof=1)) if len(group) > 1 else 0.0
+                row[name], row[f"{name}_std"] = float(values.mean()), spread
+            rows.append(row)
+        return rows
+
+    def pairs(self) -> list[dict[str, Any]]:
+        """For every size and two predictors: the difference of their τ over the seeds, and that in plain words."""
+        rows = []
+        for size in self.comparison.sizes:
+            taus: dict[str, list[float]] = {}
+            for score in sorted((s for s in self.scores if s.size == size), key=lambda s: s.seed):
+                taus.setdefault(score.predictor, []).append(score.tau)
+            for difference in differences(taus):
+                found = {**self._about(), "size": size, **difference._asdict()}
+                rows.append({**found, "sentence": difference.sentence("τ")})
+        return rows
+
+    def save(self, folder: Path) -> None:
+        """Write scores.csv, a row per score; summary.json, their means and the differences; and the figures: tau.png,
+        predicted.png and ranks.png."""
+        from nas.plots import plot_kendall, plot_learning_curves, plot_ranks
+
+        with replacing(folder / "scores.csv") as path, path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, [field.name for field in fields(Score)])
+            writer.writeheader()
+            writer.writerows(asdict(score) for score in self.scores)
+        rows = self.rows()
+        with replacing(folder / "summary.json") as path:
+            path.write_text(json.dumps({"predictors": rows, "pairs": self.pairs()}, indent=1) + "\n")
+        learned, ranked = self.comparison.train_metric, self.comparison.test_metric
+        plot_learning_curves(folder / "tau.png", rows)
+        plot_kendall(
+            folder / "predicted.png", {(n, learned): (p.learned, p.predicted) for n, p in self.predicted.items()}
+        )
+        plot_ranks(folder / "ranks.png", {n: (p.truth, p.predicted) for n, p in self.predicted.items()}, ranked)
+
+    def _about(self) -> dict[str, str]:
+        return {"benchmark": self.comparison.benchmark, "metric": self.comparison.test_metric}
 
 
 def compare(
@@ -84,40 +155,68 @@ def compare(
     journal: Path | None = None,
     progress: Progress | None = None,
     jobs: int = 1,
-) -> list[Score]:
-    """All scores of a comparison, by `jobs` processes of one thread each: their number does not change a score.
+) -> Compared:
+    """Run a comparison by `jobs` processes of one thread each: their number does not change a score.
 
-    With a `journal`, finished scores are kept there and not computed again. Other processes load the benchmark anew, by
-    the comparison's name for it.
+    With a `journal`, what is finished is kept there and not computed again as long as the predictor's code is the same.
+    Other processes load the benchmark anew, by the comparison's name for it.
     """
     _check(comparison, benchmark)
-    done = _read(journal, comparison) if journal else {}
+    versions = {name: version(name) for name in comparison.predictors}
     seeds = range(comparison.first_seed, comparison.first_seed + comparison.seeds)
     tasks = [(p, n, s) for s in seeds for n in comparison.sizes for p in comparison.predictors]
-    waiting = [task for task in tasks if task not in done]
-    for task, score in _scores(comparison, benchmark, waiting, jobs):
-        done[task] = score
-        if journal:
-            _append(journal, score)
+    shown = {(p, max(comparison.sizes), comparison.first_seed) for p in comparison.predictors}
+    names = {task: json.dumps([*task, versions[task[0]]]) for task in tasks}
+    kept = _open(journal, comparison) if journal else None
+    known: dict[str, Any] = kept.known if kept else {}
+    waiting = [t for t in tasks if names[t] not in known or (t in shown and not known[names[t]]["predicted"])]
+    done = len(tasks) - len(waiting)
+    for task, score, predicted in _scores(comparison, benchmark, waiting, jobs):
+        columns = [column.tolist() for column in predicted] if task in shown else []
+        found = {"score": asdict(score), "predicted": columns}
+        if kept:
+            kept.append(names[task], found)
+        else:
+            known[names[task]] = found
+        done += 1
         if progress:
-            progress(f"{task[0]}, {task[1]} architectures, seed {task[2]}", len(done), len(tasks))
-    return [done[task] for task in tasks]
+            progress(f"{task[0]}, {task[1]} architectures, seed {task[2]}", done, len(tasks))
+    scores = [Score(**known[names[task]]["score"]) for task in tasks]
+    columns_of = {task[0]: known[names[task]]["predicted"] for task in tasks if task in shown}
+    return Compared(comparison, scores, {n: Predicted(*map(np.array, columns)) for n, columns in columns_of.items()})
+
+
+def _open(path: Path, comparison: Comparison) -> Journal:
+    """The journal of an earlier run with the same settings, or a new one."""
+    is_new = not path.exists()
+    journal = Journal(path)
+    settings = {name: value for name, value in asdict(comparison).items() if name in _SETTINGS}
+    settings = {**settings, "given": list(comparison.given), "scores": [field.name for field in fields(Score)]}
+    if is_new:
+        journal.append(_HEAD, settings)
+    if journal.known.get(_HEAD) != settings:
+        raise InputError(f"{path}: holds another comparison; give another --out folder")
+    return journal
+
+
+_HEAD = "comparison"
+_SETTINGS = ("benchmark", "train_metric", "test_metric")
 
 
 def _scores(
     comparison: Comparison, benchmark: Benchmark, tasks: Sequence[Task], jobs: int
-) -> Iterator[tuple[Task, Score]]:
-    """Each task's score as soon as it is there."""
+) -> Iterator[tuple[Task, Score, Predicted]]:
+    """Each task's score and predictions as soon as they are there."""
     if jobs == 1 or len(tasks) < 2:
         with _one_thread():
             for task in tasks:
-                yield task, _score(comparison, benchmark, *task)
+                yield task, *_score(comparison, benchmark, *task)
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(jobs, len(tasks)), context, _start_worker, (comparison,)) as pool:
         futures = {pool.submit(_score_in_worker, task): task for task in tasks}
         for future in as_completed(futures):
-            yield futures[future], future.result()
+            yield futures[future], *future.result()
 
 
 @contextmanager
@@ -145,19 +244,18 @@ def _start_worker(comparison: Comparison) -> None:
     _worker.update(comparison=comparison, benchmark=load_benchmark(comparison.benchmark))
 
 
-def _score_in_worker(task: Task) -> Score:
+def _score_in_worker(task: Task) -> tuple[Score, Predicted]:
     return _score(_worker["comparison"], _worker["benchmark"], *task)
 
 
 def _check(comparison: Comparison, benchmark: Benchmark) -> None:
-    from predictors import list_predictors
+    from predictors.base import predictor_class
 
     for metric in (comparison.train_metric, comparison.test_metric, *comparison.given):
         if metric not in benchmark.metrics and metric not in ("params", "flops"):
             raise unknown(f"metric of {benchmark.name}", metric, benchmark.metrics)
     for name in comparison.predictors:
-        if name not in list_predictors():
-            raise unknown("predictor", name, list_predictors())
+        predictor_class(name)  # an unknown one is an error before the work, not after it
     if comparison.seeds < 1:
         raise InputError(f"seeds must be at least 1, not {comparison.seeds}")
     if comparison.first_seed < 0:
@@ -182,9 +280,7 @@ def known_metrics(benchmark: Benchmark, names: Sequence[str]) -> dict[str, np.nd
     return known
 
 
-def _score(comparison: Comparison, benchmark: Benchmark, name: str, size: int, seed: int) -> Score:
-    from scipy.stats import kendalltau, spearmanr
-
+def _score(comparison: Comparison, benchmark: Benchmark, name: str, size: int, seed: int) -> tuple[Score, Predicted]:
     import predictors
 
     texts = benchmark.load_texts()
@@ -203,23 +299,39 @@ def _score(comparison: Comparison, benchmark: Benchmark, name: str, size: int, s
     known = {n: v[test] for n, v in given.items()}
     predictions = predictor.predict([texts[i] for i in test], [metric], given=known, samples=SAMPLES, seed=seed)
     finished = time.perf_counter()
-    predicted, learned = predictions[metric], values[test]
-    truth = truth[test]
-    best_first = -1.0 if is_accuracy(comparison.test_metric) else 1.0
-    top = np.argsort(best_first * truth)[: min(TOP, len(test) // 2)]
-    chosen = np.argsort(best_first * predicted)[:10]
-    return Score(
+    found = Predicted(predictions[metric], values[test], truth[test])
+    score = Score(
         name, size, seed,
-        tau=float(kendalltau(predicted, truth).statistic),
-        spearman=float(spearmanr(predicted, truth).statistic),
-        tau_top=float(kendalltau(predicted[top], truth[top]).statistic),
-        top10=float(truth[chosen].mean()),
-        rmse=float(np.sqrt(np.nanmean((predicted - learned) ** 2))),
-        cover50=_coverage(predictions.samples[:, :, 0], learned, 0.5),
-        cover90=_coverage(predictions.samples[:, :, 0], learned, 0.9),
+        **_ranking(found.predicted, found.truth, higher_is_better=is_accuracy(comparison.test_metric)),
+        rmse=float(np.sqrt(np.nanmean((found.predicted - found.learned) ** 2))),
+        cover50=_coverage(predictions.samples[:, :, 0], found.learned, 0.5),
+        cover90=_coverage(predictions.samples[:, :, 0], found.learned, 0.9),
         fit_seconds=fitted - started,
         predict_seconds=finished - fitted,
     )  # fmt: skip
+    return score, found
+
+
+def _ranking(predicted: np.ndarray, truth: np.ndarray, higher_is_better: bool) -> dict[str, float]:
+    """How well predictions (n,) order true values (n,) and find the best of them."""
+    from scipy.stats import kendalltau, spearmanr
+
+    sign = -1.0 if higher_is_better else 1.0
+    losses = sign * truth
+    top = np.argsort(losses)[: min(TOP, len(truth) // 2)]
+    chosen = np.argsort(sign * predicted, kind="stable")[:CHOSEN]
+    return {
+        "tau": _defined(kendalltau(predicted, truth)),
+        "spearman": _defined(spearmanr(predicted, truth)),
+        "tau_top": _defined(kendalltau(predicted[top], truth[top])),
+        "top10": float(truth[chosen].mean()),
+        "regret": float(losses[chosen].min() - losses.min()),
+    }
+
+
+def _defined(correlation: Any) -> float:
+    """The correlation; one value for all orders nothing."""
+    return float(np.nan_to_num(correlation.statistic))
 
 
 def _coverage(samples: np.ndarray, truth: np.ndarray, share: float) -> float:
@@ -227,67 +339,3 @@ def _coverage(samples: np.ndarray, truth: np.ndarray, share: float) -> float:
     low, high = np.quantile(samples, [(1 - share) / 2, (1 + share) / 2], axis=1)
     known = np.isfinite(truth)
     return float(((low <= truth) & (truth <= high))[known].mean())
-
-
-def _settings(comparison: Comparison) -> dict[str, Any]:
-    kept = asdict(comparison)
-    given = {name: list(kept[name]) if name == "given" else kept[name] for name in _SETTINGS}
-    return {**given, "scores": [field.name for field in fields(Score)]}
-
-
-_SETTINGS = ("benchmark", "train_metric", "test_metric", "given")
-
-
-def _read(journal: Path, comparison: Comparison) -> dict[tuple[str, int, int], Score]:
-    """Scores of an earlier run with the same settings."""
-    if not journal.exists():
-        journal.parent.mkdir(parents=True, exist_ok=True)
-        journal.write_text(json.dumps(_settings(comparison)) + "\n")
-        return {}
-    lines = journal.read_text().splitlines()
-    if not lines or json.loads(lines[0]) != _settings(comparison):
-        raise InputError(f"{journal}: holds another comparison; give another --out folder")
-    if not journal.read_bytes().endswith(b"\n"):  # a line cut off by a kill
-        lines.pop()
-        with replacing(journal) as path:
-            path.write_text("\n".join(lines) + "\n")
-    scores = [Score(**json.loads(line)) for line in lines[1:]]
-    return {(s.predictor, s.size, s.seed): s for s in scores}
-
-
-def _append(journal: Path, score: Score) -> None:
-    with journal.open("a") as file:
-        file.write(json.dumps(asdict(score)) + "\n")
-
-
-def summarize(scores: Sequence[Score]) -> list[dict[str, Any]]:
-    """Mean and standard deviation over the seeds, a row per predictor and size."""
-    rows = []
-    for key in dict.fromkeys((s.predictor, s.size) for s in scores):
-        group = [asdict(s) for s in scores if (s.predictor, s.size) == key]
-        row: dict[str, Any] = {"predictor": key[0], "size": key[1], "seeds": len(group)}
-        for name in MEASURES:
-            values = np.array([g[name] for g in group])
-            row[name], row[f"{name}_std"] = float(values.mean()), float(values.std(ddof=1)) if len(group) > 1 else 0.0
-        rows.append(row)
-    return rows
-
-
-def pairs(scores: Sequence[Score]) -> list[dict[str, Any]]:
-    """For every size and two predictors: the difference of their τ over the seeds, and what it says in plain words."""
-    rows = []
-    for size in dict.fromkeys(s.size for s in scores):
-        taus: dict[str, list[float]] = {}
-        for score in sorted((s for s in scores if s.size == size), key=lambda s: s.seed):
-            taus.setdefault(score.predictor, []).append(score.tau)
-        for difference in differences(taus):
-            rows.append({"size": size, **difference._asdict(), "sentence": difference.sentence("τ")})
-    return rows
-
-
-def write_csv(path: Path, scores: Sequence[Score]) -> None:
-    """A row per score."""
-    with replacing(path) as partial, partial.open("w", newline="") as file:
-        writer = csv.DictWriter(file, [field.name for field in fields(Score)])
-        writer.writeheader()
-        writer.writerows(asdict(score) for score in scores)

@@ -12,6 +12,7 @@ import numpy as np
 
 from nas.objectives import Objective, to_losses
 from nas.pareto import non_dominated
+from predictors.metrics import is_accuracy
 from search_spaces.errors import InputError
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def plot_hypervolume(path: str | Path, curves: Mapping[str, np.ndarray], yardsti
 def plot_learning_curves(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Kendall's τ against the number of training architectures, a line per predictor with a band of ± one std.
 
-    rows: of `nas.compare.summarize`.
+    rows: of `nas.compare.Compared.rows`.
     """
     with _figure(path, (6.4, 4.0)) as figure:
         axes = figure.subplots()
@@ -171,6 +172,38 @@ def plot_kendall(path: str | Path, panels: Mapping[tuple[str, str], tuple[np.nda
             axes.set_title(f"{predictor}   τ = {kendalltau(*pairs.T).statistic:.3f}")
             axes.set_xlabel(metric_label(metric, "true"), fontsize=8)
             axes.set_ylabel(metric_label(metric, "predicted"), fontsize=8)
+
+
+def plot_ranks(
+    path: str | Path, panels: Mapping[str, tuple[np.ndarray, np.ndarray]], metric: str, bins: int = 20
+) -> None:
+    """True against predicted ranks as a heat map, one panel per predictor, with Kendall's τ in its title.
+
+    panels: true values of `metric` and predictions (n,). Ranks are shares of all networks, the best first, at the lower
+    left. Colour is how many networks a cell holds, in multiples of what it would hold were they ranked at random.
+    """
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import PowerNorm
+    from scipy.stats import kendalltau, rankdata
+
+    sign = -1 if is_accuracy(metric) else 1
+    maps = {}
+    for name, (true, predicted) in panels.items():
+        ranks = [100 * (rankdata(sign * values) - 0.5) / len(values) for values in (true, predicted)]
+        counts, _, _ = np.histogram2d(*ranks, bins=bins, range=[[0, 100]] * 2)
+        maps[name] = counts * bins**2 / len(true)
+    norm = PowerNorm(0.5, 0, max(float(np.quantile(counts, 0.995)) for counts in maps.values()))
+    with _figure(path, (2.7 * len(panels) + 0.9, 2.9)) as figure:
+        grid = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+        for axes, (name, counts) in zip(grid, maps.items(), strict=True):
+            axes.imshow(counts.T, cmap="Blues", norm=norm, origin="lower", extent=(0, 100, 0, 100))
+            axes.axline((0, 0), slope=1, **_TRUTH)
+            axes.grid(visible=False)
+            axes.set_title(f"{name}   τ = {np.nan_to_num(kendalltau(*panels[name]).statistic):.3f}")
+            axes.set_xlabel("True rank (%, best first)", fontsize=8)
+        grid[0].set_ylabel("Predicted rank (%, best first)", fontsize=8)
+        bar = figure.colorbar(ScalarMappable(norm, "Blues"), ax=grid, extend="max", aspect=30)
+        bar.set_label("Networks, in multiples of chance", fontsize=8)
 
 
 def plot_predicted(path: str | Path, panels: Mapping[str, np.ndarray]) -> None:

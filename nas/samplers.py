@@ -10,6 +10,7 @@ import optuna
 
 from nas.objectives import Constraint, Objective
 from nas.sampler import PredictorSampler
+from predictors import create, list_predictors
 from search_spaces.errors import unknown
 
 if TYPE_CHECKING:
@@ -27,13 +28,12 @@ _PLAIN: dict[str, Callable[[int], BaseSampler]] = {
     "tpe": lambda seed: optuna.samplers.TPESampler(multivariate=True, seed=seed),
     "gp": lambda seed: optuna.samplers.GPSampler(seed=seed, warn_independent_sampling=False),
 }
-# With the options that suit a search.
-_PREDICTORS: dict[str, dict[str, Any]] = {"rlm": {"by_value": True}, "gnn": {}, "forest": {}, "ridge": {}}
+_OPTIONS: dict[str, dict[str, Any]] = {"rlm": {"by_value": True}}  # of predictors, that suit a search
 
 
 def list_samplers() -> list[str]:
     """Names that `create_sampler` takes."""
-    return sorted([*_PLAIN, *_PREDICTORS])
+    return sorted([*_PLAIN, *list_predictors()])
 
 
 def create_sampler(
@@ -46,16 +46,15 @@ def create_sampler(
     predictor: Callable[[], Predictor] | None = None,
     **options: Any,
 ) -> BaseSampler:
-    """An Optuna sampler: random, nsga2, nsga3, tpe, gp, or guided by a predictor: rlm, gnn, forest, ridge.
+    """An Optuna sampler: random, nsga2, nsga3, tpe, gp, or guided by a predictor: rlm, gnn, forest, ridge, or one of an
+    installed package.
 
     For the guided ones, `predictor` makes the predictor of each refit (by default a new one of that name), and
     `options` are n_startup, refit_every, pool, fresh and given of `PredictorSampler`. Raises InputError for an unknown
     name.
     """
-    if name in _PREDICTORS:
-        import predictors
-
-        make = predictor or (lambda: predictors.create(name, seed=seed, **_PREDICTORS[name]))
+    if name in list_predictors():
+        make = predictor or (lambda: create(name, seed=seed, **_OPTIONS.get(name, {})))
         return PredictorSampler(space, make, objectives, seed=seed, constraints=constraints, **options)
     if name not in _PLAIN:
         raise unknown("sampler", name, list_samplers())

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from search_spaces import to_text
+from search_spaces import plug_ins, to_text
 from search_spaces.errors import InputError, unknown
 from search_spaces.files import replacing
 
 if TYPE_CHECKING:
     import onnx
 
+ENTRY_POINTS = "rlm_nas.predictors"
 FORMAT_VERSION = 2
 CHECKPOINTS = Path(__file__).parent / "checkpoints"
 STREAMED = 1000
@@ -65,7 +66,7 @@ class Predictor(ABC):
     The same seeds and inputs give the same numbers.
     """
 
-    kind: str
+    kind: str = ""
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
@@ -126,24 +127,40 @@ class Predictor(ABC):
                 path.write_bytes(content)
 
 
-def _class(kind: str) -> type[Predictor]:
-    if kind not in _KINDS:
-        raise unknown("predictor", kind, _KINDS)
-    module, _, name = _KINDS[kind].partition(":")
-    return getattr(importlib.import_module(module), name)
-
-
 def list_predictors() -> list[str]:
-    """Names that `create` takes."""
-    return sorted(_KINDS)
+    """Names that `create` takes, those of installed packages included."""
+    return sorted({*_KINDS, *plug_ins.installed(ENTRY_POINTS)})
 
 
-def create(kind: str, seed: int = 0, **options: Any) -> Predictor:
-    """An untrained predictor: "rlm", "gnn", "ridge" or "forest"."""
+def predictor_class(name: str) -> type[Predictor]:
+    """The predictor of that name, or the class in a user's file (`my_predictor.py:Nearest`)."""
+    return _from_file(name) if plug_ins.is_file(name) else _named(name)
+
+
+def _named(name: str) -> type[Predictor]:
+    if name in _KINDS:
+        module, _, class_name = _KINDS[name].partition(":")
+        return getattr(importlib.import_module(module), class_name)
+    found = plug_ins.from_package(ENTRY_POINTS, name, Predictor)
+    if found is None:
+        raise unknown("predictor", name, list_predictors())
+    found.kind = name
+    return found
+
+
+def _from_file(reference: str) -> type[Predictor]:
+    found = plug_ins.from_file(reference, Predictor, "predictor")
+    if found.kind in ("", *_KINDS):  # its checkpoints are not those of the class that it may derive from
+        found.kind = found.__name__
+    return found
+
+
+def create(name: str, seed: int = 0, **options: Any) -> Predictor:
+    """An untrained predictor: "rlm", "gnn", "ridge", "forest", one of an installed package, or `file.py:Class`."""
     try:
-        return _class(kind)(seed=seed, **options)
+        return predictor_class(name)(seed=seed, **options)
     except TypeError as error:
-        raise InputError(f"predictor {kind!r} does not take these options: {error}") from None
+        raise InputError(f"predictor {name!r} does not take these options: {error}") from None
 
 
 def checkpoint(name: str | Path) -> Path:
@@ -152,8 +169,12 @@ def checkpoint(name: str | Path) -> Path:
     return shipped if shipped.is_dir() else Path(name)
 
 
-def load(name: str | Path) -> Predictor:
-    """A predictor by its shipped name, or from a folder of `save`; checks its format, version and tensors' shapes."""
+def load(name: str | Path, of: type[Predictor] | None = None) -> Predictor:
+    """A predictor by its shipped name, or from a folder of `save`; checks its format, version and tensors' shapes.
+
+    of: the class of a predictor of your own that no installed package announces. What a checkpoint says of itself runs
+    no file.
+    """
     from safetensors import SafetensorError
     from safetensors.numpy import load as load_tensors
 
@@ -172,10 +193,23 @@ def load(name: str | Path) -> Predictor:
             f"{folder}: the checkpoint has format version {config.get('version')}, "
             f"this release reads {FORMAT_VERSION}; train it again"
         )
+    kind = of or _announced(folder, config.get("kind"))
+    if kind.kind != config.get("kind"):
+        raise InputError(f"{folder}: a checkpoint of {config.get('kind')!r}, not of {kind.kind!r}")
     try:
-        return _class(config["kind"])._restore(config, tensors)
+        return kind._restore(config, tensors)
     except (KeyError, TypeError, AttributeError, IndexError, RuntimeError, ValueError) as error:
         raise InputError(f"{folder}: damaged checkpoint ({type(error).__name__}: {str(error)[:200]})") from None
+
+
+def _announced(folder: Path, kind: Any) -> type[Predictor]:
+    """The class that a checkpoint says it is of, by a name that this or an installed package knows."""
+    if kind not in list_predictors():
+        raise InputError(
+            f"{folder}: a checkpoint of {kind!r}, which no installed package has: name its class, as "
+            "`nas predict --predictor FILE.py:CLASS` or predictors.load(folder, CLASS)"
+        )
+    return _named(kind)
 
 
 # --- shared by the implementations -----------------------------------------------------------------------------------

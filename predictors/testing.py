@@ -145,7 +145,7 @@ def _check_given(predictor: Predictor, texts: list[str]) -> None:
 def _check_saving(predictor: Predictor, base: Predictions, texts: list[str], names: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         predictor.save(Path(folder) / "checkpoint")
-        restored = load(Path(folder) / "checkpoint")
+        restored = load(Path(folder) / "checkpoint", type(predictor))
     assert restored.metrics == predictor.metrics, "a loaded predictor must know the metrics that it was trained on"
     after = restored.predict(texts, names, samples=5, seed=3)
     _check_same(base, after, "a loaded predictor must predict as the saved one")

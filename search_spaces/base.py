@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from search_spaces import choosers, cost, program, text
+from search_spaces import choosers, cost, plug_ins, program, text
 from search_spaces.choosers import Choice, Chooser, Trial
 from search_spaces.errors import InputError, unknown
 from search_spaces.graph import Graph
@@ -218,12 +215,12 @@ def register_space(name: str) -> Callable[[type[SearchSpace]], type[SearchSpace]
 
 def list_spaces() -> list[str]:
     """Names of all registered spaces, those of installed packages included."""
-    return sorted({*_SPACES, *(point.name for point in entry_points(group=ENTRY_POINTS))})
+    return sorted({*_SPACES, *plug_ins.installed(ENTRY_POINTS)})
 
 
 def get_space(name: str, **options: Any) -> SearchSpace:
     """The space of that name, or the class in a user's file (`my_space.py:TinyResNet`)."""
-    space = _from_file(name) if ".py:" in name or name.endswith(".py") else _named(name)
+    space = _from_file(name) if plug_ins.is_file(name) else _named(name)
     try:
         return space(**options)
     except TypeError as error:
@@ -231,31 +228,14 @@ def get_space(name: str, **options: Any) -> SearchSpace:
 
 
 def _named(name: str) -> type[SearchSpace]:
-    if name not in _SPACES:
-        for point in entry_points(group=ENTRY_POINTS, name=name):
-            register_space(name)(point.load())
+    if name not in _SPACES and (found := plug_ins.from_package(ENTRY_POINTS, name, SearchSpace)):
+        register_space(name)(found)
     if name not in _SPACES:
         raise unknown("search space", name, list_spaces())
     return _SPACES[name]
 
 
 def _from_file(reference: str) -> type[SearchSpace]:
-    path, _, class_name = reference.partition(":")
-    spec = importlib.util.spec_from_file_location(f"user_space_{Path(path).stem}", path)
-    if spec is None or spec.loader is None or not Path(path).is_file():
-        raise InputError(f"{path}: no such Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise InputError(f"{path}: {type(error).__name__} on import: {error}") from error
-    found = {n: c for n, c in vars(module).items() if isinstance(c, type) and issubclass(c, SearchSpace)}
-    found = {n: c for n, c in found.items() if c.__module__ == spec.name}
-    if not class_name and len(found) == 1:
-        class_name = next(iter(found))
-    if class_name not in found:
-        raise unknown(f"search space in {path}:", class_name, found)
-    space = found[class_name]
+    space = plug_ins.from_file(reference, SearchSpace, "search space")
     space.name = space.name or reference
     return space

@@ -1,4 +1,4 @@
-"""The tutorial `docs/plug_in.md` is true: its files, its Python, its commands and its entry point are run."""
+"""The tutorials are true: their files, their Python, their commands and their entry points are run."""
 
 from __future__ import annotations
 
@@ -9,16 +9,26 @@ import sys
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from nas import cli
+from nas.samplers import list_samplers
+from predictors import create, list_predictors, load
+from predictors.testing import check_predictor
 from search_spaces import InputError, base, get_space, list_spaces
 from search_spaces.testing import check_space
 
-TUTORIAL = Path(__file__).parents[2] / "docs" / "plug_in.md"
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", TUTORIAL.read_text(), re.MULTILINE | re.DOTALL)
-FILES = {text.split()[1]: text for kind, text in BLOCKS if kind == "python" and text.startswith("# ")}
-(ENTRY_POINTS,) = (tomllib.loads(text)["project"]["entry-points"] for kind, text in BLOCKS if kind == "toml")
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def blocks_of(name: str) -> list[tuple[str, str]]:
+    """Kind and content of a tutorial's blocks of code."""
+    return re.findall(r"^```(\w+)\n(.*?)^```$", (DOCS / name).read_text(), re.MULTILINE | re.DOTALL)
+
+
+def files_of(name: str) -> dict[str, str]:
+    return {text.split()[1]: text for kind, text in blocks_of(name) if kind == "python" and text.startswith("# ")}
 
 
 def run_command(monkeypatch: pytest.MonkeyPatch, line: str) -> None:
@@ -30,27 +40,82 @@ def run_command(monkeypatch: pytest.MonkeyPatch, line: str) -> None:
     assert not stop.value.code, line
 
 
-def test_every_block_of_the_tutorial_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name, text in FILES.items():
+def follow(tutorial: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Do all that a tutorial says in a folder; the number of its commands."""
+    monkeypatch.chdir(folder)
+    files, commands = files_of(tutorial), 0
+    for name, text in files.items():
         Path(name).write_text(text)
-    commands = 0
-    for kind, text in BLOCKS:
-        if kind == "python" and text not in FILES.values():
+    for kind, text in blocks_of(tutorial):
+        if kind == "python" and text not in files.values():
             Path("block.py").write_text(text)
             runpy.run_path("block.py")
         for line in text.splitlines() if kind == "sh" else ():
             run_command(monkeypatch, line)
             commands += 1
-    assert commands == 8
+    return commands
+
+
+def install(tutorial: str, module: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Install a tutorial's class as `my_package.MODULE`, with the tutorial's entry point; the name that it gives."""
+    (points,) = (tomllib.loads(text)["project"]["entry-points"] for kind, text in blocks_of(tutorial) if kind == "toml")
+    ((group, ((name, value),)),) = ((group, found.items()) for group, found in points.items())
+    (folder / "my_package").mkdir()
+    (folder / "my_package" / "__init__.py").touch()
+    (folder / "my_package" / f"{module}.py").write_text(next(iter(files_of(tutorial).values())))
+    metadata = folder / "my_package-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(f"[{group}]\n{name} = {value}\n")
+    for loaded in ("my_package", f"my_package.{module}"):
+        monkeypatch.delitem(sys.modules, loaded, raising=False)
+    monkeypatch.syspath_prepend(folder)
+    return name
+
+
+def test_every_block_about_spaces_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert follow("plug_in.md", tmp_path, monkeypatch) == 8
     assert {p.name for p in Path("results/my-resnet").iterdir()} >= {"front", "front.csv", "summary.json", "pareto.png"}
     assert "digits_accuracy" in capsys.readouterr().out
 
 
+def test_every_block_about_predictors_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert follow("predictor.md", tmp_path, monkeypatch) == 4
+    output = capsys.readouterr().out
+    assert "my_predictor.py:Nearest" in output
+    assert "Predictions of my-nearest" in output
+    assert load("my-nearest", type(create("my_predictor.py:Nearest"))).metrics == ("digits_accuracy",)
+    with pytest.raises(InputError, match=r"'nearest', which no installed package has: name its class"):
+        load("my-nearest")  # the file is there, but a checkpoint runs none
+
+
+def test_a_class_derived_from_ours_keeps_its_own_checkpoints(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("from predictors.simple import Ridge\n\nclass Mine(Ridge):\n    pass\n")
+    space = get_space("tiny-resnet")
+    texts = [space.to_text(arch) for _, arch in zip(range(8), space.enumerate(), strict=False)]
+    mine = create(f"{tmp_path / 'mine.py'}:Mine").fit(texts, {"x": np.arange(8.0)})
+    mine.save(tmp_path / "kept")
+    with pytest.raises(InputError, match="a checkpoint of 'Mine', which no installed package has"):
+        load(tmp_path / "kept")
+    with pytest.raises(InputError, match="a checkpoint of 'Mine', not of 'gnn'"):
+        load(tmp_path / "kept", type(create("gnn")))
+    assert type(load(tmp_path / "kept", type(mine))) is type(mine)
+
+
+def test_a_file_without_such_a_class_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "none.py").write_text("class Nearest: pass\n")
+    with pytest.raises(InputError, match=r"unknown predictor in .*none.py: 'Nearest'"):
+        create(f"{tmp_path / 'none.py'}:Nearest")
+    with pytest.raises(InputError, match=r"no such Python file"):
+        create("my_none.py:Nearest")
+
+
 def test_space_with_a_notation_conforms(tmp_path: Path) -> None:
-    (tmp_path / "my_plain.py").write_text(FILES["my_plain.py"])
+    (tmp_path / "my_plain.py").write_text(files_of("plug_in.md")["my_plain.py"])
     space = get_space(f"{tmp_path / 'my_plain.py'}:Plain", kernel=5, input_shape=(1, 8, 8))
     check_space(space, count=5)
     assert space.format(space.parse("8-16-32")) == "8-16-32"
@@ -58,21 +123,33 @@ def test_space_with_a_notation_conforms(tmp_path: Path) -> None:
         space.parse("8-x")
 
 
-def test_installed_package_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ((group, points),) = ENTRY_POINTS.items()
-    ((name, _),) = points.items()
-    (tmp_path / "my_package").mkdir()
-    (tmp_path / "my_package" / "__init__.py").touch()
-    (tmp_path / "my_package" / "spaces.py").write_text(FILES["my_space.py"])
-    metadata = tmp_path / "my_package-1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
-    lines = "\n".join(f"{key} = {value}" for key, value in points.items())
-    (metadata / "entry_points.txt").write_text(f"[{group}]\n{lines}\n")
+def test_installed_space_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "_SPACES", dict(base._SPACES))
-    assert name not in list_spaces()
-    monkeypatch.syspath_prepend(tmp_path)
+    assert "my-resnet" not in list_spaces()
+    name = install("plug_in.md", "spaces", tmp_path, monkeypatch)
     assert name in list_spaces()
     space = get_space(name)
-    assert (space.name, type(space).__module__) == (name, "my_package.spaces")
+    assert (space.name, type(space).__module__) == ("my-resnet", "my_package.spaces")
     check_space(space, count=3)
+
+
+def test_installed_predictor_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "nearest" not in list_predictors()
+    name = install("predictor.md", "predictors", tmp_path, monkeypatch)
+    assert name in list_predictors()
+    assert name in list_samplers()
+    assert type(create(name)).__module__ == "my_package.predictors"
+    check_predictor(lambda: create(name))  # its checkpoints are found by that name, too
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("1 / 0", "ZeroDivisionError on import"), ("class Nearest: pass", "Nearest is no Predictor")],
+)
+def test_an_entry_point_that_is_broken_is_named(
+    content: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = install("predictor.md", "predictors", tmp_path, monkeypatch)
+    (tmp_path / "my_package" / "predictors.py").write_text(content)
+    with pytest.raises(InputError, match=f"entry point 'nearest' of rlm_nas.predictors: .*{message}"):
+        create(name)
