@@ -9,13 +9,14 @@ networks (DARTS: 100) and ranks the others. All predictors also know the trained
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import typer
 
-from experiments.tables import Scores, chosen, compute, made_once, show, summarize
+from experiments.tables import Quick, Scores, chosen, compute, made_once, show, summarize
 from nas.benchmarks import load_benchmark
 from search_spaces.errors import InputError
 
@@ -24,12 +25,13 @@ OTHERS = (*SPACES, "nasbench101")
 METRIC = "digits_accuracy"
 LABELS = {"darts": 100}
 PREDICTORS = ("rlm", "rlm alone", "gnn", "gnn alone", "forest", "forest alone", "ridge", "ridge alone")
-STEPS = 800
+STEPS, EVERY = 800, 500
+QUICK_STEPS, QUICK_MOST = 10, 40
 SAMPLES = 32
 
 
-def score(predictor: str, space: str, base: str, steps: int, seed: int) -> Scores:
-    """Kendall's τ on the networks of `space` that were not learned."""
+def score(predictor: str, space: str, base: str, steps: int, most: int, seed: int, *, folder: Path) -> Scores:
+    """Kendall's τ on the networks of `space` that were not learned; of other spaces at most `most` each are known."""
     from scipy.stats import kendalltau
 
     import predictors
@@ -37,14 +39,15 @@ def score(predictor: str, space: str, base: str, steps: int, seed: int) -> Score
     texts, accuracy = _population(space)
     order = np.random.default_rng(seed).permutation(len(texts))
     train, test = np.split(order, [LABELS.get(space, 16)])
+    test = test[:most]
     labelled = [texts[i] for i in train], accuracy[train]
     kind, _, alone = predictor.partition(" ")
     if kind == "rlm":
-        start = base if alone else _taught(space, base, steps)
+        start = base if alone else _taught(space, base, steps, most, folder)
         model = predictors.create("rlm", seed=seed, base=start)
         model.fit(labelled[0], {METRIC: labelled[1]})
     else:
-        others = ([], np.empty(0)) if alone else _others(space)
+        others = ([], np.empty(0)) if alone else _others(space, most)
         model = predictors.create(kind, seed=seed)
         model.fit([*others[0], *labelled[0]], {METRIC: np.concatenate([others[1], labelled[1]])})
     predicted = model.predict([texts[i] for i in test], [METRIC], samples=SAMPLES, seed=seed)
@@ -64,51 +67,55 @@ def _population(space: str) -> tuple[list[str], np.ndarray]:
     return table.load_texts(), table.values(METRIC)
 
 
-def _others(space: str) -> tuple[list[str], np.ndarray]:
-    """Texts and accuracies of all populations but that of `space`."""
+def _others(space: str, most: int) -> tuple[list[str], np.ndarray]:
+    """Texts and accuracies of all populations but that of `space`, of each at most `most`."""
     texts: list[str] = []
     accuracies = []
     for other in OTHERS:
         if other != space:
             found, accuracy = _population(other)
-            texts += found
-            accuracies.append(accuracy)
+            texts += found[:most]
+            accuracies.append(accuracy[:most])
     return texts, np.concatenate(accuracies)
 
 
-def _taught(space: str, base: str, steps: int) -> str:
+def _taught(space: str, base: str, steps: int, most: int, folder: Path) -> str:
     """A checkpoint of `base` that has learned the accuracies of all populations but that of `space`; made once."""
     import predictors
     from predictors.base import checkpoint
 
     def learned() -> predictors.Predictor:
-        texts, accuracy = _others(space)
+        texts, accuracy = _others(space, most)
         return predictors.create("rlm", base=base, steps=steps).fit(texts, {METRIC: accuracy})
 
-    return made_once(Path("results/cell-spaces") / f"{checkpoint(base).name}-without-{space}-{steps}", learned)
+    return made_once(folder / f"{checkpoint(base).name}-without-{space}-{steps}-{most}", learned)
 
 
 def main(
     base: Annotated[str, typer.Option(help="A label-free RLM: a checkpoint's name or folder.")] = "rlm-label-free",
-    out: Annotated[Path, typer.Option(help="Folder in which finished rows are kept.")] = Path("results/cell-spaces"),
+    out: Annotated[Path, typer.Option(help="Folder in which finished rows and bases are kept.")] = Path(
+        "results/cell-spaces"
+    ),
     seeds: Annotated[int, typer.Option(min=1)] = 5,
     first_seed: Annotated[int, typer.Option(min=0)] = 0,
     only: Annotated[str, typer.Option(help="Predictors, separated by commas.")] = ",".join(PREDICTORS),
     jobs: Annotated[int, typer.Option(min=1)] = 1,
+    quick: Quick = False,
     as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
     """Train and rank; a table of means over the seeds."""
     names = chosen(only, PREDICTORS)
+    spaces, steps, most, seeds = (SPACES[:1], QUICK_STEPS, QUICK_MOST, 1) if quick else (SPACES, STEPS, EVERY, seeds)
     tasks = [
-        (predictor, space, base, STEPS, seed)
-        for space in SPACES
+        (predictor, space, base, steps, most, seed)
+        for space in spaces
         for predictor in names
         for seed in range(first_seed, first_seed + seeds)
     ]
-    rows = compute(tasks, score, out, jobs)
+    rows = compute(tasks, partial(score, folder=out), out, jobs)
     for row, (_, space, *_) in zip(rows, tasks, strict=True):
         row["ceiling"] = ceiling(space)
-    about = ("predictor", "space", "base", "steps")
+    about = ("predictor", "space", "base", "steps", "of each space")
     show("Kendall's τ in five cell spaces", about, summarize(tasks, rows), as_json)
 
 

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from experiments.tables import Quick
 from nas.cli import print_json, print_table, progress_bar
 from search_spaces import get_space
 
@@ -33,20 +34,24 @@ def main(
     seeds: Annotated[int, typer.Option(min=1)] = 5,
     digits: Annotated[int, typer.Option(min=3, max=6, help="Growth is measured from 10^3 to 10^this.")] = 4,
     threads: Annotated[int, typer.Option(min=1)] = os.cpu_count() or 1,
+    quick: Quick = False,
     as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
     """Architectures per second of both sides, and memory and time of many more."""
     import torch
 
     torch.set_num_threads(threads)
+    padded, growth = PADDED, [10**k for k in range(3, digits + 1)]
+    if quick:
+        count, plain, seeds, padded, growth = 10, 1, 1, 128, [100]
     rows = []
     with progress_bar("decoding") as bar:
         for seed in range(seeds):
             model, texts = _model(count, seed, SIZES)
-            rows.append(_speeds(model, texts, plain))
+            rows.append(_speeds(model, texts, plain, padded))
             bar("decoding, seeds", seed + 1, seeds)
     summary = _summary(rows)
-    summary += _growth(_model(100, 0, SMALL)[0], [10**k for k in range(3, digits + 1)])
+    summary += _growth(_model(100, 0, SMALL)[0], growth)
     if as_json:
         print_json(summary)
     else:
@@ -63,9 +68,9 @@ def _model(count: int, seed: int, sizes: dict[str, int]) -> tuple[Any, list[str]
     return model.fit(texts, {name: rng.random(len(texts)) for name in METRICS}), texts
 
 
-def _speeds(model: Any, texts: list[str], plain: int) -> dict[str, float]:
+def _speeds(model: Any, texts: list[str], plain: int, padded: int) -> dict[str, float]:
     return {
-        "plain, 64 samples": _speed(lambda: _plain(model, texts[:plain]), plain),
+        "plain, 64 samples": _speed(lambda: _plain(model, texts[:plain], padded), plain),
         "64 samples": _speed(lambda: _fresh(model, texts, SAMPLES), len(texts)),
         "point estimate, 16 samples": _speed(lambda: _fresh(model, texts, 16), len(texts)),
         "expectation": _speed(lambda: _expected(model, texts), len(texts)),
@@ -95,8 +100,8 @@ def _expected(model: Any, texts: list[str]) -> None:
     model.expect(texts, METRICS)
 
 
-def _plain(model: Any, texts: list[str]) -> np.ndarray:
-    """Values (n, 64, metrics) of one text after the other, the published way."""
+def _plain(model: Any, texts: list[str], padded: int) -> np.ndarray:
+    """Values (n, 64, metrics) of one text after the other, the published way, all texts of so many tokens."""
     import torch
 
     from predictors.rlm.numbers import NUMBER_TOKENS
@@ -106,7 +111,7 @@ def _plain(model: Any, texts: list[str]) -> np.ndarray:
     values = []
     for ids in model.reader.tokens(texts):
         with torch.inference_mode():
-            states = _states(model.reader.encoder, ids + [0] * (PADDED - len(ids)), len(ids))
+            states = _states(model.reader.encoder, ids + [0] * (padded - len(ids)), len(ids))
             copied = states.expand(SAMPLES, -1, -1).contiguous()
             sequence = torch.empty(SAMPLES, 0, dtype=torch.long)
             for slot in slots:

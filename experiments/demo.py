@@ -15,6 +15,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
+from experiments.tables import Quick
 from nas.benchmarks import Benchmark, load_benchmark
 from nas.cli import print_table, progress_bar
 from nas.plots import plot_kendall
@@ -28,18 +29,22 @@ METRICS = ("digits_accuracy", "cpu_latency_ms")
 TRAIN, TEST = 200, 1000
 # Fewer refits and candidates than the samplers' defaults, for minutes instead of a quarter of an hour.
 GUIDED = {"n_startup": 20, "refit_every": 20, "fresh": 500}
+QUICK_TRAIN, QUICK_TEST = 30, 100
+QUICK_GUIDED = {"n_startup": 5, "refit_every": 5, "fresh": 40}
 
 
-def rank_unseen(benchmark: Benchmark, progress: Progress) -> dict[tuple[str, str], tuple[np.ndarray, np.ndarray]]:
-    """(predictor, metric) → true and predicted values (1000,) after learning from 200 other networks."""
+def rank_unseen(
+    benchmark: Benchmark, size: int, most: int, progress: Progress
+) -> dict[tuple[str, str], tuple[np.ndarray, np.ndarray]]:
+    """(predictor, metric) → true and predicted values (most,) after learning from `size` other networks."""
     import predictors
 
     texts = benchmark.load_texts(progress)
     order = np.random.default_rng(0).permutation(len(benchmark))
-    train, test = order[:TRAIN], order[TRAIN : TRAIN + TEST]
+    train, test = order[:size], order[size : size + most]
     panels: dict[tuple[str, str], tuple[np.ndarray, np.ndarray]] = {}
     for i, name in enumerate(("rlm", "gnn")):
-        progress(f"{name} learns {TRAIN} networks, ranks {TEST} others", i, 2)
+        progress(f"{name} learns {size} networks, ranks {most} others", i, 2)
         model = predictors.create(name, seed=0)
         model.fit([texts[i] for i in train], {m: benchmark.values(m)[train] for m in METRICS})
         predicted = model.predict([texts[i] for i in test], METRICS, samples=32)
@@ -51,17 +56,21 @@ def main(
     evaluations: Annotated[int, typer.Option(min=1, help="True evaluations of each search.")] = 120,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of each search.")] = 3,
     out: Annotated[Path, typer.Option(help="Result folder.")] = Path("results/demo"),
+    quick: Quick = False,
 ) -> None:
     """Run the demonstration and write its figures, tables and networks."""
     from scipy.stats import kendalltau
 
+    size, most, guided = TRAIN, TEST, GUIDED
+    if quick:
+        size, most, guided, evaluations, seeds = QUICK_TRAIN, QUICK_TEST, QUICK_GUIDED, 10, 1
     started = time.perf_counter()
     out.mkdir(parents=True, exist_ok=True)
     benchmark = load_benchmark("digits201")
     with progress_bar("demo") as bar:
-        panels = rank_unseen(benchmark, bar)
+        panels = rank_unseen(benchmark, size, most, bar)
         studies = run_studies(
-            benchmark, OBJECTIVES, SAMPLERS, evaluations, range(seeds), out, progress=bar, sampler_options=GUIDED
+            benchmark, OBJECTIVES, SAMPLERS, evaluations, range(seeds), out, progress=bar, sampler_options=guided
         )
     studies.save(out)
     plot_kendall(out / "kendall.png", panels)
@@ -69,7 +78,7 @@ def main(
     with replacing(out / "summary.json") as path:
         path.write_text(json.dumps({**studies.summary(), "kendall_tau": tau}, indent=1) + "\n")
     print_table(
-        f"Kendall's τ on {TEST} unseen networks after {TRAIN}",
+        f"Kendall's τ on {most} unseen networks after {size}",
         [{"predictor": n, **{m: tau[f"{n} {m}"] for m in METRICS}} for n in ("rlm", "gnn")],
     )
     print_table("Share of the true front's hypervolume after so many evaluations (mean ± std)", studies.table())

@@ -14,6 +14,7 @@ import os
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from itertools import islice
 from math import prod
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -21,6 +22,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import typer
 
+from experiments.tables import Quick
 from nas.cli import print_json, print_table, progress_bar
 from search_spaces import SearchSpace, get_space, params
 from search_spaces.cost import graph_flops, graph_params
@@ -176,7 +178,8 @@ def tables() -> list[Table]:
     ]
 
 
-def _rows(file: str) -> Iterator[Row]:
+def _rows(file: str, most: int | None = None) -> Iterator[Row]:
+    """The table's rows, at most so many."""
     folder = os.environ.get("NAS_DATA")
     if not folder:
         raise InputError("set NAS_DATA to the folder with the published tables, such as nasbench201.csv.gz")
@@ -184,15 +187,15 @@ def _rows(file: str) -> Iterator[Row]:
     if not path.is_file():
         raise InputError(f"{path}: no such file; NAS_DATA must name the folder with the published tables")
     with gzip.open(path, "rt") as lines:
-        yield from csv.DictReader(lines)
+        yield from islice(csv.DictReader(lines), most)
 
 
 # --- comparison ------------------------------------------------------------------------------------------------------
 
 
-def compare(table: Table, models: int, seed: int, progress: Progress | None = None) -> Result:
-    """All rows by the graph, `models` random ones by the ONNX model too."""
-    rows = list(_rows(table.file))
+def compare(table: Table, models: int, seed: int, progress: Progress | None = None, most: int | None = None) -> Result:
+    """All rows (at most so many) by the graph, `models` random ones by the ONNX model too."""
+    rows = list(_rows(table.file, most))
     chosen = set(np.random.default_rng(seed).permutation(len(rows))[:models].tolist())
     equal, first = Counter[str](), ""
     for i, row in enumerate(rows):
@@ -211,11 +214,14 @@ def compare(table: Table, models: int, seed: int, progress: Progress | None = No
     return Result(len(rows), equal["params"], equal["flops"], equal["models"], first)
 
 
-def distinct_texts() -> tuple[int, int, bool]:
-    """Number of classes of equal NAS-Bench-201 networks, number of texts, and whether they are one to one."""
+def distinct_texts(most: int | None = None) -> tuple[int, int, bool]:
+    """Number of classes of equal NAS-Bench-201 networks, number of texts, and whether they are one to one.
+
+    most: of how many networks; None: of all.
+    """
     space = get_space("nasbench201")
     texts: dict[str, set[str]] = defaultdict(set)
-    for row in _rows("nasbench201_graph_classes.csv.gz"):
+    for row in _rows("nasbench201_graph_classes.csv.gz", most):
         texts[row["graph_class"]].add(space.to_text(space.parse(row["arch"])))
     different = set[str]().union(*texts.values())
     return len(texts), len(different), len(different) == len(texts) and all(len(found) == 1 for found in texts.values())
@@ -224,13 +230,15 @@ def distinct_texts() -> tuple[int, int, bool]:
 def main(
     models: Annotated[int, typer.Option(min=0, help="Random rows per table that are also counted as models.")] = 100,
     seed: Annotated[int, typer.Option(min=0, help="Seed of these rows.")] = 0,
+    quick: Quick = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
     """Compare with all tables; exit status 1 if a row differs."""
+    models, most = (1, 20) if quick else (models, None)
     report, wrong = [], []
     with progress_bar("exactness") as bar:
         for table in tables():
-            result = compare(table, models, seed, bar)
+            result = compare(table, models, seed, bar, most)
             report.append(
                 {
                     "table": table.name,
@@ -243,7 +251,7 @@ def main(
             )
             wrong += [result.first] if result.first else []
         bar("texts of nasbench201", 0, 1)
-        classes, texts, one_to_one = distinct_texts()
+        classes, texts, one_to_one = distinct_texts(most)
     if not one_to_one:
         wrong.append(f"nasbench201: {texts} texts are not one to one with {classes} different networks")
     if as_json:

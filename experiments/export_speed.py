@@ -19,6 +19,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from experiments.tables import Quick
 from nas.cli import print_json, print_table, progress_bar
 from search_spaces import Architecture, SearchSpace, get_space, list_spaces
 from search_spaces.errors import InputError
@@ -100,11 +101,14 @@ def main(
     space: Annotated[list[str] | None, typer.Option(help="Only this space; may be repeated.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds; each exports one network with each exporter.")] = 5,
     count: Annotated[int, typer.Option(min=1, help="Architectures that our time is the mean of, per seed.")] = 20,
+    quick: Quick = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
     """Print milliseconds per network."""
     import torch
 
+    if quick:
+        space, seeds, count = ["nasbench201"], 1, 2
     torch.set_num_threads(1)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     exporters = [name for name, dynamo in EXPORTERS.items() if not dynamo or find_spec("onnxscript")]

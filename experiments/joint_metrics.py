@@ -14,7 +14,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from experiments.tables import Scores, compute, show, summarize
+from experiments.tables import Quick, Scores, compute, show, summarize
 from search_spaces.errors import InputError
 
 ACCURACY = "cifar10_test_accuracy"
@@ -70,11 +70,11 @@ def main(
     seeds: Annotated[int, typer.Option(min=1)] = 5,
     first_seed: Annotated[int, typer.Option(min=0)] = 0,
     jobs: Annotated[int, typer.Option(min=1)] = 1,
-    quick: Annotated[bool, typer.Option("--quick", help="Few architectures, one seed: two minutes.")] = False,
+    quick: Quick = False,
     as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
     """Train and rank; a table of means over the seeds."""
-    size, most, seeds = (60, 200, 1) if quick else (1000, 15_625, seeds)
+    size, most, seeds = (30, 60, 1) if quick else (1000, 15_625, seeds)
     tasks = [(p, size, most, seed) for seed in range(first_seed, first_seed + seeds) for p in PREDICTORS]
     rows = compute(tasks, score, out, jobs)
     names = ("predictor", "trained on", "at most tested on")

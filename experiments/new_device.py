@@ -9,15 +9,19 @@ is a ridge regression from the logarithms of all known devices. Figures are Spea
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
 
-from experiments.tables import Scores, chosen, compute, made_once, show, summarize
+from experiments.tables import Quick, Scores, chosen, compute, made_once, show, summarize
 from nas.benchmarks import load_benchmark
 from search_spaces.errors import InputError
+
+if TYPE_CHECKING:
+    from predictors import Predictor
 
 NEW = tuple(f"{name}_latency_ms" for name in ("titan_rtx_256", "gold_6226", "pixel2", "raspi4", "eyeriss", "fpga"))
 PREDICTORS = ("rlm", "gnn", "forest", "ridge", "regression", "nearest")
@@ -25,23 +29,32 @@ MEASURED = 10
 RIVALS_TRAIN = 1000
 TEST = 2000
 SAMPLES = 16
+EVERY, QUICK_STEPS, QUICK_MOST = 15_625, 5, 100
 
 
-def score(predictor: str, device: str, base: str, steps: int, seed: int) -> Scores:
-    """Spearman's correlation on `TEST` networks that were not measured."""
+def score(predictor: str, device: str, base: str, steps: int, most: int, seed: int, *, folder: Path) -> Scores:
+    """Spearman's correlation on `TEST` networks that were not measured; all is of at most so many networks."""
     from scipy.stats import spearmanr
+
+    import predictors
 
     table = load_benchmark("nasbench201")
     texts, known, latency = table.load_texts(), _known(), table.values(device)
     order = np.random.default_rng(seed).permutation(len(table))
-    train, test = order[:MEASURED], order[MEASURED : MEASURED + TEST]
+    train, test, others = np.split(order, np.cumsum([MEASURED, min(TEST, most), min(RIVALS_TRAIN, most)]))[:3]
     if predictor == "nearest":
         best = max(known.values(), key=lambda values: spearmanr(values[train], latency[train]).statistic)
         predicted = best[test]
     elif predictor == "regression":
         predicted = _regression(np.log(np.stack(list(known.values()), 1)), np.log(latency), train)[test]
+    elif predictor == "rlm":
+        schedule = {"most_metrics": len(known) + 1}
+        start = taught(base, steps, most, folder)
+        model = predictors.create("rlm", seed=seed, base=start, learn=(device,), schedule=schedule)
+        predicted = _learned(model, device, texts, known, latency, train, test)
     else:
-        predicted = _learned(predictor, device, taught(base, steps), seed, texts, known, latency, order)
+        model = predictors.create(predictor, seed=seed)
+        predicted = _learned(model, device, texts, known, latency, np.concatenate([train, others]), test)
     return {"spearman": float(spearmanr(predicted, latency[test]).statistic)}
 
 
@@ -59,61 +72,59 @@ def _regression(inputs: np.ndarray, values: np.ndarray, train: np.ndarray) -> np
 
 
 def _learned(
-    predictor: str,
+    model: Predictor,
     device: str,
-    base: str,
-    seed: int,
     texts: list[str],
     known: dict[str, np.ndarray],
     latency: np.ndarray,
-    order: np.ndarray,
+    train: np.ndarray,
+    test: np.ndarray,
 ) -> np.ndarray:
-    import predictors
-
-    train, test = order[:MEASURED], order[MEASURED : MEASURED + TEST]
-    if predictor == "rlm":
-        schedule = {"most_metrics": len(known) + 1}
-        model = predictors.create("rlm", seed=seed, base=base, learn=(device,), schedule=schedule)
-    else:
-        train = order[[*range(MEASURED), *range(MEASURED + TEST, MEASURED + TEST + RIVALS_TRAIN)]]
-        model = predictors.create(predictor, seed=seed)
+    """The new device's latencies of the rows `test` (n,): of the rows `train`, it knows those of the first ten."""
     measured = np.where(np.arange(len(train)) < MEASURED, latency[train], np.nan)
     model.fit([texts[i] for i in train], {**{name: values[train] for name, values in known.items()}, device: measured})
     given = {name: values[test] for name, values in known.items()}
-    return model.predict([texts[i] for i in test], [device], given=given, samples=SAMPLES, seed=seed)[device]
+    return model.predict([texts[i] for i in test], [device], given=given, samples=SAMPLES, seed=model.seed)[device]
 
 
-def taught(base: str, steps: int) -> str:
-    """A checkpoint of `base` that has learned all known devices; made once."""
+def taught(base: str, steps: int, most: int, folder: Path) -> str:
+    """A checkpoint of `base` that has learned all known devices, of at most so many networks; made once."""
     import predictors
     from predictors.base import checkpoint
 
     def learned() -> predictors.Predictor:
-        known = _known()
+        known = {name: values[:most] for name, values in _known().items()}
         schedule = {"most_metrics": len(known), "jitter": 0.05, "batch": 64}
         model = predictors.create("rlm", base=base, steps=steps, rehearse=True, schedule=schedule)
-        return model.fit(load_benchmark("nasbench201").load_texts(), known)
+        return model.fit(load_benchmark("nasbench201").load_texts()[:most], known)
 
-    return made_once(Path("results/new-device") / f"{checkpoint(base).name}-{steps}", learned)
+    return made_once(folder / f"{checkpoint(base).name}-{steps}-{most}", learned)
 
 
 def main(
     base: Annotated[str, typer.Option(help="An RLM that knows no latency of a device.")] = "rlm-label-free",
-    out: Annotated[Path, typer.Option(help="Folder in which finished rows are kept.")] = Path("results/new-device"),
+    out: Annotated[Path, typer.Option(help="Folder in which finished rows and bases are kept.")] = Path(
+        "results/new-device"
+    ),
     steps: Annotated[int, typer.Option(min=1, help="Steps in which the base learns the other devices.")] = 1000,
     seeds: Annotated[int, typer.Option(min=1)] = 5,
     first_seed: Annotated[int, typer.Option(min=0)] = 0,
     only: Annotated[str, typer.Option(help="Predictors, separated by commas.")] = ",".join(PREDICTORS),
     jobs: Annotated[int, typer.Option(min=1)] = 1,
+    quick: Quick = False,
     as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
     """Train and rank; a table of means over the seeds."""
     names = chosen(only, PREDICTORS)
-    tasks = [(p, d, base, steps, seed) for d in NEW for p in names for seed in range(first_seed, first_seed + seeds)]
+    devices, most = NEW, EVERY
+    if quick:
+        devices, steps, most, seeds = NEW[:1], QUICK_STEPS, QUICK_MOST, 1
+    numbers = range(first_seed, first_seed + seeds)
+    tasks = [(p, d, base, steps, most, seed) for d in devices for p in names for seed in numbers]
     if "rlm" in names:
-        taught(base, steps)
-    rows = compute(tasks, score, out, jobs)
-    about = ("predictor", "device", "base", "steps")
+        taught(base, steps, most, out)
+    rows = compute(tasks, partial(score, folder=out), out, jobs)
+    about = ("predictor", "device", "base", "steps", "networks")
     show("Spearman's correlation on a new device", about, summarize(tasks, rows), as_json)
 
 

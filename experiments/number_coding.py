@@ -20,7 +20,7 @@ import typer
 from torch import Tensor
 from torch.nn import functional
 
-from experiments.tables import Scores, chosen, compute, show, summarize
+from experiments.tables import Quick, Scores, chosen, compute, show, summarize
 from predictors.rlm.decoding import Sampler, digit_tree, sample_numbers
 from predictors.rlm.model import NumberDecoder, Readout
 from predictors.rlm.numbers import MINUS, PLUS, ZERO, NumberFormat, Scale
@@ -29,8 +29,8 @@ from predictors.rlm.training import MIDDLE, SPREAD, Column, Schedule, Training, 
 from search_spaces.errors import InputError
 
 LEARNED, RANKED = "cifar10_validation_accuracy", "cifar10_test_accuracy"
-SIZES, FIRST_SEED = (78, 469), 100
-TEST, SAMPLES, LARGEST_EXPONENT = 2000, 64, 9
+SIZES, QUICK_SIZES, FIRST_SEED = (78, 469), (60,), 100
+TEST, QUICK_TEST, SAMPLES, LARGEST_EXPONENT = 2000, 100, 64, 9
 
 
 @dataclass(frozen=True)
@@ -112,14 +112,14 @@ def _encoder(base: str) -> RLM:
     return model
 
 
-def score(name: str, size: int, base: str, seed: int) -> Scores:
+def score(name: str, size: int, most: int, base: str, seed: int) -> Scores:
     """τ of the median of samples, of their mean and of the expectation; a head has one estimate and no samples."""
     from nas.benchmarks import load_benchmark
 
     table, variant = load_benchmark("nasbench201"), VARIANTS[name]
     texts, learned, ranked = table.load_texts(), table.values(LEARNED), table.values(RANKED)
     order = np.random.default_rng(seed).permutation(len(table))
-    train_rows, test = order[:size], order[size : size + TEST]
+    train_rows, test = order[:size], order[size : size + most]
     reader, decoder = _encoder(base)._parts()
     scale = Scale.of(learned[train_rows])
     column = Column(0, scale.to_scale(learned[train_rows]), 0)
@@ -179,13 +179,16 @@ def main(
     only: Annotated[str, typer.Option(help="Variants, separated by commas.")] = ",".join(VARIANTS),
     seeds: Annotated[int, typer.Option(min=1)] = 5,
     jobs: Annotated[int, typer.Option(min=1)] = 1,
+    quick: Quick = False,
     as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
     """Train and rank; a table of means over the seeds."""
+    sizes, most, seeds = (QUICK_SIZES, QUICK_TEST, 1) if quick else (SIZES, TEST, seeds)
     names, tuning = chosen(only, list(VARIANTS)), range(FIRST_SEED, FIRST_SEED + seeds)
-    tasks = [(name, size, base, seed) for size in SIZES for name in names for seed in tuning]
+    tasks = [(name, size, most, base, seed) for size in sizes for name in names for seed in tuning]
     rows = compute(tasks, score, out, jobs)
-    show("Ways to write and learn numbers", ("variant", "trained on", "base"), summarize(tasks, rows), as_json)
+    about = ("variant", "trained on", "tested on", "base")
+    show("Ways to write and learn numbers", about, summarize(tasks, rows), as_json)
 
 
 if __name__ == "__main__":

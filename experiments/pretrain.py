@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from experiments.tables import Quick
 from nas.cli import progress_bar
 from search_spaces.errors import InputError
 from search_spaces.files import replacing
@@ -45,6 +46,7 @@ def main(
     accuracy_steps: Annotated[int, typer.Option(min=1, help="Steps with accuracies in the end.")] = 400,
     precision: Annotated[Precision, typer.Option(help="bf16 on GPUs and processors that have it.")] = Precision.no,
     seed: Annotated[int, typer.Option(help="Seed of corpus, weights and batches.")] = 0,
+    quick: Quick = False,
 ) -> None:
     """Build the corpus and pretrain; trainings are kept every 250 steps."""
     from accelerate import Accelerator
@@ -53,12 +55,15 @@ def main(
     from nas.corpus import build_corpus, emphasized, trained
     from predictors.rlm.predictor import RLM
 
+    each = None
+    if quick:
+        size, cells, each, steps, decoder_steps, accuracy_steps = 30, 30, 4, 3, 3, 3
     accelerator = Accelerator(mixed_precision=precision.value)
     with progress_bar("pretraining") as bar:
         with accelerator.main_process_first():
-            corpus = build_corpus(out, size, cells=cells, seed=seed, progress=bar)
+            corpus = build_corpus(out, size, cells=cells, each=each, seed=seed, progress=bar)
         phases = (
-            ("encoder", "alone", steps, emphasized(corpus)),
+            ("encoder", "alone", steps, emphasized(corpus, cells)),
             ("rlm-label-free", "frozen", decoder_steps, corpus),
             ("rlm-base", "frozen", accuracy_steps, trained(corpus)),
         )

@@ -16,7 +16,7 @@ import numpy as np
 import typer
 
 from experiments.pretrain import SCHEDULE, SIZES
-from experiments.tables import Scores, chosen, compute, made_once, show, summarize
+from experiments.tables import Quick, Scores, chosen, compute, made_once, show, summarize
 from nas.cli import progress_bar
 from nas.corpus import EXACT, PROXIES, Corpus, build_corpus, published_texts, trained
 from search_spaces.errors import InputError
@@ -29,11 +29,12 @@ LABELS: dict[str, tuple[str, ...]] = {
     PROXIED: (*EXACT, *PROXIES),
 }
 VARIANTS = (NOTHING, *LABELS, POPULATIONS)
-N, FIRST_SEED = (78, 469), 100
-TEST, SAMPLES = 2000, 16
+N, QUICK_N, FIRST_SEED = (78, 469), (20,), 100
+TEST, QUICK_TEST, SAMPLES = 2000, 100, 16
+QUICK_STEPS, QUICK_CELLS, QUICK_EACH = 4, 30, 4
 
 
-def score(name: str, size: int, steps: int, base: str, seed: int) -> Scores:
+def score(name: str, size: int, most: int, steps: int, base: str, seed: int) -> Scores:
     """Kendall's τ on networks that were not learned."""
     from scipy.stats import kendalltau
 
@@ -43,21 +44,21 @@ def score(name: str, size: int, steps: int, base: str, seed: int) -> Scores:
     table = load_benchmark("nasbench201")
     texts, learned, ranked = table.load_texts(), table.values(LEARNED), table.values(RANKED)
     order = np.random.default_rng(seed).permutation(len(table))
-    train, test = order[:size], order[size : size + TEST]
+    train, test = order[:size], order[size : size + most]
     model = predictors.create("rlm", seed=seed, base=base or None)
     model.fit([texts[i] for i in train], {LEARNED: learned[train]})
     predicted = model.predict([texts[i] for i in test], [LEARNED], samples=SAMPLES, seed=seed)
     return {"tau": float(kendalltau(predicted[LEARNED], ranked[test]).statistic)}
 
 
-def pretrain(name: str, steps: int, corpus: Corpus, out: Path) -> str:
-    """The folder of a base that has learned these labels; "" for none."""
+def pretrain(name: str, steps: int, corpus: Corpus, cells: int | None, out: Path) -> str:
+    """The folder of a base that has learned these labels; "" for none. cells: as of the corpus."""
     if name == NOTHING:
         return ""
     folder = out / f"{name.replace(' ', '-')}-{steps}"
     if name == POPULATIONS:
-        return _learned(folder, pretrain(PROXIED, steps, corpus, out), "frozen", steps // 4, trained(corpus))
-    published = published_texts()
+        return _learned(folder, pretrain(PROXIED, steps, corpus, cells, out), "frozen", steps // 4, trained(corpus))
+    published = published_texts(cells)
     rows = [i for i, text in enumerate(corpus.texts) if text in published]
     known = Corpus([corpus.texts[i] for i in rows], {label: corpus.metrics[label][rows] for label in LABELS[name]})
     encoder = _learned(folder.with_name(f"{folder.name}-encoder"), None, "alone", steps, known)
@@ -92,17 +93,21 @@ def main(
     only: Annotated[str, typer.Option(help="Sets of labels, separated by commas.")] = ",".join(VARIANTS),
     seeds: Annotated[int, typer.Option(min=1)] = 5,
     jobs: Annotated[int, typer.Option(min=1)] = 1,
+    quick: Quick = False,
     as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
     """Pretrain, train and rank; a table of means over the seeds."""
-    names = chosen(only, VARIANTS)
+    names, each = chosen(only, VARIANTS), None
+    sizes, most, seeds = (QUICK_N, QUICK_TEST, 1) if quick else (N, TEST, seeds)
+    if quick:
+        steps, cells, each = QUICK_STEPS, QUICK_CELLS, QUICK_EACH
     with progress_bar("corpus") as bar:
-        corpus = build_corpus(out, 0, cells=cells, progress=bar)
-    bases = {name: pretrain(name, steps, corpus, out) for name in names}
+        corpus = build_corpus(out, 0, cells=cells, each=each, progress=bar)
+    bases = {name: pretrain(name, steps, corpus, cells, out) for name in names}
     tuning = range(FIRST_SEED, FIRST_SEED + seeds)
-    tasks = [(name, size, steps, base, seed) for name, base in bases.items() for size in N for seed in tuning]
+    tasks = [(n, size, most, steps, base, seed) for n, base in bases.items() for size in sizes for seed in tuning]
     rows = compute(tasks, score, out, jobs)
-    about = ("labels", "trained on", "steps", "base")
+    about = ("labels", "trained on", "tested on", "steps", "base")
     show("Kendall's τ by what the base has learned", about, summarize(tasks, rows), as_json)
 
 

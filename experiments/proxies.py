@@ -21,6 +21,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from experiments.tables import Quick
 from nas.cli import print_json, print_table, progress_bar
 from search_spaces import get_space
 from search_spaces.errors import InputError
@@ -38,11 +39,14 @@ def main(
     batch: Annotated[int, typer.Option(min=2, help="Images of a batch.")] = 32,
     size: Annotated[int, typer.Option(min=8, help="Height and width of an image.")] = 32,
     proxy: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated. All by default.")] = None,
+    quick: Quick = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
     """Kendall's tau and Spearman's rho per proxy, and processor seconds per network and initialization."""
     import torch
 
+    if quick:
+        rows, batch, size = 5, 8, 16
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     archs, reference = read_reference(_path())
     names = tuple(proxy or reference)

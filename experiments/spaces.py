@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import numpy as np
 import typer
 
+from experiments.tables import Quick
 from nas.benchmarks.text_cache import code_hash
 from nas.cli import print_json, print_table, progress_bar
 from search_spaces import Architecture, SearchSpace, compact, from_model, from_text, get_space, list_spaces, write
@@ -45,7 +46,7 @@ PUBLISHED_TOKENS = {
     "hiaml": 2_400,
     "inception": 23_000,
 }
-TRAINING_TEXTS = 300  # of each space, for the tokenizer
+TRAINING_TEXTS, QUICK_TEXTS = 300, 4  # of each space, for the tokenizer
 
 
 class Checked(NamedTuple):
@@ -123,11 +124,11 @@ def checked(name: str, count: int, seed: int, jobs: int = 1) -> Iterator[Checked
         yield from pool.map(_checked, tasks, chunksize=8)
 
 
-def train(names: list[str], seed: int) -> Tokenizer:
+def train(names: list[str], seed: int, each: int = TRAINING_TEXTS) -> Tokenizer:
     """The RLM's tokenizer, trained on texts of other random architectures than those that are checked."""
     from predictors.rlm.tokenizer import train_tokenizer
 
-    others = [(name, _architecture(name, seed, i, purpose=1)) for name in names for i in range(TRAINING_TEXTS)]
+    others = [(name, _architecture(name, seed, i, purpose=1)) for name in names for i in range(each)]
     return train_tokenizer([_space(name).to_text(arch) for name, arch in others])
 
 
@@ -185,18 +186,20 @@ def main(
     out: Annotated[
         Path | None, typer.Option(help="Folder for the rows of finished spaces; a run goes on there.")
     ] = None,
+    quick: Quick = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
     """Check and count every space; exit status 1 if an architecture breaks a promise."""
+    count, each = (1, QUICK_TEXTS) if quick else (count, TRAINING_TEXTS)
     names = space or list_spaces()
     for name in names:
         get_space(name)  # an unknown name is an error before the work, not after it
     rows, failures = [], []
     with progress_bar("spaces") as bar:
         bar("training the tokenizer", 0, count)
-        tokenizer = train(sorted({*list_spaces(), *names}), seed)
+        tokenizer = train(sorted({*list_spaces(), *names}), seed, each)
         for name in names:
-            settings = {"space": name, "count": count, "seed": seed, "code": code_hash(_space(name))}
+            settings = {"space": name, "count": count, "each": each, "seed": seed, "code": code_hash(_space(name))}
             kept = _kept(out, settings)
             if kept is None:
                 results = _watched(name, checked(name, count, seed, jobs), count, bar)

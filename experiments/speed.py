@@ -10,11 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import typer
 
+from experiments.tables import Quick
 from nas.cli import print_table
 from search_spaces import get_space
 
-COUNT = 1000
+COUNT, QUICK_COUNT = 1000, 20
 
 
 def _seconds(action: Callable[[], object], repeats: int = 3) -> float:
@@ -27,7 +29,7 @@ def _seconds(action: Callable[[], object], repeats: int = 3) -> float:
     return min(times)
 
 
-def main() -> None:
+def main(quick: Quick = False) -> None:
     """Print one table of measured speeds."""
     import torch
 
@@ -38,7 +40,8 @@ def main() -> None:
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     space, rng = get_space("nasbench201"), np.random.default_rng(0)
-    archs = [space.sample(rng) for _ in range(COUNT)]
+    count = QUICK_COUNT if quick else COUNT
+    archs = [space.sample(rng) for _ in range(count)]
     texts = [space.to_text(arch) for arch in archs]
     rlm = predictors.load("rlm-base")
     assert isinstance(rlm, RLM)
@@ -54,17 +57,18 @@ def main() -> None:
         table.query(table.architectures[17])
 
     query()
+    few = archs[:200]
     rows: list[tuple[str, float, str]] = [
         ("nas --help", _seconds(lambda: _run("-m", "nas.cli", "--help")), "s"),
         ("import search_spaces", _seconds(lambda: _run("-c", "import search_spaces")), "s"),
-        ("choices → text", COUNT / _seconds(lambda: [space.to_text(arch) for arch in archs]), "texts/s"),
-        ("choices → ONNX model", 200 / _seconds(lambda: [space.to_onnx(arch) for arch in archs[:200]]), "models/s"),
+        ("choices → text", count / _seconds(lambda: [space.to_text(arch) for arch in archs]), "texts/s"),
+        ("choices → ONNX model", len(few) / _seconds(lambda: [space.to_onnx(arch) for arch in few]), "models/s"),
         ("tokens of a text, median", float(np.median(lengths)), "tokens"),
         ("tokens of a text, most", float(max(lengths)), "tokens"),
         ("digits201: load and query", 1e3 * _seconds(query), "ms"),
-        ("RLM reads new texts", COUNT / read, "texts/s"),
-        ("RLM decodes a metric, 64 samples, text read", COUNT / _seconds(_decoding(rlm, texts, 64)), "networks/s"),
-        ("RLM decodes a metric, 16 samples, text read", COUNT / _seconds(_decoding(rlm, texts, 16)), "networks/s"),
+        ("RLM reads new texts", count / read, "texts/s"),
+        ("RLM decodes a metric, 64 samples, text read", count / _seconds(_decoding(rlm, texts, 64)), "networks/s"),
+        ("RLM decodes a metric, 16 samples, text read", count / _seconds(_decoding(rlm, texts, 16)), "networks/s"),
     ]
     table: list[dict[str, Any]] = [{"what": what, "measured": value, "unit": unit} for what, value, unit in rows]
     print_table("Speed", table)
@@ -79,4 +83,4 @@ def _decoding(rlm: Any, texts: list[str], samples: int) -> Callable[[], object]:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import typer
 from joblib import Parallel, delayed
 
 import predictors
@@ -19,6 +20,7 @@ from search_spaces.errors import unknown
 Task = tuple[Any, ...]
 """What a row is of, JSON values; the last one is its seed."""
 Scores = dict[str, float]
+Quick = Annotated[bool, typer.Option("--quick", help="Much less of everything, to see it run: under two minutes.")]
 
 
 def compute(tasks: Sequence[Task], score: Callable[..., Scores], out: Path, jobs: int = 1) -> list[Scores]:

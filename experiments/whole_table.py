@@ -14,12 +14,13 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from experiments.tables import Quick
 from nas.cli import print_table, progress_bar
 from search_spaces.errors import InputError
 from search_spaces.files import replacing
 
 ACCURACIES = ("cifar10_test_accuracy", "cifar100_test_accuracy")
-HELD_OUT = 0.1
+HELD_OUT, QUICK_MOST = 0.1, 200
 SAMPLES = 16
 SCHEDULE = {"jitter": 0.05, "batch": 64, "most_metrics": 5}
 
@@ -30,6 +31,7 @@ def main(
     base: Annotated[str, typer.Option(help="The RLM to begin with.")] = "rlm-base",
     steps: Annotated[int, typer.Option(min=2, help="Steps of training.")] = 2000,
     seed: Annotated[int, typer.Option(help="Seed of weights, batches and of what is held out.")] = 0,
+    quick: Quick = False,
 ) -> None:
     """Train one of them, save it, and show Kendall's τ and Spearman's ρ on what was held out."""
     import predictors
@@ -37,8 +39,10 @@ def main(
 
     table = load_benchmark("nasbench201")
     texts = table.load_texts()
+    if quick:
+        texts, steps = texts[:QUICK_MOST], 2
     latencies = [name for name in table.metrics if name.endswith("_latency_ms")]
-    metrics = {name: table.values(name) for name in (*ACCURACIES, *latencies)}
+    metrics = {name: table.values(name)[: len(texts)] for name in (*ACCURACIES, *latencies)}
     train, test = held_out(texts, seed)
     with progress_bar(f"{kind}-nasbench201") as bar:
         options: dict[str, Any] = {"steps": steps}

@@ -456,14 +456,18 @@ def compare(
 ) -> None:
     """Rank unseen architectures with every predictor: Kendall's τ against the number of examples, paired over seeds."""
     from nas.benchmarks import load_benchmark
-    from nas.compare import Compared, Comparison
+    from nas.compare import Comparison
     from nas.compare import compare as run
 
     tested = test_metric or metric
     if len(tested) != len(metric):
         raise InputError(f"give a --test-metric for each of the {len(metric)} --metric, or none")
-    settings = (tuple(_split(predictor)), _sizes(sizes), seeds, tuple(_split(given)) if given else (), first_seed)
-    wanted = [Comparison(name, *pair, *settings) for name in benchmark for pair in zip(metric, tested, strict=True)]
+    names, known = tuple(_split(predictor)), tuple(_split(given)) if given else ()
+    wanted = [
+        Comparison(table, learned, ranked, names, _sizes(sizes), seeds, known, first_seed)
+        for table in benchmark
+        for learned, ranked in zip(metric, tested, strict=True)
+    ]
     results = []
     for comparison in wanted:
         folder = out
@@ -471,31 +475,30 @@ def compare(
             folder = out / f"{Path(comparison.benchmark).stem}-{comparison.train_metric}"
         label = f"{comparison.train_metric} on {comparison.benchmark}"
         with progress_bar(f"comparing {label}") as bar:
-            table = load_benchmark(comparison.benchmark)
-            result = run(comparison, table, folder / "scores.jsonl" if folder else None, bar, jobs)
+            opened = load_benchmark(comparison.benchmark)
+            result = run(comparison, opened, folder / "scores.jsonl" if folder else None, bar, jobs)
         if folder:
             result.save(folder)
         results.append(result)
         if not as_json:
             _print_compared(result)
     if as_json:
-        print_json(
-            {"predictors": [r for c in results for r in c.rows()], "pairs": [p for c in results for p in c.pairs()]}
-        )
+        rows, pairs = [row for c in results for row in c.rows()], [pair for c in results for pair in c.pairs()]
+        print_json({"predictors": rows, "pairs": pairs})
 
 
 def _print_compared(result: Compared) -> None:
     comparison = result.comparison
-    labels = {"tau": "τ", "tau_top": "τ of best"}
+    labels = {"tau": "τ", "tau_top": "τ, best"}
     shown = [
         {
             "predictor": r["predictor"],
             "N": r["size"],
-            **{label: f"{r[name]:.3f}±{r[f'{name}_std']:.3f}" for name, label in labels.items()},
+            **{label: f"{r[name]:.3f}±{r[f'{name}_std']:.3f}".replace("0.", ".") for name, label in labels.items()},
             "best 10": f"{r['top10']:.2f}±{r['top10_std']:.2f}",
             "regret": f"{r['regret']:.2f}±{r['regret_std']:.2f}",
             "50/90 %": f"{100 * r['cover50']:.0f}/{100 * r['cover90']:.0f}",
-            "seconds": f"{r['fit_seconds']:.0f}+{r['predict_seconds']:.0f}",
+            "s": f"{r['fit_seconds']:.0f}+{r['predict_seconds']:.0f}",
         }
         for r in result.rows()
     ]

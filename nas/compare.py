@@ -251,9 +251,11 @@ def _score_in_worker(task: Task) -> tuple[Score, Predicted]:
 def _check(comparison: Comparison, benchmark: Benchmark) -> None:
     from predictors.base import predictor_class
 
-    for metric in (comparison.train_metric, comparison.test_metric, *comparison.given):
-        if metric not in benchmark.metrics and metric not in ("params", "flops"):
-            raise unknown(f"metric of {benchmark.name}", metric, benchmark.metrics)
+    known = (*benchmark.metrics, "params", "flops")
+    learned = (comparison.train_metric, comparison.test_metric)
+    for metric, metrics in [*((m, benchmark.metrics) for m in learned), *((m, known) for m in comparison.given)]:
+        if metric not in metrics:
+            raise unknown(f"metric of {benchmark.name}", metric, metrics)
     for name in comparison.predictors:
         predictor_class(name)  # an unknown one is an error before the work, not after it
     if comparison.seeds < 1:

@@ -120,15 +120,21 @@ def random_space(rng: np.random.Generator) -> SearchSpace:
 
 
 def build_corpus(
-    folder: Path, size: int, *, cells: int | None = None, seed: int = 0, progress: Progress | None = None
+    folder: Path,
+    size: int,
+    *,
+    cells: int | None = None,
+    each: int | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
 ) -> Corpus:
     """Different networks: `nasbench201`'s, `size` random ones of all spaces and the populations'; kept in `folder`.
 
     cells: how many of `nasbench201`'s networks are taken and how many different cells get proxies, which take a tenth
-    of a second each; None: all.
+    of a second each; None: all. each: how many networks of every population; None: all.
     """
     path = folder / f"corpus-{size}-{seed}.json.gz"
-    about = {"size": size, "cells": cells, "seed": seed, "code": code_hash(get_space(CELLS))}
+    about = {"size": size, "cells": cells, "each": each, "seed": seed, "code": code_hash(get_space(CELLS))}
     if (kept := _read(path, about)) is not None:
         return kept
     rng = np.random.default_rng(seed)
@@ -139,7 +145,7 @@ def build_corpus(
         drawn.append((space, space.sample(rng)))
     cell_scores = cell_proxies([arch for space, arch in drawn if space.name == CELLS], folder, cells, progress)
     measured = [cell_scores[arch] if space.name == CELLS else {} for space, arch in drawn]
-    for space, arch, known in _measured():
+    for space, arch, known in _measured(each):
         drawn.append((space, arch))
         measured.append(known)
     rows: dict[str, dict[str, float]] = {}
@@ -167,18 +173,21 @@ def trained(corpus: Corpus) -> Corpus:
     return Corpus(texts, {**metrics, ACCURACY: np.array([known[text] for text in texts])})
 
 
-def emphasized(corpus: Corpus) -> Corpus:
-    """The corpus with `nasbench201`'s networks twice where they are as published: half of all rows, not a third."""
-    published = published_texts()
+def emphasized(corpus: Corpus, cells: int | None = None) -> Corpus:
+    """The corpus with `nasbench201`'s networks twice where they are as published: half of all rows, not a third.
+
+    cells: as of the corpus.
+    """
+    published = published_texts(cells)
     rows = [*range(len(corpus.texts)), *(i for i, text in enumerate(corpus.texts) if text in published)]
     return Corpus([corpus.texts[i] for i in rows], {name: values[rows] for name, values in corpus.metrics.items()})
 
 
 @lru_cache
-def published_texts() -> frozenset[str]:
-    """The different texts of `nasbench201` as published, 7,360."""
+def published_texts(cells: int | None = None) -> frozenset[str]:
+    """The different texts of `nasbench201` as published: of its first `cells` networks, or all 7,360."""
     space = get_space(CELLS)
-    return frozenset(_parallel(CHUNK)(delayed(space.to_text)(arch) for arch in space.enumerate()))
+    return frozenset(_parallel(CHUNK)(delayed(space.to_text)(arch) for arch in islice(space.enumerate(), cells)))
 
 
 def _parallel(batch: int) -> Parallel:
@@ -247,12 +256,12 @@ def _defined(scores: dict[str, float]) -> dict[str, float]:
     return {name: value for name, value in scores.items() if np.isfinite(value)}
 
 
-def _measured() -> Iterator[tuple[SearchSpace, Architecture, dict[str, float]]]:
-    """The networks of the populations that have proxies, with these and their latency."""
+def _measured(each: int | None) -> Iterator[tuple[SearchSpace, Architecture, dict[str, float]]]:
+    """The first `each` networks (None: all) of the populations that have proxies, with these and their latency."""
     for population in POPULATIONS.values():
         if population.proxies:
             table, space = load_benchmark(population.name), population.open_space()
             names = (*PROXIES, "cpu_latency_ms")
             values = np.stack([table.values(name) for name in names], 1)
-            for arch, row in zip(table.architectures, values.tolist(), strict=True):
+            for arch, row in islice(zip(table.architectures, values.tolist(), strict=True), each):
                 yield space, arch, _defined(dict(zip(names, row, strict=True)))

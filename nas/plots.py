@@ -164,7 +164,9 @@ def plot_kendall(path: str | Path, panels: Mapping[tuple[str, str], tuple[np.nda
             pairs = np.stack([true[known], predicted[known]], axis=1)
             row = [pair for (_, other), pair in panels.items() if other == metric]
             low, high = np.nanquantile(np.concatenate([np.concatenate(pair) for pair in row]), [0.02, 0.98])
-            look: dict[str, Any] = {"s": 6, "c": _COLOURS[column % len(_COLOURS)], "alpha": 0.3, "linewidths": 0}
+            few = min(1.0, 1000 / max(1, len(pairs)))  # more points are smaller and paler, so that they show how dense
+            look: dict[str, Any] = {"c": _COLOURS[column % len(_COLOURS)], "linewidths": 0}
+            look |= {"s": 6 * few**0.4, "alpha": max(0.08, 0.3 * few)}
             axes.scatter(*pairs.T, **look, rasterized=True)
             axes.axline((low, low), slope=1, **_TRUTH)
             _zoom(axes, np.array([low, low]), np.array([high, high]))
@@ -190,7 +192,8 @@ def plot_ranks(
     maps = {}
     for name, (true, predicted) in panels.items():
         ranks = [100 * (rankdata(sign * values) - 0.5) / len(values) for values in (true, predicted)]
-        counts, _, _ = np.histogram2d(*ranks, bins=bins, range=[[0, 100]] * 2)
+        edges = np.linspace(0, 100, bins + 1)
+        counts, _, _ = np.histogram2d(ranks[0], ranks[1], bins=[edges, edges])
         maps[name] = counts * bins**2 / len(true)
     norm = PowerNorm(0.5, 0, max(float(np.quantile(counts, 0.995)) for counts in maps.values()))
     with _figure(path, (2.7 * len(panels) + 0.9, 2.9)) as figure:
@@ -199,6 +202,7 @@ def plot_ranks(
             axes.imshow(counts.T, cmap="Blues", norm=norm, origin="lower", extent=(0, 100, 0, 100))
             axes.axline((0, 0), slope=1, **_TRUTH)
             axes.grid(visible=False)
+            axes.set_xticks(range(0, 100, 20))
             axes.set_title(f"{name}   τ = {np.nan_to_num(kendalltau(*panels[name]).statistic):.3f}")
             axes.set_xlabel("True rank (%, best first)", fontsize=8)
         grid[0].set_ylabel("Predicted rank (%, best first)", fontsize=8)

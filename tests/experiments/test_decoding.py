@@ -8,10 +8,9 @@ from experiments import decoding
 
 
 def test_plain_decoding_gives_valid_numbers_for_every_sample_and_metric(monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr(decoding, "PADDED", 256)
     monkeypatch.setattr(decoding, "METRICS", ("x_accuracy", "y_latency_ms"))
     model, texts = decoding._model(100, 0, decoding.SMALL)
-    plain = decoding._plain(model, texts[:2])
+    plain = decoding._plain(model, texts[:2], padded=256)
     assert plain.shape == (2, decoding.SAMPLES, 2)
     assert np.isfinite(plain).all()
 

@@ -22,7 +22,7 @@ def test_bases_learn_their_labels_and_are_made_once(tmp_path: Path, monkeypatch:
     labels = [label for names in LABELS.values() for label in names]
     columns = {label: np.random.default_rng(0).random(40) for label in labels}
     monkeypatch.setattr(pretraining_labels, "build_corpus", lambda *a, **k: Corpus(texts, columns))
-    monkeypatch.setattr(pretraining_labels, "published_texts", lambda: frozenset(texts))
+    monkeypatch.setattr(pretraining_labels, "published_texts", lambda cells: frozenset(texts))
     monkeypatch.setattr(
         pretraining_labels, "trained", lambda c: Corpus(c.texts, {"digits_accuracy": columns["params"]})
     )

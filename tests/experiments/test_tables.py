@@ -26,6 +26,19 @@ def test_rows_come_in_the_order_of_their_tasks_and_are_computed_once(tmp_path: P
     assert compute(TASKS[::-1], _score, tmp_path) == rows[::-1]
 
 
+def test_two_processes_compute_the_rows_of_one(tmp_path: Path) -> None:
+    def score(size: int, seed: int) -> dict[str, float]:  # of a network with random weights: threads, seeds, order
+        space, rng = get_space("tiny-resnet"), np.random.default_rng(seed)
+        texts = [space.to_text(space.sample(rng)) for _ in range(size)]
+        model = predictors.create("gnn", seed=seed, steps=3).fit(texts, {"x": np.arange(float(size))})
+        return {"mean": float(model.predict(texts, ["x"]).mean.sum())}
+
+    tasks = [(size, seed) for size in (5, 6) for seed in (0, 1)]
+    one, two = (compute(tasks, score, tmp_path / str(jobs), jobs) for jobs in (1, 2))
+    assert one == two
+    assert len({row["mean"] for row in one}) == 4
+
+
 def test_kept_rows_of_other_predictors_do_not_count(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     compute(TASKS, lambda *task: {"tau": 0.0}, tmp_path)
     monkeypatch.setattr(tables, "version", lambda: "another")

@@ -104,7 +104,8 @@ def compare_command(folder: Path) -> tuple[str, ...]:
     archs = [SPACE.format(a) for a, _ in zip(SPACE.enumerate(), range(3000), strict=False)][::100]
     costs = [SPACE.params(SPACE.parse(arch)) for arch in archs]
     path = folder / "t.csv"
-    path.write_text("\n".join(["arch,d_latency_ms", *(f"{a},{c}" for a, c in zip(archs, costs, strict=True))]))
+    rows = [f"{arch},{cost},{-cost}" for arch, cost in zip(archs, costs, strict=True)]
+    path.write_text("\n".join(["arch,d_latency_ms,e_accuracy", *rows]))
     return ("compare", "--benchmark", str(path), "--metric", "d_latency_ms")
 
 
@@ -126,7 +127,20 @@ def test_compare_gives_a_row_per_predictor_and_resumes(
     assert capsys.readouterr().out == first  # times included: nothing was computed again
     with (tmp_path / "out" / "scores.csv").open(newline="") as file:
         assert len(list(csv.DictReader(file))) == 8
-    assert (tmp_path / "out" / "tau.png").stat().st_size > 10_000
+    for figure in ("tau", "predicted", "ranks"):
+        assert (tmp_path / "out" / f"{figure}.png").stat().st_size > 10_000
+
+
+def test_compare_goes_through_several_metrics(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("NAS_CACHE", str(tmp_path / "cache"))
+    command = (*compare_command(tmp_path), "--metric", "e_accuracy", "--predictors", "ridge", "--sizes", "10")
+    assert run(monkeypatch, *command, "--seeds", "1", "--out", str(tmp_path / "out"), "--json") == 0
+    rows = json.loads(capsys.readouterr().out)["predictors"]
+    assert [row["metric"] for row in rows] == ["d_latency_ms", "e_accuracy"]
+    assert rows[0]["regret"] == rows[1]["regret"], "less latency is better, and so is more accuracy"
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"t-d_latency_ms", "t-e_accuracy"}
 
 
 def test_compare_gives_the_same_scores_with_any_number_of_processes(
@@ -263,6 +277,16 @@ BAD = {
     "bad constraint": ((*SEARCH, "my_accuracy", "--constraint", "my_latency_ms < x"), "my_latency_ms < x"),
     "size beyond the table": (("compare", *TABLE_METRIC, "--sizes", "99"), "cannot train on 99 of 6"),
     "negative first seed": (("compare", *TABLE_METRIC, "--sizes", "3", "--first-seed", "-1"), "must be at least 0"),
+    "test metrics that do not match": (
+        ("compare", *TABLE_METRIC, "--sizes", "3", "--test-metric", "my_accuracy", "--test-metric", "params"),
+        "a --test-metric for each",
+    ),
+    "unknown predictor to compare": (("compare", *TABLE_METRIC, "--predictors", "rlm,gmn"), "did you mean 'gnn'"),
+    "predictor file that is missing": (("compare", *TABLE_METRIC, "--predictors", "x.py:X"), "no such Python file"),
+    "metric to compare that is no column": (
+        ("compare", "--benchmark", "T", "--metric", "params", "--sizes", "3"),
+        "unknown metric of",
+    ),
     "sizes that are no numbers": (("compare", *TABLE_METRIC, "--sizes", "1,b"), "whole numbers"),
     "missing model": (("text", "none.onnx"), "none.onnx: no such file"),
     "model that is none": (("text", "T"), "not an ONNX model"),

@@ -1,0 +1,86 @@
+"""Every experiment runs with its `--quick` setting, to its end and into the folder that it is given."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import predictors
+
+needs_tables = pytest.mark.skipif("NAS_DATA" not in os.environ, reason="NAS_DATA names no folder with the tables")
+
+
+def run(name: str, capsys: pytest.CaptureFixture[str], **options: Any) -> Any:
+    """What `python -m experiments.NAME --quick --json` prints."""
+    importlib.import_module(f"experiments.{name}").main(**options, quick=True, as_json=True)
+    return json.loads(capsys.readouterr().out)
+
+
+@needs_tables
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [("joint_metrics", 5), ("new_device", 6), ("cell_spaces", 8), ("pretraining_labels", 5)],
+)
+def test_tables_have_a_row_for_each_rival(
+    name: str, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = run(name, capsys, out=tmp_path / "out")
+    assert len(found) == rows
+    scores = [value["mean"] for row in found for value in row.values() if isinstance(value, dict)]
+    assert all(-1 <= score <= 1 for score in scores)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"], "nothing is written elsewhere"
+
+
+@needs_tables
+@pytest.mark.parametrize("name", ["exactness", "proxies"])
+def test_checks_against_published_tables(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(name, capsys)
+
+
+@pytest.mark.parametrize(("name", "rows"), [("spaces", 15), ("export_speed", 1), ("decoding", 8)])
+def test_checks_and_timings_without_a_table(name: str, rows: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(run(name, capsys)) == rows
+
+
+def test_speeds_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    importlib.import_module("experiments.speed").main(quick=True)
+    assert "choices → text" in capsys.readouterr().out
+
+
+def test_the_demo_draws_its_figures(tmp_path: Path) -> None:
+    importlib.import_module("experiments.demo").main(out=tmp_path, quick=True)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert {"kendall.png", "pareto.png", "hypervolume.png", "summary.json", "report.html"} <= names
+
+
+def test_pretraining_makes_bases(tmp_path: Path) -> None:
+    importlib.import_module("experiments.pretrain").main(out=tmp_path, quick=True)
+    assert "digits_accuracy" not in predictors.load(tmp_path / "rlm-label-free").metrics
+    assert "digits_accuracy" in predictors.load(tmp_path / "rlm-base").metrics
+
+
+@needs_tables
+@pytest.mark.parametrize("kind", ["rlm", "gnn"])
+def test_checkpoints_of_the_table_are_made(kind: str, tmp_path: Path) -> None:
+    importlib.import_module("experiments.whole_table").main(out=tmp_path, kind=kind, quick=True)
+    assert "cifar10_test_accuracy" in predictors.load(tmp_path / f"{kind}-nasbench201").metrics
+
+
+@needs_tables
+def test_few_labels_are_compared_with_and_without_proxies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = run("few_labels", capsys, out=tmp_path)
+    assert list(found) == ["text", "given"]
+    for part in found.values():
+        assert [row["predictor"] for row in part["predictors"]] == ["rlm", "gnn", "forest", "ridge"]
+    assert len((tmp_path / "nasbench201-proxies.csv").read_text().splitlines()) == 1 + 20
+    for name in found:
+        assert {path.name for path in (tmp_path / name).iterdir()} == {
+            "predicted.png", "ranks.png", "scores.csv", "scores.jsonl", "summary.json", "tables.md", "tau.png",
+        }  # fmt: skip
+    assert (tmp_path / "given" / "tables.md").read_text().startswith("| τ | 8 |\n|---|---|\n| rlm | ")
