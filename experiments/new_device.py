@@ -29,19 +29,21 @@ MEASURED = 10
 RIVALS_TRAIN = 1000
 TEST = 2000
 SAMPLES = 16
-EVERY, QUICK_STEPS, QUICK_MOST = 15_625, 5, 100
+EVERY, QUICK_STEPS, QUICK_MOST = (15_625, 21), 5, (60, 2)
 
 
-def score(predictor: str, device: str, base: str, steps: int, most: int, seed: int, *, folder: Path) -> Scores:
-    """Spearman's correlation on `TEST` networks that were not measured; all is of at most so many networks."""
+def score(
+    predictor: str, device: str, base: str, steps: int, most: int, others: int, seed: int, *, folder: Path
+) -> Scores:
+    """Spearman's correlation on `TEST` networks that were not measured, knowing `others` other devices."""
     from scipy.stats import spearmanr
 
     import predictors
 
     table = load_benchmark("nasbench201")
-    texts, known, latency = table.load_texts(), _known(), table.values(device)
+    texts, known, latency = table.load_texts(), _known(others), table.values(device)
     order = np.random.default_rng(seed).permutation(len(table))
-    train, test, others = np.split(order, np.cumsum([MEASURED, min(TEST, most), min(RIVALS_TRAIN, most)]))[:3]
+    train, test, further = np.split(order, np.cumsum([MEASURED, min(TEST, most), min(RIVALS_TRAIN, most)]))[:3]
     if predictor == "nearest":
         best = max(known.values(), key=lambda values: spearmanr(values[train], latency[train]).statistic)
         predicted = best[test]
@@ -49,19 +51,20 @@ def score(predictor: str, device: str, base: str, steps: int, most: int, seed: i
         predicted = _regression(np.log(np.stack(list(known.values()), 1)), np.log(latency), train)[test]
     elif predictor == "rlm":
         schedule = {"most_metrics": len(known) + 1}
-        start = taught(base, steps, most, folder)
+        start = taught(base, steps, most, others, folder)
         model = predictors.create("rlm", seed=seed, base=start, learn=(device,), schedule=schedule)
         predicted = _learned(model, device, texts, known, latency, train, test)
     else:
         model = predictors.create(predictor, seed=seed)
-        predicted = _learned(model, device, texts, known, latency, np.concatenate([train, others]), test)
+        predicted = _learned(model, device, texts, known, latency, np.concatenate([train, further]), test)
     return {"spearman": float(spearmanr(predicted, latency[test]).statistic)}
 
 
-def _known() -> dict[str, np.ndarray]:
-    """Latencies of all devices that are never new."""
+def _known(others: int) -> dict[str, np.ndarray]:
+    """Latencies of the first so many of the devices that are never new."""
     table = load_benchmark("nasbench201")
-    return {name: table.values(name) for name in table.metrics if name.endswith("_latency_ms") and name not in NEW}
+    names = [name for name in table.metrics if name.endswith("_latency_ms") and name not in NEW]
+    return {name: table.values(name) for name in names[:others]}
 
 
 def _regression(inputs: np.ndarray, values: np.ndarray, train: np.ndarray) -> np.ndarray:
@@ -87,18 +90,18 @@ def _learned(
     return model.predict([texts[i] for i in test], [device], given=given, samples=SAMPLES, seed=model.seed)[device]
 
 
-def taught(base: str, steps: int, most: int, folder: Path) -> str:
-    """A checkpoint of `base` that has learned all known devices, of at most so many networks; made once."""
+def taught(base: str, steps: int, most: int, others: int, folder: Path) -> str:
+    """A checkpoint of `base` that has learned so many known devices, of at most so many networks; made once."""
     import predictors
     from predictors.base import checkpoint
 
     def learned() -> predictors.Predictor:
-        known = {name: values[:most] for name, values in _known().items()}
+        known = {name: values[:most] for name, values in _known(others).items()}
         schedule = {"most_metrics": len(known), "jitter": 0.05, "batch": 64}
         model = predictors.create("rlm", base=base, steps=steps, rehearse=True, schedule=schedule)
         return model.fit(load_benchmark("nasbench201").load_texts()[:most], known)
 
-    return made_once(folder / f"{checkpoint(base).name}-{steps}-{most}", learned)
+    return made_once(folder / f"{checkpoint(base).name}-{steps}-{most}-{others}", learned)
 
 
 def main(
@@ -116,15 +119,15 @@ def main(
 ) -> None:
     """Train and rank; a table of means over the seeds."""
     names = chosen(only, PREDICTORS)
-    devices, most = NEW, EVERY
+    devices, (most, others) = NEW, EVERY
     if quick:
-        devices, steps, most, seeds = NEW[:1], QUICK_STEPS, QUICK_MOST, 1
+        devices, (most, others), steps, seeds = NEW[:1], QUICK_MOST, QUICK_STEPS, 1
     numbers = range(first_seed, first_seed + seeds)
-    tasks = [(p, d, base, steps, most, seed) for d in devices for p in names for seed in numbers]
+    tasks = [(p, d, base, steps, most, others, seed) for d in devices for p in names for seed in numbers]
     if "rlm" in names:
-        taught(base, steps, most, out)
+        taught(base, steps, most, others, out)
     rows = compute(tasks, partial(score, folder=out), out, jobs)
-    about = ("predictor", "device", "base", "steps", "networks")
+    about = ("predictor", "device", "base", "steps", "networks", "known devices")
     show("Spearman's correlation on a new device", about, summarize(tasks, rows), as_json)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from nas.objectives import parse_objectives
-from nas.plots import metric_label, plot_front, plot_hypervolume, plot_kendall
+from nas.plots import metric_label, plot_front, plot_hypervolume, plot_kendall, plot_ranks
 from search_spaces.errors import InputError
 
 OBJECTIVES = parse_objectives("cifar10_validation_accuracy,fpga_latency_ms")
@@ -92,6 +92,23 @@ def test_kendall_titles_carry_tau_over_all_known_pairs(tmp_path: Path, figures: 
     plot_kendall(tmp_path / "kendall.png", panels)
     titles = [axes.get_title() for axes in figures[0].axes if axes.get_visible()]
     assert titles == ["rlm   τ = 1.000", "gnn   τ = -1.000", "rlm   τ = 1.000"]
+
+
+def test_rank_maps_have_the_best_at_the_lower_left(tmp_path: Path, figures: list[matplotlib.figure.Figure]) -> None:
+    accuracy = np.arange(100.0)
+    panels = {"right": (accuracy, accuracy), "worst": (accuracy, -accuracy), "no idea": (accuracy, np.zeros(100))}
+    plot_ranks(tmp_path / "ranks.png", panels, "my_accuracy", bins=10)
+    right, worst, no_idea = (axes.images[0].get_array() for axes in figures[0].axes[:3])
+    assert np.array_equal(right, 10 * np.eye(10)), "all of a tenth is in one cell of ten: ten times what chance has"
+    assert np.array_equal(worst, 10 * np.eye(10)[::-1])
+    assert [axes.get_title() for axes in figures[0].axes[:3]] == [
+        "right   τ = 1.000", "worst   τ = -1.000", "no idea   τ = 0.000",
+    ]  # fmt: skip
+    assert no_idea.sum() == 100
+    best_found = (np.where(accuracy > 89, accuracy, 0.0), accuracy)  # the best ten alone are told apart
+    for metric, corner in (("my_accuracy", (0, 0)), ("my_latency_ms", (9, 9))):
+        plot_ranks(tmp_path / "ranks.png", {"a": best_found}, metric, bins=10)
+        assert figures[-1].axes[0].images[0].get_array()[corner] == 10
 
 
 def test_a_figure_that_cannot_be_written_is_named_and_leaves_nothing(tmp_path: Path) -> None:
