@@ -1,4 +1,4 @@
-"""Pretrain `rlm-label-free` on metrics that need no training, and `rlm-base` with accuracies of own populations, too.
+"""Pretrain `rlm-label-free` and `gnn-label-free` on metrics that need no training, and `rlm-base` with accuracies, too.
 
     python -m experiments.pretrain --out runs/pretrain
 
@@ -7,6 +7,10 @@ once; then the decoder learns to write and to be given any of them, which makes 
 accuracies of the networks that this project trained on digits. An interrupted run goes on where it was, to the same
 losses; proxies are kept in the folder for runs with other settings, too. It takes a GPU where there is one, and several
 with `accelerate launch --num_processes N -m experiments.pretrain`.
+
+    python -m experiments.pretrain --kind gnn --out runs/pretrain
+
+pretrains the graph network on the same corpus, as often from NAS-Bench-201's networks, by a processor.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from __future__ import annotations
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -24,10 +28,21 @@ from search_spaces.errors import InputError
 from search_spaces.files import replacing
 
 if TYPE_CHECKING:
+    from nas.corpus import Corpus, Progress
+    from predictors.gnn import GNN
     from predictors.rlm.predictor import RLM
 
 SCHEDULE = {"jitter": 0.05, "batch": 64, "learning_rate": 1.5e-3, "most_metrics": 5}
 SIZES = {"dropout": 0.0}
+STEPS = {"rlm": 4200, "gnn": 1800}
+GNN_SCHEDULE = {"batch": 64, "learning_rate": 3e-3}
+
+
+class Kind(StrEnum):
+    """What is pretrained."""
+
+    rlm = "rlm"
+    gnn = "gnn"
 
 
 class Precision(StrEnum):
@@ -38,40 +53,85 @@ class Precision(StrEnum):
 
 
 def main(
+    kind: Annotated[Kind, typer.Option(help="The predictor to pretrain.")] = Kind.rlm,
     out: Annotated[Path, typer.Option(help="Folder for proxies, corpus and checkpoint.")] = Path("results/pretrain"),
     size: Annotated[int, typer.Option(min=100, help="Random architectures beside NAS-Bench-201's.")] = 16_000,
     cells: Annotated[int | None, typer.Option(min=0, help="NAS-Bench-201 cells with proxies; all by default.")] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Steps of the encoder, of 64 architectures each.")] = 4200,
-    decoder_steps: Annotated[int, typer.Option(min=1, help="Steps of the decoder after that.")] = 1500,
-    accuracy_steps: Annotated[int, typer.Option(min=1, help="Steps with accuracies in the end.")] = 400,
-    precision: Annotated[Precision, typer.Option(help="bf16 on GPUs and processors that have it.")] = Precision.no,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=2, help="Steps of the encoder, of 64 architectures each; 4,200 by default, 1,800 of gnn."),
+    ] = None,
+    decoder_steps: Annotated[int, typer.Option(min=1, help="rlm: steps of the decoder after that.")] = 1500,
+    accuracy_steps: Annotated[int, typer.Option(min=1, help="rlm: steps with accuracies in the end.")] = 400,
+    precision: Annotated[Precision, typer.Option(help="rlm: bf16 on GPUs and processors that have it.")] = Precision.no,
     seed: Annotated[int, typer.Option(help="Seed of corpus, weights and batches.")] = 0,
     quick: Quick = False,
 ) -> None:
-    """Build the corpus and pretrain; trainings are kept every 250 steps."""
+    """Build the corpus and pretrain; the rlm's trainings are kept every 250 steps."""
+    source, lengths = Source(out, size, cells, None, seed), (steps or STEPS[kind], decoder_steps, accuracy_steps)
+    if quick:
+        source, lengths = Source(out, 30, 30, 4, seed), (3, 3, 3)
+    if kind == Kind.rlm:
+        _language_model(source, lengths, precision)
+        return
+    with progress_bar("pretraining") as bar:
+        _write(_graph_network(source, lengths[0], bar), out, "gnn-label-free")
+    print(out / "gnn-label-free")
+
+
+class Source(NamedTuple):
+    """Where a corpus lies, and what it is of: see `nas.corpus.build_corpus`."""
+
+    out: Path
+    size: int
+    cells: int | None
+    each: int | None
+    seed: int
+
+    def corpus(self, progress: Progress) -> Corpus:
+        from nas.corpus import build_corpus
+
+        return build_corpus(self.out, self.size, cells=self.cells, each=self.each, seed=self.seed, progress=progress)
+
+
+def _graph_network(source: Source, steps: int, bar: Progress) -> GNN:
+    """One that has learned all metrics of the corpus at once."""
+    from nas.corpus import emphasized
+    from predictors.gnn import GNN
+
+    data = emphasized(source.corpus(bar), source.cells)
+    model = GNN(
+        seed=source.seed,
+        base=None,
+        steps=steps,
+        schedule=GNN_SCHEDULE,
+        progress=lambda step, of, loss: bar(f"gnn-label-free, loss {loss:.3f}", step, of),
+    )
+    return model.fit(data.texts, data.metrics)
+
+
+def _language_model(source: Source, steps: tuple[int, int, int], precision: Precision) -> None:
+    """Train the encoder, the decoder, and the decoder with accuracies, for so many steps each."""
     from accelerate import Accelerator
 
     import predictors
-    from nas.corpus import build_corpus, emphasized, trained
+    from nas.corpus import emphasized, trained
     from predictors.rlm.predictor import RLM
 
-    each = None
-    if quick:
-        size, cells, each, steps, decoder_steps, accuracy_steps = 30, 30, 4, 3, 3, 3
     accelerator = Accelerator(mixed_precision=precision.value)
     with progress_bar("pretraining") as bar:
         with accelerator.main_process_first():
-            corpus = build_corpus(out, size, cells=cells, each=each, seed=seed, progress=bar)
+            corpus = source.corpus(bar)
         phases = (
-            ("encoder", "alone", steps, emphasized(corpus, cells)),
-            ("rlm-label-free", "frozen", decoder_steps, corpus),
-            ("rlm-base", "frozen", accuracy_steps, trained(corpus)),
+            ("encoder", "alone", steps[0], emphasized(corpus, source.cells)),
+            ("rlm-label-free", "frozen", steps[1], corpus),
+            ("rlm-base", "frozen", steps[2], trained(corpus)),
         )
         base = None
         for name, encoder, length, data in phases:
             model = predictors.create(
                 "rlm",
-                seed=seed,
+                seed=source.seed,
                 base=base,
                 encoder=encoder,
                 rehearse=True,
@@ -80,18 +140,18 @@ def main(
                 sizes=SIZES,
                 schedule=SCHEDULE,
                 progress=lambda step, of, loss, name=name: bar(f"{name}, loss {loss:.3f}", step, of),
-                kept=out / f"training-{name}.safetensors",
+                kept=source.out / f"training-{name}.safetensors",
             )
             assert isinstance(model, RLM)
             model.fit(data.texts, data.metrics)
-            base = str(out / name)
+            base = str(source.out / name)
             if accelerator.is_main_process:
-                _write(model, out, name)
+                _write(model, source.out, name)
             accelerator.wait_for_everyone()
     accelerator.print(base)
 
 
-def _write(model: RLM, out: Path, name: str) -> None:
+def _write(model: RLM | GNN, out: Path, name: str) -> None:
     model.save(out / name)
     losses = "".join(["step,loss\n", *(f"{i},{loss:.6f}\n" for i, loss in enumerate(model.losses, start=1))])
     with replacing(out / f"losses-{name}.csv") as file:

@@ -297,7 +297,8 @@ def train(
         float, typer.Option(min=0, max=0.9, help="Share of the table's texts to keep for testing.")
     ] = 0.1,
     base: Annotated[
-        str | None, typer.Option(help="rlm: checkpoint to begin with; none for a table, rlm-base for a benchmark.")
+        str | None,
+        typer.Option(help="Checkpoint to begin with. rlm: rlm-base, none for a table; gnn: gnn-label-free by default."),
     ] = None,
     backbone: Annotated[str | None, typer.Option(help="rlm: a T5Gemma to read with, folder or hub name.")] = None,
     steps: Annotated[

@@ -270,11 +270,11 @@ class Vocabulary:
         self._number = {word: i for i, word in enumerate(self.words)}
 
     @classmethod
-    def of(cls, texts: Sequence[TextGraph]) -> Vocabulary:
-        """All words in the texts."""
+    def of(cls, texts: Sequence[TextGraph], known: Sequence[str] = ()) -> Vocabulary:
+        """The known words, in their order, then all others that are in the texts."""
         blocks = {block for text in texts for block in (text.main, *(part for part, _ in text.parts))}
         kinds = {kind for block in blocks for kind in block.kinds}
-        return cls(sorted({word for kind in kinds for word in kind.words}))
+        return cls([*known, *sorted({word for kind in kinds for word in kind.words}.difference(known))])
 
     def __len__(self) -> int:
         return len(self.words)

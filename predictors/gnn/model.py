@@ -131,6 +131,18 @@ class Network(nn.Module):
         self.hidden = Linear(members, width, 2 * width)
         self.out = Linear(members, 2 * width, config.metrics, scale=0.3)
 
+    @torch.no_grad()
+    def begin_like(self, base: Network) -> None:
+        """Take over what a network of the same sizes has learned, but for its metrics.
+
+        This one's words begin with those of `base`; what more there are keep their random weights.
+        """
+        learned = {name: tensor for name, tensor in base.state_dict().items() if not name.startswith("out.")}
+        words, known = self.words.weight.detach().clone(), base.config.words
+        words[:, :known] = learned["words.weight"][:, :known]
+        words[:, -KIND_NUMBERS:] = learned["words.weight"][:, -KIND_NUMBERS:]
+        self.load_state_dict({**self.state_dict(), **learned, "words.weight": words})
+
     def forward(self, batch: Batch, words: Tensor) -> Tensor:
         """words (kinds, words + KIND_NUMBERS): features of the batch's kinds. -> normalized metrics (K, T, M)."""
         return self.out(F.gelu(self.hidden(self.embed(batch, words))))

@@ -1,21 +1,36 @@
-"""The graph network as a predictor: an ensemble, and noise as large as its errors on what it has not seen."""
+"""The graph network as a predictor: an ensemble, and Gaussian processes on what a pretrained one makes of a text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from predictors.base import Inputs, Metrics, Predictions, Predictor, as_targets, as_texts, check_request
-from predictors.gnn.graph import TextGraph, Vocabulary, collate, text_graph
+from predictors.base import (
+    Inputs,
+    Metrics,
+    Predictions,
+    Predictor,
+    as_targets,
+    as_texts,
+    check_request,
+    checkpoint,
+    load,
+)
+from predictors.features import feature_matrix, features
+from predictors.gnn.graph import Batch, TextGraph, Vocabulary, collate, text_graph
 from predictors.gnn.model import Config, Network
-from predictors.gnn.training import Schedule, held_out, train
+from predictors.gnn.training import Progress, Schedule, held_out, train
 from predictors.noise import conditional_errors, significant, text_noise
+from predictors.rlm.estimate import MOST, Estimator, Kernel, Seen, some_of
 from predictors.scale import Scale
 from search_spaces.errors import InputError
 
+BASE = "gnn-label-free"
 FOLDS = 8
 MIN_NOISE = 0.02  # standard deviations of a metric
 _PRIOR_NOISE = 0.5  # standard deviations, with the weight of so many errors
@@ -23,45 +38,108 @@ _PRIOR_WEIGHT = 2.0
 _BATCH = 256  # texts encoded at once
 
 
+@lru_cache(maxsize=4)
+def _base(folder: str) -> GNN:
+    """A pretrained network, loaded once per process."""
+    loaded = load(folder)
+    if not isinstance(loaded, GNN):
+        raise InputError(f"{folder}: holds a {loaded.kind} predictor, not a gnn")
+    return loaded
+
+
 class GNN(Predictor):
     """Directed graph flow and graph attention on the blocks of the ONNX graph (FLAN, Akhauri and Abdelfattah 2024).
 
-    Metrics are learned as normal scores. What is given moves the others: the errors of two metrics on architectures
-    that were held out are correlated, and where one is known the others follow as in a joint normal distribution.
+    Metrics are learned as normal scores. An ensemble begins with the base's weights and is trained further; half of the
+    samples are those of Gaussian processes on the base's embeddings, as they are, and on counts of operators and of
+    short paths (`predictors.rlm.estimate`). Where metrics are given, which the processes have as inputs, all samples
+    are theirs. Without a base there are no processes: what is given moves the ensemble's samples of the others, since
+    the errors of two metrics on architectures that were held out are correlated, and where one is known the others
+    follow as in a joint normal distribution.
 
-    width, layers: of the network; members: networks in the ensemble; steps: of training (None: by the number of
-    architectures).
+    base: checkpoint folder or shipped name of a pretrained network; None to start from nothing, without processes.
+    width, layers: of the network; members: networks in the ensemble. A base has sizes of its own.
+    steps: of training (None: by the number of architectures). schedule: other fields of `Schedule`.
+    progress: is told the step, of how many, and the loss. losses: of every step of the last fit.
     """
 
     kind = "gnn"
 
     def __init__(
-        self, seed: int = 0, width: int = 32, layers: int = 3, members: int = 4, steps: int | None = None
+        self,
+        seed: int = 0,
+        base: str | None = BASE,
+        width: int = 32,
+        layers: int = 3,
+        members: int = 4,
+        steps: int | None = None,
+        schedule: Mapping[str, float] | None = None,
+        progress: Progress | None = None,
     ) -> None:
         super().__init__(seed)
         if min(width, layers, members) < 1 or (steps is not None and steps < 2):
             raise InputError("gnn: width, layers and members must be at least 1, steps at least 2")
-        self.width, self.layers, self.members, self.steps = width, layers, members, steps
+        self.base, self.width, self.layers, self.members, self.steps = base, width, layers, members, steps
+        self.schedule, self.progress = schedule or {}, progress
+        self.losses: list[float] = []
         self._metrics: tuple[str, ...] = ()
+        self._before: GNN | None = None  # the base
+        self._estimator: Estimator | None = None
 
     @property
     def metrics(self) -> tuple[str, ...]:
         return self._metrics
 
+    # --- learning
+
     def fit(self, architectures: Inputs, metrics: Metrics) -> Self:
         targets = as_targets(architectures, metrics)
-        graphs = [text_graph(text) for text in as_texts(architectures)]
+        texts = as_texts(architectures)
+        graphs = [text_graph(text) for text in texts]
         rng = np.random.default_rng(self.seed)
+        self._before = self._begin()
         self._metrics = tuple(targets)
         self._scales = [Scale.fit(values) for values in targets.values()]
-        self._vocabulary = Vocabulary.of(graphs)
+        self._vocabulary: Vocabulary = Vocabulary.of(graphs, self._before._vocabulary.words if self._before else ())
         self._network = self._new_network()
+        if self._before:
+            self._network.begin_like(self._before._network)
         normalized = self._normalize(targets, len(graphs))
-        hidden = held_out(len(graphs), self.members, FOLDS, rng)
-        schedule = Schedule(self.steps or _steps(len(graphs)))
-        train(self._network, self._vocabulary, graphs, normalized, hidden, schedule, rng)
+        number = {graph: i for i, graph in enumerate(dict.fromkeys(graphs))}
+        hidden = held_out(len(number), self.members, FOLDS, rng)[:, [number[graph] for graph in graphs]]
+        self.losses = train(
+            self._network, self._vocabulary, graphs, normalized, hidden, self._schedule(len(graphs)), rng, self.progress
+        )
         self._covariance = self._measure_errors(graphs, normalized, hidden)
+        self._estimator = self._second_opinion(texts, targets) if self._before else None
         return self
+
+    def _begin(self) -> GNN | None:
+        """The base, of these sizes."""
+        if self.base is None:
+            return None
+        base = _base(str(checkpoint(self.base)))
+        sizes = {name: (getattr(self, name), getattr(base, name)) for name in ("width", "layers", "members")}
+        for name, (own, of_base) in sizes.items():
+            if own != of_base:
+                raise InputError(f"gnn: {name} is {of_base} in {self.base}, not {own}; base=None has any")
+        return base
+
+    def _schedule(self, n: int) -> Schedule:
+        """For n architectures; a network that has learned something already takes smaller steps."""
+        chosen = {"steps": self.steps or _steps(n), "learning_rate": 2e-3 if self._before else 6e-3}
+        return Schedule(**{**chosen, **self.schedule})  # type: ignore[arg-type]
+
+    def _second_opinion(self, texts: list[str], targets: Mapping[str, np.ndarray]) -> Estimator:
+        """Processes for all metrics, from `MOST` texts at most: the time that it takes grows with their cube."""
+        rows = some_of(len(texts), MOST)
+        some = [texts[i] for i in rows]
+        table = {name: values[rows] for name, values in targets.items()}
+        counted = _counted(some)
+        known = {name: values for name, values in table.items() if not np.isnan(values).all()}
+        return Estimator(self._seen(some, counted), counted, known)
+
+    # --- predicting
 
     def predict(
         self,
@@ -73,18 +151,65 @@ class GNN(Predictor):
     ) -> Predictions:
         known = check_request(self, architectures, metrics, given, samples)
         texts = as_texts(architectures)
-        normalized = self._normalize(known, len(texts))
+        drawn = np.empty((len(texts), samples, len(metrics)))
+        for rows, names in _patterns(len(texts), known):
+            forced = {name: known[name][rows] for name in names}
+            asked = [name for name in metrics if name not in forced]
+            sampled = iter(self._sample([texts[i] for i in rows], asked, forced, samples, seed))
+            for column, name in enumerate(metrics):
+                drawn[rows, :, column] = forced[name][:, None] if name in forced else next(sampled)
+        return Predictions.of_samples(metrics, drawn)
+
+    def _sample(
+        self, texts: list[str], metrics: Sequence[str], given: Mapping[str, np.ndarray], samples: int, seed: int
+    ) -> list[np.ndarray]:
+        """(n, samples) per metric, for texts that all have the same metrics given."""
+        estimated = samples if given else samples // 2
+        found = self._estimates(texts, metrics, given, estimated, seed)
+        if len(found) < len(metrics):
+            estimated = 0
+        elif estimated == samples:
+            return [found[name] for name in metrics]
+        drawn = self._drawn(texts, metrics, given, samples - estimated, seed)
+        return [
+            np.concatenate([drawn[name][:, : samples - found[name].shape[1]], found[name]], axis=1)
+            if name in found
+            else drawn[name]
+            for name in metrics
+        ]
+
+    def _drawn(
+        self, texts: list[str], metrics: Sequence[str], given: Mapping[str, np.ndarray], samples: int, seed: int
+    ) -> dict[str, np.ndarray]:
+        """The ensemble's samples (n, samples) of each metric."""
         scores = self._scores([text_graph(text) for text in texts])  # (K, n, M)
-        columns = [self.metrics.index(name) for name in metrics]
         drawn = scores[np.arange(samples) % self.members].transpose(1, 0, 2)  # (n, samples, M)
         noise = text_noise(texts, samples, len(self.metrics), (self.seed, seed))
-        drawn = (drawn + conditional_errors(self._covariance, normalized[:, None] - drawn, noise))[:, :, columns]
-        for j, name in enumerate(metrics):
-            drawn[:, :, j] = self._scales[columns[j]].restore(drawn[:, :, j])
-            if name in known:
-                exact = known[name][:, None]
-                drawn[:, :, j] = np.where(np.isnan(exact), drawn[:, :, j], exact)
-        return Predictions.of_samples(metrics, drawn)
+        known = self._normalize(given, len(texts))[:, None]
+        drawn = drawn + conditional_errors(self._covariance, known - drawn, noise)
+        columns = {name: self.metrics.index(name) for name in metrics}
+        return {name: self._scales[column].restore(drawn[:, :, column]) for name, column in columns.items()}
+
+    def _estimates(
+        self, texts: list[str], metrics: Sequence[str], given: Mapping[str, np.ndarray], samples: int, seed: int
+    ) -> dict[str, np.ndarray]:
+        """The processes' samples (n, samples) of each metric that there is a process for."""
+        if self._estimator is None or not samples:
+            return {}
+        seen = self._seen(texts, self._estimator.names)
+        noise = text_noise(texts, samples, len(metrics), (self.seed, seed, 1))
+        found = {
+            name: self._estimator.sample(name, seen, given, noise[:, :, column]) for column, name in enumerate(metrics)
+        }
+        return {name: values for name, values in found.items() if values is not None}
+
+    def _seen(self, texts: list[str], counted: list[str]) -> Seen:
+        """What the processes see of texts: what all members of the base make of them, and counts."""
+        assert self._before is not None
+        graphs = [text_graph(text) for text in texts]
+        embedded = _of_texts(self._before._network.embed, self._before._vocabulary, graphs)
+        counts = feature_matrix(texts, counted).astype(np.float32)
+        return Seen(embedded.transpose(0, 1).flatten(1).numpy(), counts)
 
     def _new_network(self) -> Network:
         with torch.random.fork_rng(devices=[]):
@@ -99,16 +224,9 @@ class GNN(Predictor):
         ]
         return np.stack(columns, axis=1)
 
-    @torch.no_grad()
     def _scores(self, graphs: Sequence[TextGraph]) -> np.ndarray:
-        """(K, n, M) normalized predictions of the members; every distinct text is encoded once."""
-        number = {graph: i for i, graph in enumerate(dict.fromkeys(graphs))}
-        distinct = list(number)
-        scores = [torch.zeros(self.members, 0, len(self.metrics))]
-        for start in range(0, len(distinct), _BATCH):
-            batch = collate(distinct[start : start + _BATCH])
-            scores.append(self._network(batch, self._vocabulary.features(batch.kinds)))
-        return torch.cat(scores, dim=1).double().numpy()[:, [number[graph] for graph in graphs]]
+        """(K, n, M) normalized predictions of the members."""
+        return _of_texts(self._network, self._vocabulary, graphs).double().numpy()
 
     def _measure_errors(self, graphs: Sequence[TextGraph], targets: np.ndarray, hidden: np.ndarray) -> np.ndarray:
         """(M, M): covariance of the errors on what was held out, beyond the members' differences there."""
@@ -122,9 +240,23 @@ class GNN(Predictor):
         examples = seen.T @ seen / 2  # each is held out from two members
         return significant(covariance / np.outer(scale, scale), examples) * np.outer(scale, scale)
 
+    # --- checkpoints
+
     def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         if not self.metrics:
             raise InputError("the gnn predictor is not trained: there is nothing to save")
+        config, tensors = self._learned()
+        if self._before and self._estimator:
+            kernels = [[*key, kernel.numbers] for key, kernel in self._estimator.kernels.items()]
+            names = {"estimated": list(self._estimator.values), "counted": self._estimator.names}
+            config["before"], of_before = self._before._learned()
+            config |= {"kernels": kernels, **names}
+            tensors |= {f"before.{name}": tensor for name, tensor in of_before.items()}
+            tensors |= {**self._estimator.seen._asdict(), "values": np.stack(list(self._estimator.values.values()))}
+        return config, tensors
+
+    def _learned(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """The ensemble."""
         config = {
             "options": {"width": self.width, "layers": self.layers, "members": self.members, "steps": self.steps},
             "seed": self.seed,
@@ -138,7 +270,7 @@ class GNN(Predictor):
 
     @classmethod
     def _restore(cls, config: dict[str, Any], tensors: dict[str, np.ndarray]) -> Self:
-        self = cls(seed=config["seed"], **config["options"])
+        self = cls(seed=config["seed"], base=None, **config["options"])
         self._metrics = tuple(config["metrics"])
         self._vocabulary = Vocabulary(config["words"])
         self._scales = [
@@ -146,10 +278,50 @@ class GNN(Predictor):
         ]
         self._covariance = tensors["covariance"].reshape(len(self._metrics), len(self._metrics))
         self._network = self._new_network().eval()
-        prefix = "network."
-        weights = {k.removeprefix(prefix): torch.from_numpy(v) for k, v in tensors.items() if k.startswith(prefix)}
+        weights = {name: torch.from_numpy(tensor) for name, tensor in _under("network.", tensors).items()}
         self._network.load_state_dict(weights)
+        if names := config.get("estimated"):
+            self._before = cls._restore(config["before"], _under("before.", tensors))
+            states, counted = tensors["states"], config["counted"]
+            seen = Seen(states, tensors["counts"].reshape(len(states), len(counted)))
+            table = dict(zip(names, tensors["values"].reshape(len(names), len(states)), strict=True))
+            kernels = {tuple(key): Kernel(numbers) for *key, numbers in config["kernels"]}
+            self._estimator = Estimator(seen, counted, table, kernels=kernels)
         return self
+
+
+def _under(prefix: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+@torch.no_grad()
+def _of_texts(
+    compute: Callable[[Batch, Tensor], Tensor], vocabulary: Vocabulary, graphs: Sequence[TextGraph]
+) -> Tensor:
+    """(K, n, width) of what a network computes for n texts; every distinct text is encoded once."""
+    number = {graph: i for i, graph in enumerate(dict.fromkeys(graphs))}
+    distinct = list(number)
+    parts = []
+    for start in range(0, len(distinct), _BATCH):
+        batch = collate(distinct[start : start + _BATCH])
+        parts.append(compute(batch, vocabulary.features(batch.kinds)))
+    return torch.cat(parts, dim=1)[:, [number[graph] for graph in graphs]]
+
+
+def _counted(texts: Sequence[str]) -> list[str]:
+    """Names of what differs between texts and occurs in two, and one of a hundred, at least."""
+    names = sorted(set().union(*map(features, texts)))
+    matrix = feature_matrix(texts, names)
+    tells = (np.ptp(matrix, 0) > 0) & (np.count_nonzero(matrix, 0) >= max(2, len(texts) / 100))
+    return [name for name, differs in zip(names, tells, strict=True) if differs]
+
+
+def _patterns(n: int, known: Mapping[str, np.ndarray]) -> Iterator[tuple[np.ndarray, list[str]]]:
+    """Of n texts, rows that have the same metrics known, and which."""
+    present = ~np.isnan(np.stack([np.zeros(n), *known.values()], 1))
+    for pattern in np.unique(present, axis=0):
+        names = [name for name, there in zip(known, pattern[1:], strict=True) if there]
+        yield np.flatnonzero((present == pattern).all(1)), names
 
 
 def _steps(n: int) -> int:

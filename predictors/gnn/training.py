@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from predictors.gnn.graph import TextGraph, Vocabulary, collate
 from predictors.gnn.model import Network
 
+Progress = Callable[[int, int, float], None]
 MARGIN = 0.1  # between the normalized metrics of two ranked architectures
 
 
@@ -43,8 +44,12 @@ def train(
     hidden: np.ndarray,
     schedule: Schedule,
     rng: np.random.Generator,
-) -> None:
-    """Fit to normalized targets (n, M), NaN where missing; hidden (K, n): what a member must not learn from."""
+    progress: Progress | None = None,
+) -> list[float]:
+    """Fit to normalized targets (n, M), NaN where missing; hidden (K, n): what a member must not learn from.
+
+    Returns the loss of every step, the mean of the members'.
+    """
     values = torch.tensor(np.nan_to_num(targets), dtype=torch.float32)
     observed = torch.tensor(~np.isnan(targets))
     allowed = torch.tensor(~hidden, dtype=torch.float32)
@@ -57,7 +62,8 @@ def train(
     )
     network.train()
     order = np.array([], int)
-    for _ in range(schedule.steps):
+    losses: list[float] = []
+    for step in range(1, schedule.steps + 1):
         if len(order) < size:
             order = np.concatenate([order, rng.permutation(len(graphs))])
         chosen, order = order[:size], order[size:]
@@ -70,7 +76,11 @@ def train(
         torch.nn.utils.clip_grad_norm_(network.parameters(), 5.0)
         optimizer.step()
         cycle.step()
+        losses.append(loss.item() / len(hidden))
+        if progress:
+            progress(step, schedule.steps, losses[-1])
     network.eval()
+    return losses
 
 
 def _loss(predicted: Tensor, target: Tensor, weights: Tensor) -> Tensor:
