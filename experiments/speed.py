@@ -16,7 +16,8 @@ from experiments.tables import Quick
 from nas.cli import print_table
 from search_spaces import get_space
 
-COUNT, QUICK_COUNT = 1000, 20
+COUNT, LEARNED = 1000, 781
+QUICK_COUNT, QUICK_LEARNED = 20, 20
 
 
 def _seconds(action: Callable[[], object], repeats: int = 3) -> float:
@@ -40,7 +41,7 @@ def main(quick: Quick = False) -> None:
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     space, rng = get_space("nasbench201"), np.random.default_rng(0)
-    count = QUICK_COUNT if quick else COUNT
+    count, few = (QUICK_COUNT, QUICK_LEARNED) if quick else (COUNT, LEARNED)
     archs = [space.sample(rng) for _ in range(count)]
     texts = [space.to_text(arch) for arch in archs]
     rlm = predictors.load("rlm-base")
@@ -52,23 +53,38 @@ def main(quick: Quick = False) -> None:
     reader.forget()
     read = _seconds(lambda: reader.read(texts), repeats=1)
 
+    gnn, learned = predictors.create("gnn"), [space.sample(rng) for _ in range(few)]
+    values = {"metric": np.array([float(space.flops(arch)) for arch in learned])}
+    learning = _seconds(lambda: gnn.fit([space.to_text(arch) for arch in learned], values), repeats=1)
+    predicting = _seconds(lambda: gnn.predict(texts, ["metric"], samples=16), repeats=1)
+
     def query() -> None:
         table = load_benchmark("digits201")
         table.query(table.architectures[17])
 
     query()
-    few = archs[:200]
     rows: list[tuple[str, float, str]] = [
         ("nas --help", _seconds(lambda: _run("-m", "nas.cli", "--help")), "s"),
         ("import search_spaces", _seconds(lambda: _run("-c", "import search_spaces")), "s"),
         ("choices → text", count / _seconds(lambda: [space.to_text(arch) for arch in archs]), "texts/s"),
-        ("choices → ONNX model", len(few) / _seconds(lambda: [space.to_onnx(arch) for arch in few]), "models/s"),
+        (
+            "choices → ONNX model",
+            len(archs[:200]) / _seconds(lambda: [space.to_onnx(a) for a in archs[:200]]),
+            "models/s",
+        ),
         ("tokens of a text, median", float(np.median(lengths)), "tokens"),
         ("tokens of a text, most", float(max(lengths)), "tokens"),
         ("digits201: load and query", 1e3 * _seconds(query), "ms"),
         ("RLM reads new texts", count / read, "texts/s"),
         ("RLM decodes a metric, 64 samples, text read", count / _seconds(_decoding(rlm, texts, 64)), "networks/s"),
         ("RLM decodes a metric, 16 samples, text read", count / _seconds(_decoding(rlm, texts, 16)), "networks/s"),
+        (f"GNN learns {few} networks, texts written and read", learning, "s"),
+        ("GNN predicts a metric of new texts, 16 samples", count / predicting, "networks/s"),
+        (
+            "GNN predicts a metric, 16 samples, text read",
+            count / _seconds(lambda: gnn.predict(texts, ["metric"], samples=16)),
+            "networks/s",
+        ),
     ]
     table: list[dict[str, Any]] = [{"what": what, "measured": value, "unit": unit} for what, value, unit in rows]
     print_table("Speed", table)
