@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 Module = TypeVar("Module", bound=torch.nn.Module)
 BASE = "rlm-base"
 FARTHEST = 3.0  # standard deviations of an estimate's sample from its mean
-LONGEST = 16  # times the usual number of steps
+LONGEST = 4  # times the usual number of steps
 MIN_RANKED, FEW = 4, 40  # so many values of a new metric are compared with the known ones
 
 

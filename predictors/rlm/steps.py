@@ -1,4 +1,7 @@
-"""How long to train: as long as the loss of texts that are kept aside falls (early stopping, Prechelt 1998)."""
+"""How long to train: as long as texts that are kept aside are ordered better (early stopping, Prechelt 1998).
+
+Order, and not the loss of digits: that grows again, from too much certainty, long before order suffers.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import numpy as np
 
 from predictors.rlm.training import Column, Training
 
-PATIENCE = 3  # looks at the loss that bring no better one
+PATIENCE = 3  # looks that find no better order
 ASIDE = 0.2  # of the different texts
 LEAST = 40  # different texts of which some can be spared
 
@@ -31,18 +34,18 @@ def only(columns: Sequence[Column], rows: np.ndarray) -> list[Column]:
 
 
 def validated_steps(training: Training, judge: Training, every: int) -> int:
-    """Steps, a multiple of `every`, after which the judge's loss is least.
+    """Steps, a multiple of `every`, after which the judge finds least disorder.
 
     training: for as many steps as are allowed; its modules are afterwards as they were. judge: the same modules, and
     the rows that are kept aside.
     """
     before = copy.deepcopy(training.modules.state_dict())
-    losses: list[float] = []
+    found: list[float] = []
     best = 0
-    while len(training.losses) < training.schedule.steps and len(losses) <= best + PATIENCE:
+    while len(training.losses) < training.schedule.steps and len(found) <= best + PATIENCE:
         for _ in range(every):
             training.step()
-        losses.append(judge.loss_of_all())
-        best = int(np.argmin(losses))
+        found.append(judge.disorder())
+        best = int(np.argmin(found))
     training.modules.load_state_dict(before)
     return every * (best + 1)
