@@ -262,3 +262,21 @@ def check_request(
         if name not in predictor.metrics:
             raise unknown("given metric", name, predictor.metrics)
     return known
+
+
+def patterns(count: int, known: Metrics) -> list[tuple[np.ndarray, list[str]]]:
+    """Rows of `count`, grouped by which metrics (count,) are known for them, and not NaN."""
+    if not known:
+        return [(np.arange(count), [])]
+    names = list(known)
+    present = ~np.isnan(np.stack([known[name] for name in names], 1))
+    found, group = np.unique(present, axis=0, return_inverse=True)
+    return [
+        (np.flatnonzero(group.ravel() == g), [n for n, here in zip(names, pattern, strict=True) if here])
+        for g, pattern in enumerate(found)
+    ]
+
+
+def under(part: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The tensors of a part, by their names in it."""
+    return {name.removeprefix(f"{part}."): t for name, t in tensors.items() if name.startswith(f"{part}.")}

@@ -194,3 +194,11 @@ def kind_name(item: Item) -> str:
 def kind_attributes(item: Item) -> list[str]:
     """The attributes of an operator, but for widths: one string for each."""
     return [f"{name}={str(value).replace(' ', '')}" for name, value in item.attrs if name not in WIDTHS]
+
+
+def telling(texts: Sequence[str]) -> list[str]:
+    """Names of what differs between texts and occurs in two, and one of a hundred, at least; nothing of others."""
+    names = sorted(set().union(*map(features, texts)))
+    matrix = feature_matrix(texts, names)
+    tells = (np.ptp(matrix, 0) > 0) & (np.count_nonzero(matrix, 0) >= max(2, len(texts) / 100))
+    return [name for name, differs in zip(names, tells, strict=True) if differs]

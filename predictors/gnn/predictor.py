@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Self
 
@@ -20,13 +20,15 @@ from predictors.base import (
     check_request,
     checkpoint,
     load,
+    patterns,
+    under,
 )
-from predictors.features import feature_matrix, features
+from predictors.estimate import MOST, Estimator, Kernel, Seen, some_of
+from predictors.features import feature_matrix, telling
 from predictors.gnn.graph import Batch, TextGraph, Vocabulary, collate, text_graph
 from predictors.gnn.model import Config, Network
 from predictors.gnn.training import Progress, Schedule, held_out, train
 from predictors.noise import conditional_errors, significant, text_noise
-from predictors.rlm.estimate import MOST, Estimator, Kernel, Seen, some_of
 from predictors.scale import Scale
 from search_spaces.errors import InputError
 
@@ -52,7 +54,7 @@ class GNN(Predictor):
 
     Metrics are learned as normal scores. An ensemble begins with the base's weights and is trained further; half of the
     samples are those of Gaussian processes on the base's embeddings, as they are, and on counts of operators and of
-    short paths (`predictors.rlm.estimate`). Where metrics are given, which the processes have as inputs, all samples
+    short paths (`predictors.estimate`). Where metrics are given, which the processes have as inputs, all samples
     are theirs. Without a base there are no processes: what is given moves the ensemble's samples of the others, since
     the errors of two metrics on architectures that were held out are correlated, and where one is known the others
     follow as in a joint normal distribution.
@@ -135,7 +137,7 @@ class GNN(Predictor):
         rows = some_of(len(texts), MOST)
         some = [texts[i] for i in rows]
         table = {name: values[rows] for name, values in targets.items()}
-        counted = _counted(some)
+        counted = telling(some)
         known = {name: values for name, values in table.items() if not np.isnan(values).all()}
         return Estimator(self._seen(some, counted), counted, known)
 
@@ -152,7 +154,7 @@ class GNN(Predictor):
         known = check_request(self, architectures, metrics, given, samples)
         texts = as_texts(architectures)
         drawn = np.empty((len(texts), samples, len(metrics)))
-        for rows, names in _patterns(len(texts), known):
+        for rows, names in patterns(len(texts), known) if texts else ():
             forced = {name: known[name][rows] for name in names}
             asked = [name for name in metrics if name not in forced]
             sampled = iter(self._sample([texts[i] for i in rows], asked, forced, samples, seed))
@@ -278,20 +280,16 @@ class GNN(Predictor):
         ]
         self._covariance = tensors["covariance"].reshape(len(self._metrics), len(self._metrics))
         self._network = self._new_network().eval()
-        weights = {name: torch.from_numpy(tensor) for name, tensor in _under("network.", tensors).items()}
+        weights = {name: torch.from_numpy(tensor) for name, tensor in under("network", tensors).items()}
         self._network.load_state_dict(weights)
         if names := config.get("estimated"):
-            self._before = cls._restore(config["before"], _under("before.", tensors))
+            self._before = cls._restore(config["before"], under("before", tensors))
             states, counted = tensors["states"], config["counted"]
             seen = Seen(states, tensors["counts"].reshape(len(states), len(counted)))
             table = dict(zip(names, tensors["values"].reshape(len(names), len(states)), strict=True))
             kernels = {tuple(key): Kernel(numbers) for *key, numbers in config["kernels"]}
             self._estimator = Estimator(seen, counted, table, kernels=kernels)
         return self
-
-
-def _under(prefix: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 @torch.no_grad()
@@ -306,22 +304,6 @@ def _of_texts(
         batch = collate(distinct[start : start + _BATCH])
         parts.append(compute(batch, vocabulary.features(batch.kinds)))
     return torch.cat(parts, dim=1)[:, [number[graph] for graph in graphs]]
-
-
-def _counted(texts: Sequence[str]) -> list[str]:
-    """Names of what differs between texts and occurs in two, and one of a hundred, at least."""
-    names = sorted(set().union(*map(features, texts)))
-    matrix = feature_matrix(texts, names)
-    tells = (np.ptp(matrix, 0) > 0) & (np.count_nonzero(matrix, 0) >= max(2, len(texts) / 100))
-    return [name for name, differs in zip(names, tells, strict=True) if differs]
-
-
-def _patterns(n: int, known: Mapping[str, np.ndarray]) -> Iterator[tuple[np.ndarray, list[str]]]:
-    """Of n texts, rows that have the same metrics known, and which."""
-    present = ~np.isnan(np.stack([np.zeros(n), *known.values()], 1))
-    for pattern in np.unique(present, axis=0):
-        names = [name for name, there in zip(known, pattern[1:], strict=True) if there]
-        yield np.flatnonzero((present == pattern).all(1)), names
 
 
 def _steps(n: int) -> int:

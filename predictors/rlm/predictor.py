@@ -29,12 +29,14 @@ from predictors.base import (
     check_request,
     checkpoint,
     load,
+    patterns,
+    under,
 )
-from predictors.features import feature_matrix, features
+from predictors.estimate import BEFORE, MOST, Estimator, Kernel, Seen, some_of
+from predictors.features import feature_matrix, telling
 from predictors.metrics import decoding_order, is_cheap
 from predictors.rlm.backbone import load_backbone, text_encoder
 from predictors.rlm.decoding import Sampler, digit_tree, sample_numbers
-from predictors.rlm.estimate import BEFORE, MOST, Estimator, Kernel, Seen, some_of
 from predictors.rlm.model import MAX_METRICS, ModelConfig, NumberDecoder, Readout, TextEncoder
 from predictors.rlm.numbers import NUMBER_TOKENS, NumberFormat, Scale
 from predictors.rlm.reader import Reader, batches
@@ -68,7 +70,7 @@ class RLM(Predictor):
 
     base: checkpoint folder or shipped name to fine-tune, None to start from nothing.
     encoder: "frozen" fine-tunes the decoder only, so a text is read once, however often the model is refitted, and
-        two thirds of the samples are those of Gaussian processes that see the same (`predictors.rlm.estimate`);
+        two thirds of the samples are those of Gaussian processes that see the same (`predictors.estimate`);
         "tuned" trains everything; "alone" trains the encoder on all metrics of a text at once, and on its operators
         and paths, and leaves the decoder as it is, to be trained afterwards. Without a base nothing is frozen.
     rehearse: cheap metrics are learned like the others, as in pretraining, and not only used as known values.
@@ -287,7 +289,7 @@ class RLM(Predictor):
         known = {name: values[rows] for name, values in targets.items()}
         here = [texts[i] for i in rows]
         known |= self._expected_before(here)
-        counted = _counted(here)
+        counted = telling(here) if is_onnx(here) else []
         table = {name: values for name, values in known.items() if not np.isnan(values).all()}
         return Estimator(self._seen(here, counted), counted, table, self.by_value)
 
@@ -337,7 +339,7 @@ class RLM(Predictor):
         known = check_request(self, architectures, metrics, given, samples)
         texts = as_texts(architectures)
         result = np.empty((len(texts), samples, len(metrics)))
-        for rows, names in _patterns(len(texts), known) if result.size else ():
+        for rows, names in patterns(len(texts), known) if result.size else ():
             forced = {name: known[name][rows] for name in sorted(names, key=self._order)}
             asked = [name for name in metrics if name not in forced]
             drawn = iter(self._sample([texts[i] for i in rows], asked, forced, samples, seed) if asked else ())
@@ -350,7 +352,7 @@ class RLM(Predictor):
         known = check_request(self, architectures, metrics, given, GUESSES)
         texts = as_texts(architectures)
         found = np.empty((len(texts), len(metrics)))
-        for rows, names in _patterns(len(texts), known) if found.size else ():
+        for rows, names in patterns(len(texts), known) if found.size else ():
             forced = {name: known[name][rows] for name in sorted(names, key=self._order)}
             asked = sorted((name for name in metrics if name not in forced), key=self._order)
             expected = forced | self._expected([texts[i] for i in rows], asked, forced)
@@ -362,7 +364,7 @@ class RLM(Predictor):
         known = check_request(self, architectures, metrics, given, 1)
         texts = as_texts(architectures)
         found = np.empty((len(texts), len(metrics)))
-        for rows, names in _patterns(len(texts), known) if found.size else ():
+        for rows, names in patterns(len(texts), known) if found.size else ():
             forced = {name: known[name][rows] for name in sorted(names, key=self._order)}
             for column, name in enumerate(metrics):
                 here = [texts[i] for i in rows]
@@ -471,7 +473,7 @@ class RLM(Predictor):
 
     @classmethod
     def _restore(cls, config: dict[str, Any], tensors: dict[str, np.ndarray]) -> Self:
-        encoder = _with_weights(text_encoder(ModelConfig(**config["model"])), _under("encoder", tensors))
+        encoder = _with_weights(text_encoder(ModelConfig(**config["model"])), under("encoder", tensors))
         predictor = cls._recalled(config, tensors, Reader(Tokenizer.from_str(json.dumps(config["tokenizer"])), encoder))
         predictor.seed, predictor.mode = config["seed"], config["encoder"]
         return predictor
@@ -481,7 +483,7 @@ class RLM(Predictor):
         """The model that has learned what is in a checkpoint."""
         predictor = cls(base=None)
         predictor.reader = reader
-        predictor.decoder = _with_weights(NumberDecoder(ModelConfig(**config["model"])), _under("decoder", tensors))
+        predictor.decoder = _with_weights(NumberDecoder(ModelConfig(**config["model"])), under("decoder", tensors))
         predictor.scales = _scales(config["scales"])
         if names := config.get("estimated"):
             states, counted = tensors["states"], config["counted"]
@@ -492,17 +494,12 @@ class RLM(Predictor):
             predictor.estimator = Estimator(seen, counted, table, predictor.by_value, kernels)
         if names := config.get("remembered"):
             predictor.remembered = names
-            predictor.before = cls._recalled(config["before"], _under("before", tensors), reader)
+            predictor.before = cls._recalled(config["before"], under("before", tensors), reader)
         return predictor
 
 
 def _weights(part: str, module: torch.nn.Module) -> dict[str, np.ndarray]:
     return {f"{part}.{name}": tensor.numpy() for name, tensor in module.state_dict().items()}
-
-
-def _under(part: str, tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The tensors of a part, by their names in it."""
-    return {name.removeprefix(f"{part}."): t for name, t in tensors.items() if name.startswith(f"{part}.")}
 
 
 def _with_weights(module: Module, tensors: dict[str, np.ndarray]) -> Module:
@@ -523,16 +520,6 @@ def _estimated(samples: int) -> int:
     return samples * 2 // 3
 
 
-def _counted(texts: list[str]) -> list[str]:
-    """Names of what differs between ONNX texts and occurs in two, and one of a hundred, at least; nothing of others."""
-    if not is_onnx(texts):
-        return []
-    names = sorted(set().union(*map(features, texts)))
-    matrix = _counts(texts, names)
-    tells = (np.ptp(matrix, 0) > 0) & (np.count_nonzero(matrix, 0) >= max(2, len(texts) / 100))
-    return [name for name, differs in zip(names, tells, strict=True) if differs]
-
-
 def _counts(texts: list[str], names: list[str]) -> np.ndarray:
     """(n, names): how often each occurs in every text."""
     return feature_matrix(texts, names).astype(np.float32) if names else np.empty((len(texts), 0), np.float32)
@@ -541,16 +528,3 @@ def _counts(texts: list[str], names: list[str]) -> np.ndarray:
 def _randomness(text: str, seed: int, metrics: int, samples: int) -> np.ndarray:
     """Random numbers (metrics, 1 + samples) of a text's own, so that its samples don't depend on its company."""
     return np.random.default_rng([seed, zlib.crc32(text.encode())]).random((metrics, 1 + samples))
-
-
-def _patterns(count: int, known: dict[str, np.ndarray]) -> list[tuple[np.ndarray, list[str]]]:
-    """Rows grouped by which metrics are known for them."""
-    if not known:
-        return [(np.arange(count), [])]
-    names = list(known)
-    present = ~np.isnan(np.stack([known[name] for name in names], 1))
-    patterns, group = np.unique(present, axis=0, return_inverse=True)
-    return [
-        (np.flatnonzero(group.ravel() == g), [n for n, here in zip(names, pattern, strict=True) if here])
-        for g, pattern in enumerate(patterns)
-    ]

@@ -8,7 +8,7 @@ from scipy.optimize import check_grad
 from scipy.special import ndtri
 from scipy.stats import kendalltau, spearmanr
 
-from predictors.rlm.estimate import Estimator, Inputs, Kernel, Seen, Units, _unlikeliness, _variance, some_of
+from predictors.estimate import Estimator, Inputs, Kernel, Seen, Units, _unlikeliness, _variance, some_of
 
 RNG = np.random.default_rng(0)
 STATES = RNG.normal(size=(160, 4))
