@@ -39,7 +39,7 @@ GNN_SCHEDULE = {"batch": 64, "learning_rate": 3e-3}
 
 
 class Kind(StrEnum):
-    """What is pretrained."""
+    """What is trained."""
 
     rlm = "rlm"
     gnn = "gnn"

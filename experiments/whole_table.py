@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from experiments.pretrain import Kind
 from experiments.tables import Quick
 from nas.cli import print_table, progress_bar
 from search_spaces.errors import InputError
@@ -27,8 +28,7 @@ SCHEDULE = {"jitter": 0.05, "batch": 64, "most_metrics": 5}
 
 def main(
     out: Annotated[Path, typer.Option(help="Folder for the checkpoints.")] = Path("results/whole-table"),
-    kind: Annotated[str, typer.Option(help="rlm or gnn.")] = "rlm",
-    base: Annotated[str, typer.Option(help="The RLM to begin with.")] = "rlm-base",
+    kind: Annotated[Kind, typer.Option(help="The predictor to train.")] = Kind.rlm,
     steps: Annotated[int, typer.Option(min=2, help="Steps of training.")] = 2000,
     seed: Annotated[int, typer.Option(help="Seed of weights, batches and of what is held out.")] = 0,
     quick: Quick = False,
@@ -44,19 +44,17 @@ def main(
     latencies = [name for name in table.metrics if name.endswith("_latency_ms")]
     metrics = {name: table.values(name)[: len(texts)] for name in (*ACCURACIES, *latencies)}
     train, test = held_out(texts, seed)
-    with progress_bar(f"{kind}-nasbench201") as bar:
-        options: dict[str, Any] = {"steps": steps}
-        if kind == "rlm":
-            options |= {
-                "base": base,
-                "rehearse": True,  # as in pretraining, without processes: these would keep a part of the table itself
-                "schedule": SCHEDULE,
-                "kept": out / f"training-{kind}-{steps}.safetensors",
-                "progress": lambda i, n, loss: bar(f"loss {loss:.3f}", i, n),
-            }
-        model = predictors.create(kind, seed=seed, **options)
+    with progress_bar(f"{kind.value}-nasbench201") as bar:
+        kept = out / f"training-rlm-{steps}.safetensors"
+        # Neither has processes, which would keep a part of the table itself.
+        own: dict[str, dict[str, Any]] = {
+            "rlm": {"base": "rlm-base", "rehearse": True, "schedule": SCHEDULE, "kept": kept},
+            "gnn": {"base": "gnn-label-free", "processes": False},
+        }
+        options = {"steps": steps, "progress": lambda i, n, loss: bar(f"loss {loss:.3f}", i, n), **own[kind.value]}
+        model = predictors.create(kind.value, seed=seed, **options)
         model.fit([texts[i] for i in train], {name: values[train] for name, values in metrics.items()})
-    folder = out / f"{kind}-nasbench201"
+    folder = out / f"{kind.value}-nasbench201"
     model.save(folder)
     rows = _test(model, [texts[i] for i in test], {name: values[test] for name, values in metrics.items()})
     with replacing(folder / "tests.json") as path:

@@ -60,6 +60,7 @@ class GNN(Predictor):
     follow as in a joint normal distribution.
 
     base: checkpoint folder or shipped name of a pretrained network; None to start from nothing, without processes.
+    processes: whether there are any; they keep what they were fitted to, and so does a saved model that has them.
     width, layers: of the network; members: networks in the ensemble. A base has sizes of its own.
     steps: of training (None: by the number of architectures). schedule: other fields of `Schedule`.
     progress: is told the step, of how many, and the loss. losses: of every step of the last fit.
@@ -75,6 +76,7 @@ class GNN(Predictor):
         layers: int = 3,
         members: int = 4,
         steps: int | None = None,
+        processes: bool = True,
         schedule: Mapping[str, float] | None = None,
         progress: Progress | None = None,
     ) -> None:
@@ -82,7 +84,7 @@ class GNN(Predictor):
         if min(width, layers, members) < 1 or (steps is not None and steps < 2):
             raise InputError("gnn: width, layers and members must be at least 1, steps at least 2")
         self.base, self.width, self.layers, self.members, self.steps = base, width, layers, members, steps
-        self.schedule, self.progress = schedule or {}, progress
+        self.processes, self.schedule, self.progress = processes, schedule or {}, progress
         self.losses: list[float] = []
         self._metrics: tuple[str, ...] = ()
         self._before: GNN | None = None  # the base
@@ -113,7 +115,7 @@ class GNN(Predictor):
             self._network, self._vocabulary, graphs, normalized, hidden, self._schedule(len(graphs)), rng, self.progress
         )
         self._covariance = self._measure_errors(graphs, normalized, hidden)
-        self._estimator = self._second_opinion(texts, targets) if self._before else None
+        self._estimator = self._second_opinion(texts, targets) if self._before and self.processes else None
         return self
 
     def _begin(self) -> GNN | None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import predictors
+from experiments.pretrain import Kind
 
 needs_tables = pytest.mark.skipif("NAS_DATA" not in os.environ, reason="NAS_DATA names no folder with the tables")
 
@@ -66,8 +67,8 @@ def test_pretraining_makes_bases(tmp_path: Path) -> None:
 
 
 @needs_tables
-@pytest.mark.parametrize("kind", ["rlm", "gnn"])
-def test_checkpoints_of_the_table_are_made(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", Kind)
+def test_checkpoints_of_the_table_are_made(kind: Kind, tmp_path: Path) -> None:
     importlib.import_module("experiments.whole_table").main(out=tmp_path, kind=kind, quick=True)
     assert "cifar10_test_accuracy" in predictors.load(tmp_path / f"{kind}-nasbench201").metrics
 
