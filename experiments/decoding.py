@@ -40,14 +40,15 @@ def main(
     """Architectures per second of both sides, and memory and time of many more."""
     import torch
 
-    torch.set_num_threads(threads)
-    padded, growth = PADDED, [10**k for k in range(3, digits + 1)]
+    sizes, padded, growth = SIZES, PADDED, [10**k for k in range(3, digits + 1)]
     if quick:
-        count, plain, seeds, padded, growth = 10, 1, 1, 128, [100]
+        sizes, padded, growth = SMALL, 128, [100]
+        count, plain, seeds, threads = 10, 1, 1, 1
+    torch.set_num_threads(threads)
     rows = []
     with progress_bar("decoding") as bar:
         for seed in range(seeds):
-            model, texts = _model(count, seed, SIZES)
+            model, texts = _model(count, seed, sizes)
             rows.append(_speeds(model, texts, plain, padded))
             bar("decoding, seeds", seed + 1, seeds)
     summary = _summary(rows)
