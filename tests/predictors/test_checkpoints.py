@@ -30,16 +30,17 @@ def test_a_shipped_checkpoint_is_small_described_and_found_by_its_name(name: str
 
 
 @pytest.mark.skipif("NAS_DATA" not in os.environ, reason="NAS_DATA, the folder of real tables, is not set")
-def test_the_checkpoint_of_the_whole_table_ranks_networks_that_it_has_not_seen() -> None:
+@pytest.mark.parametrize("name", ["rlm-nasbench201", "gnn-nasbench201"])
+def test_a_checkpoint_of_the_whole_table_ranks_networks_that_it_has_not_seen(name: str) -> None:
     from experiments.whole_table import held_out
     from nas.benchmarks import load_benchmark
 
     table = load_benchmark("nasbench201")
     texts = table.load_texts()
     rows = held_out(texts, seed=0)[1][::8]
-    model = predictors.load("rlm-nasbench201")
+    model = predictors.load(name)
     metrics = ["cifar10_test_accuracy", "1080ti_1_latency_ms"]
     predicted = model.predict([texts[i] for i in rows], metrics, samples=8)
     for metric in metrics:
         assert spearmanr(predicted[metric], table.values(metric)[rows]).statistic > 0.9
-    assert Path(CHECKPOINTS / "rlm-nasbench201" / "tests.json").exists()
+    assert Path(CHECKPOINTS / name / "tests.json").exists()
