@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from predictors import Predictor
     from search_spaces import Architecture, SearchSpace
 
-SAMPLED = 300  # candidates of which samples are drawn
+SAMPLED = 3000  # candidates of which samples are drawn: of few, only the sure ones are left
 CHOICES_KEY = "nas:choices"  # trial system attribute: the architecture that this sampler chose for the trial
 
 
