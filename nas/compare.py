@@ -60,9 +60,8 @@ class Score:
     tau_top: Kendall's τ among the truly best 1,000 of them (half of them where there are fewer than 2,000). top10: mean
     true value of the 10 predicted best. regret: how far the best of these 10 is behind the best of all, 0 or more, in
     the metric's unit. All these: of `test_metric`; of `train_metric`, what was learned: rmse, in its unit, and cover50
-    and cover90, the share
-    of true values within the samples' central 50 % and 90 % (calibrated: .50 and .90). fit_seconds, predict_seconds:
-    wall time on one core.
+    and cover90, the share of true values within the samples' central 50 % and 90 % (calibrated: .50 and .90).
+    fit_seconds, predict_seconds: wall time on one core.
     """
 
     predictor: str

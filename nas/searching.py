@@ -38,7 +38,7 @@ PATIENCE = 50  # repeated architectures in a row after which a random new one is
 SOURCE_KEY = "nas:source"  # study user attribute: see `nas.sources`
 EVALUATIONS_KEY = "nas:evaluations"  # study user attribute: how many are wanted
 _WAIT = 0.2  # seconds, between two looks whether others have finished
-_MANY = 20  # unfinished trials
+_MANY = 20  # unfinished trials, from which on all trials are read at once
 
 
 def search(

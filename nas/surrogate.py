@@ -76,22 +76,23 @@ class Surrogate:
 
     def _estimate(self, texts: list[str]) -> np.ndarray:
         exact = self._given(texts)
-        estimates = np.empty((len(texts), len(self.metrics)))
-        if self.asked:
-            predicted = self._fitted.estimate(texts, self.asked, given=exact)
-        for i, metric in enumerate(self.metrics):
-            estimates[:, i] = exact[metric] if metric in exact else predicted[:, self.asked.index(metric)]
-        return estimates
+        predicted = self._fitted.estimate(texts, self.asked, given=exact)[:, None] if self.asked else np.empty(0)
+        return self._with_exact(exact, predicted, 1)[:, 0]
 
     def _predict(self, texts: list[str]) -> np.ndarray:
         exact = self._given(texts)
-        samples = np.empty((len(texts), SAMPLES, len(self.metrics)))
+        predicted = np.empty(0)
         if self.asked:
             predicted = self._fitted.predict(texts, self.asked, given=exact, samples=SAMPLES, seed=self._seed).samples
-        for i, metric in enumerate(self.metrics):
-            known = metric in exact
-            samples[:, :, i] = exact[metric][:, None] if known else predicted[:, :, self.asked.index(metric)]
-        return samples
+        return self._with_exact(exact, predicted, SAMPLES)
+
+    def _with_exact(self, exact: dict[str, np.ndarray], predicted: np.ndarray, samples: int) -> np.ndarray:
+        """All metrics (n, samples, m), of exact values (n,) by name and predicted samples (n, samples, asked)."""
+        columns = [
+            np.repeat(exact[name][:, None], samples, 1) if name in exact else predicted[:, :, self.asked.index(name)]
+            for name in self.metrics
+        ]
+        return np.stack(columns, axis=2)
 
     def _learn_from_twins(self, texts: list[str], values: np.ndarray, equal: bool) -> None:
         """Update the predictions of all measured texts by what was measured."""

@@ -1,7 +1,7 @@
 """Classes of other people: in a file that a user names, or in an installed package that announces them.
 
-Both run their code. A file is run where a user names it (a search keeps its space's name), and
-never because a checkpoint names it.
+Both run their code. A file is run where a user names it (a search keeps its space's name), and never because a
+checkpoint names it.
 """
 
 from __future__ import annotations
