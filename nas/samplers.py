@@ -28,7 +28,10 @@ _PLAIN: dict[str, Callable[[int], BaseSampler]] = {
     "tpe": lambda seed: optuna.samplers.TPESampler(multivariate=True, seed=seed),
     "gp": lambda seed: optuna.samplers.GPSampler(seed=seed, warn_independent_sampling=False),
 }
-_OPTIONS: dict[str, dict[str, Any]] = {"rlm": {"by_value": True}}  # of predictors, that suit a search
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "rlm": {"by_value": True},
+    "gnn": {"by_value": True},
+}  # of predictors, that suit a search
 
 
 def list_samplers() -> list[str]:

@@ -7,8 +7,10 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -96,12 +98,29 @@ class Predictor(ABC):
         return self.predict(architectures, metrics, given, samples=GUESSES).median
 
     def predict_stream(
-        self, architectures: Iterable[str | onnx.ModelProto], metrics: Sequence[str], samples: int = 64, seed: int = 0
+        self,
+        architectures: Iterable[str | onnx.ModelProto],
+        metrics: Sequence[str],
+        samples: int = 64,
+        seed: int = 0,
+        jobs: int = 1,
     ) -> Iterator[Predictions]:
-        """Predict any number of architectures in constant memory: `predict` of every 1,000 as they come."""
+        """Predict any number of architectures in constant memory: `predict` of every 1,000 as they come.
+
+        jobs: processes of one thread each that share the work; each begins with what `save` writes.
+        """
         remaining = iter(architectures)
-        while chunk := list(islice(remaining, STREAMED)):
-            yield self.predict(chunk, metrics, samples=samples, seed=seed)
+        chunks = iter(lambda: as_texts(list(islice(remaining, STREAMED))), [])
+        if jobs == 1:
+            yield from (self.predict(chunk, metrics, samples=samples, seed=seed) for chunk in chunks)
+            return
+        from joblib import Parallel, delayed
+
+        with TemporaryDirectory() as folder:
+            self.save(folder)
+            asked = delayed(_predict_in_worker)
+            work = (asked(type(self), folder, chunk, metrics, samples, seed) for chunk in chunks)
+            yield from Parallel(n_jobs=jobs, pre_dispatch="2*n_jobs", return_as="generator")(work)
 
     @abstractmethod
     def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -125,6 +144,21 @@ class Predictor(ABC):
         for name, content in files.items():
             with replacing(Path(folder) / name) as path:
                 path.write_bytes(content)
+
+
+@lru_cache(maxsize=1)
+def _loaded(kind: type[Predictor], folder: str) -> Predictor:
+    """A saved predictor, once per process."""
+    import torch
+
+    torch.set_num_threads(1)
+    return load(folder, kind)
+
+
+def _predict_in_worker(
+    kind: type[Predictor], folder: str, texts: list[str], metrics: Sequence[str], samples: int, seed: int
+) -> Predictions:
+    return _loaded(kind, folder).predict(texts, metrics, samples=samples, seed=seed)
 
 
 def list_predictors() -> list[str]:

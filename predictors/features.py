@@ -135,6 +135,23 @@ def with_kernels(program: Program) -> Program:
     return Program(main, functions, program.input_shapes, program.output_shapes)
 
 
+class Reading(NamedTuple):
+    """A text's program with its kernel sizes in view, the places of its main block, and how often functions run."""
+
+    program: Program
+    sites: tuple[Site, ...]
+    calls: Counter[str]
+
+
+@lru_cache(maxsize=16384)
+def reading(text: str) -> Reading:
+    """A text, read once for all that look at it; `InputError` where it is not the text of an architecture."""
+    program = read(text)
+    found = sites(program)  # first, since it refuses functions that call themselves
+    program = with_kernels(program)
+    return Reading(program, found, calls(program))
+
+
 @lru_cache(maxsize=16384)
 def features(text: str) -> dict[str, float]:
     """Features of an architecture by name: costs on a log scale, operator and path counts.
@@ -142,10 +159,7 @@ def features(text: str) -> dict[str, float]:
     A count says how many times operators of these kinds follow each other in a block (`x` is the block's input, `y` its
     output), times how often the block runs.
     """
-    program = read(text)
-    found = sites(program)
-    program = with_kernels(program)
-    runs = calls(program)
+    program, found, runs = reading(text)
     total: Counter[str] = Counter()
     for block, times in [(program.main, 1), *((program.functions[name], n) for name, n in runs.items())]:
         for path, n in _paths(block, frozenset(program.functions)).items():

@@ -126,10 +126,8 @@ def read(text: str) -> Program:
     except Exception as error:  # the native parser's are of many kinds
         raise InputError(f"not ONNX text: {' '.join(str(error).split())[:300]}") from None
     graph = model.graph
-    functions = {
-        f.name: _block(list(f.input), list(f.node), list(f.output), tuple(f.attribute)) for f in model.functions
-    }
-    main = _block([v.name for v in graph.input], list(graph.node), [v.name for v in graph.output], ())
+    functions = {f.name: _function(f.SerializeToString()) for f in model.functions}
+    main = _main(graph.SerializeToString())
     for item in (item for block in (main, *functions.values()) for item in block.items):
         outputs = len(functions[item.op].outputs) if item.op in functions else 1
         if item.outputs != outputs:
@@ -152,6 +150,20 @@ def _shape(info: onnx.ValueInfoProto) -> Shape:
         raise InputError(f"{info.name} is not a tensor with a shape")
     dims = [d.dim_param if d.HasField("dim_param") else d.dim_value or UNKNOWN for d in tensor.shape.dim]
     return typed(dims, element_name(tensor.elem_type))
+
+
+@lru_cache(maxsize=16384)
+def _function(serialized: bytes) -> Block:
+    """A function's block; the texts of a space have most of theirs in common."""
+    function = onnx.FunctionProto.FromString(serialized)
+    return _block(list(function.input), list(function.node), list(function.output), tuple(function.attribute))
+
+
+@lru_cache(maxsize=4096)
+def _main(serialized: bytes) -> Block:
+    """The main block, from the whole graph."""
+    graph = onnx.GraphProto.FromString(serialized)
+    return _block([v.name for v in graph.input], list(graph.node), [v.name for v in graph.output], ())
 
 
 def _block(inputs: list[str], nodes: list[onnx.NodeProto], outputs: list[str], params: tuple[str, ...]) -> Block:

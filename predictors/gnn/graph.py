@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from predictors.features import Site, calls, kind_attributes, sites, with_kernels
-from search_spaces import read
+from predictors.features import Site, kind_attributes, reading
 from search_spaces.graph import Shape, Value
 from search_spaces.operators import NET_OPERATORS
 from search_spaces.program import Block, Item, Ref
@@ -66,9 +65,7 @@ class TextGraph:
 @lru_cache(maxsize=32768)
 def text_graph(text: str) -> TextGraph:
     """The graphs of a text; `InputError` where it is not the text of an architecture."""
-    program = read(text)
-    places = sites(program)
-    program = with_kernels(program)
+    program, places, runs = reading(text)
     graphs: dict[str, BlockGraph] = {}
 
     def graph(block: Block) -> BlockGraph:
@@ -81,7 +78,6 @@ def text_graph(text: str) -> TextGraph:
             graphs[name] = graph(program.functions[name])
         return graphs[name]
 
-    runs = calls(program)
     total = sum(runs.values())
     main = _placed(graph(program.main), places)
     params, flops = (sum(site.cost[i] for site in places) for i in range(2))

@@ -61,6 +61,7 @@ class GNN(Predictor):
 
     base: checkpoint folder or shipped name of a pretrained network; None to start from nothing, without processes.
     processes: whether there are any; they keep what they were fitted to, and so does a saved model that has them.
+    by_value: whether they go by distances between values, as a search needs, and not by ranks.
     width, layers: of the network; members: networks in the ensemble. A base has sizes of its own.
     steps: of training (None: by the number of architectures). schedule: other fields of `Schedule`.
     progress: is told the step, of how many, and the loss. losses: of every step of the last fit.
@@ -77,6 +78,7 @@ class GNN(Predictor):
         members: int = 4,
         steps: int | None = None,
         processes: bool = True,
+        by_value: bool = False,
         schedule: Mapping[str, float] | None = None,
         progress: Progress | None = None,
     ) -> None:
@@ -84,7 +86,8 @@ class GNN(Predictor):
         if min(width, layers, members) < 1 or (steps is not None and steps < 2):
             raise InputError("gnn: width, layers and members must be at least 1, steps at least 2")
         self.base, self.width, self.layers, self.members, self.steps = base, width, layers, members, steps
-        self.processes, self.schedule, self.progress = processes, schedule or {}, progress
+        self.processes, self.by_value = processes, by_value
+        self.schedule, self.progress = schedule or {}, progress
         self.losses: list[float] = []
         self._metrics: tuple[str, ...] = ()
         self._before: GNN | None = None  # the base
@@ -141,7 +144,7 @@ class GNN(Predictor):
         table = {name: values[rows] for name, values in targets.items()}
         counted = telling(some)
         known = {name: values for name, values in table.items() if not np.isnan(values).all()}
-        return Estimator(self._seen(some, counted), counted, known)
+        return Estimator(self._seen(some, counted), counted, known, self.by_value)
 
     # --- predicting
 
@@ -254,7 +257,7 @@ class GNN(Predictor):
             kernels = [[*key, kernel.numbers] for key, kernel in self._estimator.kernels.items()]
             names = {"estimated": list(self._estimator.values), "counted": self._estimator.names}
             config["before"], of_before = self._before._learned()
-            config |= {"kernels": kernels, **names}
+            config |= {"by_value": self._estimator.by_value, "kernels": kernels, **names}
             tensors |= {f"before.{name}": tensor for name, tensor in of_before.items()}
             tensors |= {**self._estimator.seen._asdict(), "values": np.stack(list(self._estimator.values.values()))}
         return config, tensors
@@ -290,7 +293,8 @@ class GNN(Predictor):
             seen = Seen(states, tensors["counts"].reshape(len(states), len(counted)))
             table = dict(zip(names, tensors["values"].reshape(len(names), len(states)), strict=True))
             kernels = {tuple(key): Kernel(numbers) for *key, numbers in config["kernels"]}
-            self._estimator = Estimator(seen, counted, table, kernels=kernels)
+            self.by_value = config["by_value"]
+            self._estimator = Estimator(seen, counted, table, self.by_value, kernels)
         return self
 
 

@@ -91,3 +91,13 @@ def test_a_damaged_checkpoint_is_refused(kind: str, tmp_path: Path) -> None:
 def test_an_untrained_predictor_is_not_saved(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not trained"):
         Ridge().save(tmp_path)
+
+
+def test_several_processes_predict_a_stream_as_one_does() -> None:
+    texts = 60 * some_texts(30)
+    costs = [features(text)["log2 flops"] for text in texts[:30]]
+    model = create("ridge").fit(texts[:30], {"cost": costs})
+    alone, together = (list(model.predict_stream(iter(texts), ["cost"], samples=4, jobs=jobs)) for jobs in (1, 2))
+    assert [len(chunk.mean) for chunk in together] == [1000, 800]
+    for one, other in zip(alone, together, strict=True):
+        np.testing.assert_array_equal(one.samples, other.samples)
