@@ -14,7 +14,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from experiments.tables import Quick, Scores, compute, show, summarize
+from experiments.tables import Quick, Scores, chosen, compute, publish, show, summarize
 from search_spaces.errors import InputError
 
 ACCURACY = "cifar10_test_accuracy"
@@ -69,16 +69,21 @@ def main(
     out: Annotated[Path, typer.Option(help="Folder in which finished rows are kept.")] = Path("results/joint-metrics"),
     seeds: Annotated[int, typer.Option(min=1)] = 5,
     first_seed: Annotated[int, typer.Option(min=0)] = 0,
+    only: Annotated[str, typer.Option(help="Predictors, separated by commas.")] = ",".join(PREDICTORS),
     jobs: Annotated[int, typer.Option(min=1)] = 1,
     quick: Quick = False,
     as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
     """Train and rank; a table of means over the seeds."""
     size, most, seeds = (30, 60, 1) if quick else (1000, 15_625, seeds)
-    tasks = [(p, size, most, seed) for seed in range(first_seed, first_seed + seeds) for p in PREDICTORS]
-    rows = compute(tasks, score, out, jobs)
-    names = ("predictor", "trained on", "at most tested on")
-    show("Spearman's correlation of jointly learned metrics", names, summarize(tasks, rows), as_json)
+    names = chosen(only, PREDICTORS)
+    tasks = [(p, size, most, seed) for seed in range(first_seed, first_seed + seeds) for p in names]
+    summary = summarize(tasks, compute(tasks, score, out, jobs))
+    shown = [_short(metric) for metric in METRICS]
+    table = {row["task0"]: {name: row[name] for name in shown} for row in summary}
+    publish(out, table, "Spearman's correlation")
+    about = ("predictor", "trained on", "at most tested on")
+    show("Spearman's correlation of jointly learned metrics", about, summary, as_json)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import typer
 
-from experiments.tables import Quick, Scores, chosen, compute, made_once, show, summarize
+from experiments.tables import Quick, Scores, chosen, compute, made_once, pivot, publish, show, summarize
 from nas.benchmarks import load_benchmark
 from search_spaces.errors import InputError
 
@@ -104,6 +104,10 @@ def taught(base: str, steps: int, most: int, others: int, folder: Path) -> str:
     return made_once(folder / f"{checkpoint(base).name}-{steps}-{most}-{others}", learned)
 
 
+def _short(metric: str) -> str:
+    return metric.removesuffix("_latency_ms")
+
+
 def main(
     base: Annotated[str, typer.Option(help="An RLM that knows no latency of a device.")] = "rlm-label-free",
     out: Annotated[Path, typer.Option(help="Folder in which finished rows and bases are kept.")] = Path(
@@ -128,7 +132,10 @@ def main(
         taught(base, steps, most, others, out)
     rows = compute(tasks, partial(score, folder=out), out, jobs)
     about = ("predictor", "device", "base", "steps", "networks", "known devices")
-    show("Spearman's correlation on a new device", about, summarize(tasks, rows), as_json)
+    summary = summarize(tasks, rows)
+    found = pivot(summary, "spearman").items()
+    publish(out, {n: {_short(d): cell for d, cell in row.items()} for n, row in found}, "Spearman's correlation")
+    show("Spearman's correlation on a new device", about, summary, as_json)
 
 
 if __name__ == "__main__":

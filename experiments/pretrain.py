@@ -3,10 +3,11 @@
     python -m experiments.pretrain --out runs/pretrain
 
 writes the checkpoints there, and the losses of every step. The encoder learns first, from all metrics of a text at
-once; then the decoder learns to write and to be given any of them, which makes `rlm-label-free`; at last it learns the
-accuracies of the networks that this project trained on digits. An interrupted run goes on where it was, to the same
-losses; proxies are kept in the folder for runs with other settings, too. It takes a GPU where there is one, and several
-with `accelerate launch --num_processes N -m experiments.pretrain`.
+once; then the same and, at once, what `gnn-label-free` makes of the text; then the decoder learns to write and to be
+given any of them, which makes `rlm-label-free`; at last it learns the accuracies of the networks that this project
+trained on digits. An interrupted run goes on where it was, to the same losses; proxies are kept in the folder for runs
+with other settings, too. It takes a GPU where there is one, and several with
+`accelerate launch --num_processes N -m experiments.pretrain`.
 
     python -m experiments.pretrain --kind gnn --out runs/pretrain
 
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
     from predictors.rlm.predictor import RLM
 
 SCHEDULE = {"jitter": 0.05, "batch": 64, "learning_rate": 1.5e-3, "most_metrics": 5}
+TAUGHT_SCHEDULE = {**SCHEDULE, "learning_rate": 1e-3}
 SIZES = {"dropout": 0.0}
+TEACHER = "gnn-label-free"
 STEPS = {"rlm": 4200, "gnn": 1800}
 GNN_SCHEDULE = {"batch": 64, "learning_rate": 3e-3}
 
@@ -62,17 +65,22 @@ def main(
         typer.Option(min=2, help="Steps of the encoder, of 64 architectures each; 4,200 by default, 1,800 of gnn."),
     ] = None,
     decoder_steps: Annotated[int, typer.Option(min=1, help="rlm: steps of the decoder after that.")] = 1500,
+    taught_steps: Annotated[int, typer.Option(min=1, help="rlm: further steps of the encoder, with a teacher.")] = 2000,
+    teacher: Annotated[
+        str, typer.Option(help="rlm: the pretrained GNN that teaches it: a name or a folder.")
+    ] = TEACHER,
     accuracy_steps: Annotated[int, typer.Option(min=1, help="rlm: steps with accuracies in the end.")] = 400,
     precision: Annotated[Precision, typer.Option(help="rlm: bf16 on GPUs and processors that have it.")] = Precision.no,
     seed: Annotated[int, typer.Option(help="Seed of corpus, weights and batches.")] = 0,
     quick: Quick = False,
 ) -> None:
     """Build the corpus and pretrain; the rlm's trainings are kept every 250 steps."""
-    source, lengths = Source(out, size, cells, None, seed), (steps or STEPS[kind], decoder_steps, accuracy_steps)
+    source = Source(out, size, cells, None, seed)
+    lengths = steps or STEPS[kind], taught_steps, decoder_steps, accuracy_steps
     if quick:
-        source, lengths = Source(out, 30, 30, 4, seed), (3, 3, 3)
+        source, lengths = Source(out, 30, 30, 4, seed), (3, 3, 3, 3)
     if kind == Kind.rlm:
-        _language_model(source, lengths, precision)
+        _language_model(source, lengths, teacher, precision)
         return
     with progress_bar("pretraining") as bar:
         _write(_graph_network(source, lengths[0], bar), out, "gnn-label-free")
@@ -110,8 +118,8 @@ def _graph_network(source: Source, steps: int, bar: Progress) -> GNN:
     return model.fit(data.texts, data.metrics)
 
 
-def _language_model(source: Source, steps: tuple[int, int, int], precision: Precision) -> None:
-    """Train the encoder, the decoder, and the decoder with accuracies, for so many steps each."""
+def _language_model(source: Source, steps: tuple[int, ...], teacher: str, precision: Precision) -> None:
+    """Train the encoder, the encoder with a teacher, the decoder, and this with accuracies, for so many steps each."""
     from accelerate import Accelerator
 
     import predictors
@@ -122,23 +130,26 @@ def _language_model(source: Source, steps: tuple[int, int, int], precision: Prec
     with progress_bar("pretraining") as bar:
         with accelerator.main_process_first():
             corpus = source.corpus(bar)
+        half_published = emphasized(corpus, source.cells)
         phases = (
-            ("encoder", "alone", steps[0], emphasized(corpus, source.cells)),
-            ("rlm-label-free", "frozen", steps[1], corpus),
-            ("rlm-base", "frozen", steps[2], trained(corpus)),
+            ("encoder", "alone", None, half_published),
+            ("taught", "alone", teacher, half_published),
+            ("rlm-label-free", "frozen", None, corpus),
+            ("rlm-base", "frozen", None, trained(corpus)),
         )
         base = None
-        for name, encoder, length, data in phases:
+        for (name, encoder, taught_by, data), length in zip(phases, steps, strict=True):
             model = predictors.create(
                 "rlm",
                 seed=source.seed,
                 base=base,
                 encoder=encoder,
+                teacher=taught_by,
                 rehearse=True,
                 steps=length,
                 accelerator=accelerator,
                 sizes=SIZES,
-                schedule=SCHEDULE,
+                schedule=TAUGHT_SCHEDULE if taught_by else SCHEDULE,
                 progress=lambda step, of, loss, name=name: bar(f"{name}, loss {loss:.3f}", step, of),
                 kept=source.out / f"training-{name}.safetensors",
             )

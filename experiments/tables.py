@@ -16,6 +16,7 @@ from nas.benchmarks.journal import Journal
 from nas.cli import print_json, print_table, progress_bar
 from predictors.version import version
 from search_spaces.errors import unknown
+from search_spaces.files import replacing
 
 Task = tuple[Any, ...]
 """What a row is of, JSON values; the last one is its seed."""
@@ -77,6 +78,33 @@ def summarize(tasks: Sequence[Task], rows: Sequence[Scores]) -> list[dict[str, A
             cells[name] = {"mean": float(values.mean()), "std": float(values.std(ddof=1)) if len(values) > 1 else 0.0}
         summary.append({**cells, "seeds": len(members)})
     return summary
+
+
+Table = dict[str, dict[str, dict[str, float]]]
+"""Cells by row and column, each with `mean` and `std`."""
+
+
+def pivot(summary: Sequence[dict[str, Any]], measure: str, row: int = 0, column: int = 1) -> Table:
+    """One measure of a summary, a row and a column for every value of two parts of its tasks."""
+    table: Table = {}
+    for found in summary:
+        table.setdefault(str(found[f"task{row}"]), {})[str(found[f"task{column}"])] = found[measure]
+    return table
+
+
+def publish(folder: Path, table: Table, label: str, digits: int = 3) -> None:
+    """Write table.md, with each row's mean in the end, and its figure, table.png. label: what the cells are."""
+    from nas.plots import plot_scores
+
+    columns = list(dict.fromkeys(column for row in table.values() for column in row))
+    lines = [f"| {' | '.join([label, *columns, 'mean'])} |", "|---" * (2 + len(columns)) + "|"]
+    for name, row in table.items():
+        cells = [f"{c['mean']:.{digits}f} ± {c['std']:.{digits}f}" if c else "–" for c in map(row.get, columns)]
+        mean = float(np.mean([cell["mean"] for cell in row.values()]))
+        lines.append(f"| {' | '.join([name, *cells, f'{mean:.{digits}f}'])} |")
+    with replacing(folder / "table.md") as path:
+        path.write_text("\n".join(lines) + "\n")
+    plot_scores(folder / "table.png", table, label)
 
 
 def show(title: str, names: Sequence[str], summary: Sequence[dict[str, Any]], as_json: bool) -> None:

@@ -142,6 +142,28 @@ def plot_learning_curves(path: str | Path, rows: Sequence[Mapping[str, Any]]) ->
         _legend(figure, axes)
 
 
+def plot_scores(path: str | Path, scores: Mapping[str, Mapping[str, Mapping[str, float]]], label: str) -> None:
+    """Means with one standard deviation, a mark per row at each column: scores[row][column] has `mean` and `std`.
+
+    label: what the scores are, for the axis. Rows may lack columns.
+    """
+    columns = list(dict.fromkeys(column for row in scores.values() for column in row))
+    with _figure(path, (1.1 * len(columns) + 2.6, 3.8)) as figure:
+        axes = figure.subplots()
+        styles = zip(cycle(_COLOURS), cycle(_MARKERS), strict=False)
+        for i, ((name, row), (colour, marker)) in enumerate(zip(scores.items(), styles, strict=False)):
+            places = [columns.index(column) + 0.7 * ((i + 0.5) / len(scores) - 0.5) for column in row]
+            mean, std = ([cell[key] for cell in row.values()] for key in ("mean", "std"))
+            axes.errorbar(places, mean, std, color=colour, fmt=marker, markersize=5, elinewidth=1.2, label=name)
+        axes.set_xticks(range(len(columns)), columns, rotation=30 if len(columns) > 6 else 0, ha="center")
+        axes.grid(visible=False, axis="x")
+        for border in range(1, len(columns)):
+            axes.axvline(border - 0.5, color="#E8E8E8", linewidth=0.8)
+        axes.set_xlim(-0.5, len(columns) - 0.5)
+        axes.set_ylabel(label)
+        _legend(figure, axes)
+
+
 def plot_kendall(path: str | Path, panels: Mapping[tuple[str, str], tuple[np.ndarray, np.ndarray]]) -> None:
     """Predicted against true values, one panel per (predictor, metric), with Kendall's τ in its title.
 

@@ -213,10 +213,14 @@ class GNN(Predictor):
     def _seen(self, texts: list[str], counted: list[str]) -> Seen:
         """What the processes see of texts: what all members of the base make of them, and counts."""
         assert self._before is not None
-        graphs = [text_graph(text) for text in texts]
-        embedded = _of_texts(self._before._network.embed, self._before._vocabulary, graphs)
-        counts = feature_matrix(texts, counted).astype(np.float32)
-        return Seen(embedded.transpose(0, 1).flatten(1).numpy(), counts)
+        return Seen(self._before.embed(texts), feature_matrix(texts, counted).astype(np.float32))
+
+    def embed(self, texts: Sequence[str]) -> np.ndarray:
+        """(n, members * width): what all members of the ensemble make of n texts."""
+        if not self.metrics:
+            raise InputError("the gnn predictor is not trained: it makes nothing of a text yet")
+        embedded = _of_texts(self._network.embed, self._vocabulary, [text_graph(text) for text in texts])
+        return embedded.transpose(0, 1).flatten(1).numpy()
 
     def _new_network(self) -> Network:
         with torch.random.fork_rng(devices=[]):

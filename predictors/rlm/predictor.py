@@ -65,6 +65,17 @@ def _base(folder: str) -> RLM:
     return loaded
 
 
+def _embeddings(teacher: str, texts: list[str]) -> np.ndarray:
+    """(n, E): what a GNN makes of texts, each dimension's mean 0, and 1 the mean of their variances."""
+    from predictors.gnn import GNN
+
+    loaded = load(teacher)
+    if not isinstance(loaded, GNN):
+        raise InputError(f"{teacher}: holds a {loaded.kind} predictor, not a gnn")
+    embedded = loaded.embed(texts)
+    return (embedded - embedded.mean(0)) / max(float(np.sqrt(embedded.var(0).mean())), 1e-6)
+
+
 class RLM(Predictor):
     """Reads ONNX text and decodes metrics digit by digit: cheap ones first, then accuracies, then latencies.
 
@@ -73,6 +84,7 @@ class RLM(Predictor):
         two thirds of the samples are those of Gaussian processes that see the same (`predictors.estimate`);
         "tuned" trains everything; "alone" trains the encoder on all metrics of a text at once, and on its operators
         and paths, and leaves the decoder as it is, to be trained afterwards. Without a base nothing is frozen.
+    teacher: checkpoint of a GNN; an encoder that is trained alone also learns what this makes of a text.
     rehearse: cheap metrics are learned like the others, as in pretraining, and not only used as known values.
     learn: the metrics that are learned, whichever they are; the others only serve as known values for these.
     by_value: whether estimates go by distances between values, as a search needs to know how far the best may be
@@ -101,13 +113,16 @@ class RLM(Predictor):
         progress: Callable[[int, int, float], None] | None = None,
         kept: Path | None = None,
         backbone: str | None = None,
+        teacher: str | None = None,
     ) -> None:
         super().__init__(seed)
         if encoder not in ("frozen", "tuned", "alone"):
             raise InputError(f"encoder must be 'frozen', 'tuned' or 'alone', not {encoder!r}")
         self.base, self.mode, self.steps = None if backbone else base, encoder, steps
+        if teacher and encoder != "alone":
+            raise InputError(f"a teacher is for an encoder that is trained alone, not {encoder!r}")
         self.backbone, self.rehearse, self.learn, self.by_value = backbone, rehearse, learn, by_value
-        self.accelerator = accelerator
+        self.accelerator, self.teacher = accelerator, teacher
         self.sizes, self.schedule, self.progress, self.kept = sizes or {}, schedule or {}, progress, kept
         self.losses: list[float] = []
         self.scales: dict[str, Scale] = {}
@@ -187,12 +202,15 @@ class RLM(Predictor):
         chosen = {"learning_rate": 5e-4 if tuned else 1e-3, "batch": 32, "jitter": 0.6, **self.schedule}
         schedule, rng = Schedule(steps, **chosen), np.random.default_rng(self.seed)  # type: ignore[arg-type]
         modules: dict[str, torch.nn.Module] = {} if self.mode == "alone" else {"decoder": decoder}
-        made_of, lengths = None, None
+        made_of, taught, lengths = None, None, None
         if tuned:
             made_of = structure(texts) if self.mode == "alone" and is_onnx(texts) else None
             components = 0 if made_of is None else made_of.shape[1]
             modules |= {"encoder": reader.encoder, "readout": Readout(decoder.config, components)}
             lengths = np.array([len(ids) for ids in reader.tokens(texts)])
+        if self.teacher:
+            taught = _embeddings(self.teacher, texts)
+            modules["likeness"] = torch.nn.Linear(decoder.config.width, taught.shape[1])
 
         def read(rows: np.ndarray) -> torch.Tensor:
             batch = [texts[i] for i in rows]
@@ -201,7 +219,7 @@ class RLM(Predictor):
             with self.accelerator.autocast() if self.accelerator else nullcontext():
                 return reader.encode(batch).float()
 
-        return Training(read, modules, columns, self.number, schedule, rng, lengths, made_of, self.accelerator)
+        return Training(read, modules, columns, self.number, schedule, rng, lengths, made_of, taught, self.accelerator)
 
     def _prepare(self, texts: list[str]) -> bool:
         """Set up tokenizer, encoder and decoder; whether the encoder is to be trained."""

@@ -30,7 +30,7 @@ Progress = Callable[[int, int, float], None]
 IGNORE = -100
 SAVE_EVERY = 250
 SORTED_BATCHES = 16
-STRUCTURE_WEIGHT = 0.25  # of a readout's structure against its metrics
+STRUCTURE_WEIGHT = 0.25  # of a readout's structure against its metrics; a teacher's embeddings weigh as much as these
 MIDDLE, SPREAD = (LOW + HIGH) / 2, (HIGH - LOW) / 12**0.5  # of a metric on its scale, where it is evenly spread
 
 
@@ -119,6 +119,11 @@ def structure_loss(predicted: Tensor, structure: np.ndarray) -> Tensor:
     return (predicted[:, MAX_METRICS:] - wanted).square().mean() / structure.var()
 
 
+def likeness_loss(predicted: Tensor, taught: np.ndarray) -> Tensor:
+    """Mean squared error (B, E) of what a teacher makes of the texts (distillation, arXiv 1503.02531)."""
+    return (predicted - torch.from_numpy(taught).to(predicted.device)).square().mean()
+
+
 def train(training: Training, progress: Progress | None = None, checkpoint: Path | None = None) -> list[float]:
     """Run a training to its end; the loss of every step.
 
@@ -142,9 +147,10 @@ def train(training: Training, progress: Progress | None = None, checkpoint: Path
 class Training:
     """AdamW with warm-up and cosine decay on random rows of the table; may be kept in a file between two steps.
 
-    read: gives the memory (B, M, D) of a batch of rows. modules: what is trained: a "decoder" learns digits and a
-    "readout" all metrics at once. lengths (n,): tokens of the rows' texts, where batches of similar ones are quicker.
-    structure (n, components): what the readout learns beside metrics. accelerator: where this runs, perhaps as one of
+    read: gives the memory (B, M, D) of a batch of rows. modules: what is trained: a "decoder" learns digits, a
+    "readout" all metrics at once, and a "likeness" what is taught. lengths (n,): tokens of the rows' texts, where
+    batches of similar ones are quicker. structure (n, components): what the readout learns beside metrics.
+    taught (n, E): a teacher's embeddings, of mean 0 and variance 1. accelerator: where this runs, perhaps as one of
     several processes: each learns from its share of every batch, and gradients are averaged; None: on the processor.
     """
 
@@ -158,9 +164,10 @@ class Training:
         rng: np.random.Generator,
         lengths: np.ndarray | None = None,
         structure: np.ndarray | None = None,
+        taught: np.ndarray | None = None,
         accelerator: Accelerator | None = None,
     ) -> None:
-        self.lengths, self.structure, self.accelerator = lengths, structure, accelerator
+        self.lengths, self.structure, self.taught, self.accelerator = lengths, structure, taught, accelerator
         self.device = accelerator.device if accelerator else torch.device("cpu")
         self.read, self.columns, self.number, self.schedule, self.rng = read, columns, number, schedule, rng
         self.modules = nn.ModuleDict(modules).to(self.device)
@@ -217,6 +224,8 @@ class Training:
             loss = loss + readout_loss(predicted, self.columns, batch)
             if self.structure is not None:
                 loss = loss + STRUCTURE_WEIGHT * structure_loss(predicted, self.structure[batch])
+        if self.taught is not None:
+            loss = loss + likeness_loss(self.modules["likeness"](memory.mean(1)), self.taught[batch])
         return loss
 
     @torch.no_grad()
@@ -258,8 +267,9 @@ class Training:
         for column in self.columns:
             digest.update(repr((column.slot, column.order, column.target)).encode())
             digest.update(np.ascontiguousarray(column.values).tobytes())
-        if self.structure is not None:
-            digest.update(self.structure.tobytes())
+        for lesson in (self.structure, self.taught):
+            if lesson is not None:
+                digest.update(lesson.tobytes())
         return digest.hexdigest()
 
     def save(self, path: Path) -> None:

@@ -36,6 +36,8 @@ def test_tables_have_a_row_for_each_rival(
     scores = [value["mean"] for row in found for value in row.values() if isinstance(value, dict)]
     assert all(-1 <= score <= 1 for score in scores)
     assert [path.name for path in tmp_path.iterdir()] == ["out"], "nothing is written elsewhere"
+    if name != "pretraining_labels":
+        assert {"table.md", "table.png"} <= {path.name for path in (tmp_path / "out").iterdir()}
 
 
 @needs_tables

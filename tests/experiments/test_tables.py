@@ -9,7 +9,7 @@ import pytest
 
 import predictors
 from experiments import tables
-from experiments.tables import chosen, compute, made_once, summarize
+from experiments.tables import chosen, compute, made_once, pivot, publish, summarize
 from search_spaces import InputError, get_space
 
 TASKS = [("rlm", 16, 0), ("rlm", 16, 1), ("gnn", 16, 0)]
@@ -50,6 +50,17 @@ def test_seeds_are_summarized_by_mean_and_deviation(tmp_path: Path) -> None:
     assert (rlm["task0"], rlm["task1"], rlm["seeds"]) == ("rlm", 16, 2)
     assert rlm["tau"] == {"mean": pytest.approx(0.66), "std": pytest.approx(0.5**0.5)}
     assert gnn["tau"] == {"mean": pytest.approx(1.16), "std": 0.0}
+
+
+def test_a_table_is_written_and_drawn_with_gaps_where_nothing_was_measured(tmp_path: Path) -> None:
+    tasks = [("rlm", "darts", 0), ("rlm", "darts", 1), ("rlm", "enas", 0), ("gnn", "enas", 0)]
+    rows = [{"tau": tau} for tau in (0.5, 0.7, 0.25, 0.75)]
+    publish(tmp_path, pivot(summarize(tasks, rows), "tau"), "τ", digits=2)
+    lines = (tmp_path / "table.md").read_text().splitlines()
+    assert lines[0] == "| τ | darts | enas | mean |"
+    assert lines[2] == "| rlm | 0.60 ± 0.14 | 0.25 ± 0.00 | 0.42 |"
+    assert lines[3] == "| gnn | – | 0.75 ± 0.00 | 0.75 |"
+    assert (tmp_path / "table.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_checkpoint_is_trained_once_for_each_version_of_the_predictors(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
