@@ -1,0 +1,162 @@
+"""FBNet's 10^21 networks, an accuracy and four devices, on predictions alone: `python -m experiments.fbnet_devices`.
+
+The RLM learns the latencies of some hundred networks on four devices from `$NAS_DATA/fbnet.csv.gz`, and digits accuracy
+from `digits-fbnet`, networks of the same blocks in a small skeleton. NSGA-II then searches the whole space by what is
+predicted, without one measurement. Latencies of these devices are sums over blocks: formulas that are fitted to a half
+of the table's rows and checked on the other give the truth of every network, and so of the front that was found.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import typer
+
+from experiments.tables import Quick
+from nas.benchmarks import load_benchmark
+from nas.benchmarks.populations import get_population
+from nas.cli import print_json, print_table, progress_bar
+from search_spaces import Architecture, get_space
+from search_spaces.errors import InputError
+
+if TYPE_CHECKING:
+    from predictors import Predictor
+
+DEVICES = ("raspi4", "pixel3", "eyeriss", "fpga")
+LATENCIES = tuple(f"{device}_latency_ms" for device in DEVICES)
+ACCURACY = "digits_accuracy"
+EXACT = 1e-3  # greatest relative error of a formula on rows that it has not seen
+
+
+class Formulas:
+    """Latencies (n, devices) of architectures, each device's the sum over its blocks; fitted to values (n, devices)."""
+
+    def __init__(self, architectures: Sequence[Architecture], values: np.ndarray) -> None:
+        self._options = {pair: i for i, pair in enumerate(sorted({c for a in architectures for c in a.choices}))}
+        self._weights = np.linalg.lstsq(self._indicators(architectures), values, rcond=None)[0]
+
+    def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
+        return self._indicators(architectures) @ self._weights
+
+    def _indicators(self, architectures: Sequence[Architecture]) -> np.ndarray:
+        found = np.zeros((len(architectures), 1 + len(self._options)))
+        found[:, -1] = 1
+        for row, architecture in zip(found, architectures, strict=True):
+            row[[self._options[choice] for choice in architecture.choices]] = 1
+        return found
+
+
+class Predicted:
+    """An evaluator: the accuracy of an architecture in the small skeleton, its latencies in the published one."""
+
+    metrics = (ACCURACY, *LATENCIES)
+
+    def __init__(self, accuracy: Predictor, latencies: Predictor) -> None:
+        self.accuracy, self.latencies = accuracy, latencies
+        self.small, self.published = get_population("digits-fbnet").open_space(), get_space("fbnet")
+
+    def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
+        small = [self.small.to_text(architecture) for architecture in architectures]
+        published = [self.published.to_text(architecture) for architecture in architectures]
+        columns = self.accuracy.estimate(small, [ACCURACY]), self.latencies.estimate(published, LATENCIES)
+        return np.concatenate(columns, axis=1)
+
+
+def truth(path: Path) -> tuple[list[Architecture], np.ndarray, Formulas]:
+    """The table's networks, their latencies (n, devices), and formulas that are exact on its second half."""
+    table = load_benchmark(path, "fbnet")
+    values = np.stack([table.values(metric) for metric in LATENCIES], 1)
+    half = len(table) // 2
+    formulas = Formulas(table.architectures[:half], values[:half])
+    error = float(np.abs(formulas(table.architectures[half:]) / values[half:] - 1).max())
+    if error > EXACT:
+        raise InputError(f"{path}: latencies of {', '.join(DEVICES)} are no sums over blocks (off by {error:.2%})")
+    return list(table.architectures), values, formulas
+
+
+def learned(kind: str, size: int, seed: int, architectures: Sequence[Architecture], values: np.ndarray) -> Predicted:
+    """Predictors of the latencies, from so many networks of the table, and of the accuracy, from the population."""
+    import predictors
+
+    rows = np.random.default_rng(seed).permutation(len(architectures))[:size]
+    space, population = get_space("fbnet"), load_benchmark("digits-fbnet")
+    latencies = predictors.create(kind, seed=seed).fit(
+        [space.to_text(architectures[row]) for row in rows], dict(zip(LATENCIES, values[rows].T, strict=True))
+    )
+    accuracy = predictors.create(kind, seed=seed).fit(population.load_texts(), {ACCURACY: population.values(ACCURACY)})
+    return Predicted(accuracy, latencies)
+
+
+def checked(predicted: np.ndarray, true: np.ndarray) -> list[dict[str, float | str]]:
+    """Per device, predicted against true latencies (k, devices) of the k networks of a front."""
+    from scipy.stats import spearmanr
+
+    return [
+        {
+            "device": device,
+            "Spearman's correlation": float(spearmanr(predicted[:, i], true[:, i]).statistic),
+            "mean error (%)": 100 * float(np.abs(predicted[:, i] / true[:, i] - 1).mean()),
+            "fastest (ms)": float(true[:, i].min()),
+            "slowest (ms)": float(true[:, i].max()),
+        }
+        for i, device in enumerate(DEVICES)
+    ]
+
+
+def main(
+    kind: Annotated[str, typer.Option("--predictor", help="What predicts: rlm, gnn, ridge, forest.")] = "rlm",
+    size: Annotated[int, typer.Option(min=10, help="Networks whose latencies are learned.")] = 500,
+    evaluations: Annotated[int, typer.Option(min=20, help="Networks whose predictions the search asks for.")] = 2000,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    quick: Quick = False,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+) -> None:
+    """Learn, search, and check the front against the true latencies."""
+    import optuna
+
+    from nas import parse_objectives, search
+    from nas.pareto import non_dominated
+    from nas.standing import labelled
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    folder = os.environ.get("NAS_DATA")
+    if folder is None:
+        raise InputError("NAS_DATA names no folder: set it to the one that holds fbnet.csv.gz")
+    if quick:
+        kind, size, evaluations = "ridge", 100, 60
+    architectures, values, formulas = truth(Path(folder) / "fbnet.csv.gz")
+    evaluator = learned(kind, size, seed, architectures, values)
+    objectives = parse_objectives(",".join(evaluator.metrics))
+    with progress_bar("search on predictions") as bar:
+        found = search(
+            evaluator.published,
+            objectives,
+            evaluator,
+            "nsga2",
+            evaluations,
+            seed,
+            progress=labelled(bar, "search on predictions"),
+        )
+    losses = found.evaluated.values * [objective.sign for objective in objectives]
+    front = np.flatnonzero(non_dominated(losses))
+    true = formulas([found.evaluated.architectures[i] for i in front])
+    rows = checked(found.evaluated.values[front, 1:], true)
+    kept = float(non_dominated(np.column_stack([losses[front, 0], true])).mean())
+    summary = {"front": len(front), "still a front by true latencies (%)": 100 * kept, "devices": rows}
+    if as_json:
+        print_json(summary)
+        return
+    print_table(f"Front of {len(front)} networks, found by predictions of the {kind}, by its true latencies", rows)
+    print(f"{100 * kept:.0f} % of the front are a front by the true latencies, too")
+
+
+if __name__ == "__main__":
+    try:
+        typer.run(main)
+    except InputError as error:
+        sys.exit(f"fbnet_devices: {error}")
