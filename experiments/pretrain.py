@@ -65,7 +65,7 @@ def main(
         typer.Option(min=2, help="Steps of the encoder, of 64 architectures each; 4,200 by default, 1,800 of gnn."),
     ] = None,
     decoder_steps: Annotated[int, typer.Option(min=1, help="rlm: steps of the decoder after that.")] = 1500,
-    taught_steps: Annotated[int, typer.Option(min=1, help="rlm: further steps of the encoder, with a teacher.")] = 2000,
+    taught_steps: Annotated[int, typer.Option(min=1, help="rlm: further steps of the encoder, with a teacher.")] = 1000,
     teacher: Annotated[
         str, typer.Option(help="rlm: the pretrained GNN that teaches it: a name or a folder.")
     ] = TEACHER,

@@ -27,23 +27,6 @@ def random_unseen(space: SearchSpace, seen: Set[Architecture], rng: np.random.Ge
     return None
 
 
-def spread(space: SearchSpace, size: int, rng: np.random.Generator) -> list[Architecture]:
-    """Up to `size` distinct architectures whose parameter counts and FLOPs are spread as widely as possible.
-
-    Greedy k-center on the ranks of both costs among a random sample, so that no unit or outlier dominates.
-    """
-    sample = list(dict.fromkeys(space.sample(rng) for _ in range(5 * size)))
-    costs = np.array([(space.params(architecture), space.flops(architecture)) for architecture in sample])
-    ranks = np.argsort(np.argsort(costs, axis=0, kind="stable"), axis=0, kind="stable")
-    chosen = [int(rng.integers(len(sample)))]
-    distance = np.full(len(sample), np.inf)
-    while len(chosen) < min(size, len(sample)):
-        distance = np.minimum(distance, np.abs(ranks - ranks[chosen[-1]]).sum(axis=1))
-        distance[chosen] = -1
-        chosen.append(int(np.argmax(distance)))
-    return [sample[i] for i in chosen]
-
-
 def best_first(ranks: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Order (n,) by ranks, equal ones at random: of many candidates, more are on the first front than are taken."""
     return np.lexsort((rng.random(len(ranks)), ranks))

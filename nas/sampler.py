@@ -13,10 +13,11 @@ from optuna.samplers import BaseSampler, RandomSampler
 from optuna.trial import TrialState
 
 from nas.acquisition import choose_batch
-from nas.evolution import best_first, evolve, random_unseen, spread
+from nas.evolution import best_first, evolve, random_unseen
 from nas.objectives import Constraint, Objective, parse_constraints, parse_objectives
 from nas.pareto import non_dominated
 from nas.result import PREDICTED_KEY
+from nas.startup import first_design
 from nas.surrogate import Surrogate
 from nas.trials import TrialReader
 from search_spaces.errors import InputError
@@ -36,10 +37,11 @@ CHOICES_KEY = "nas:choices"  # trial system attribute: the architecture that thi
 class PredictorSampler(BaseSampler):
     """Chooses architectures for `space.choose(trial)` in any Optuna study, also a distributed or a resumed one.
 
-    The first `n_startup` architectures are spread over parameter counts and FLOPs. Then, every `refit_every` trials, a
-    fresh predictor is fitted on all evaluations, `fresh` candidates are evolved on its estimates, and of all candidates
-    so far those of the highest expected hypervolume improvement are evaluated next. Candidates stay, so that each is
-    built and read once: the `pool` best by the last estimates. No architecture is chosen twice in a study. One with the
+    The first `n_startup` architectures are promising ones of all sizes (`nas.startup`). Then, every `refit_every`
+    trials, a fresh predictor is fitted on all evaluations, `fresh` candidates are evolved on its estimates, and of all
+    candidates so far those of the highest expected hypervolume improvement are evaluated next. Candidates stay, so that
+    each is built and read once: the `pool` best by the last estimates. No architecture is chosen twice in a study. One
+    with the
     text of an evaluated architecture is another training of the same network: it may be chosen, and what was measured
     counts beside what is predicted.
 
@@ -78,7 +80,7 @@ class PredictorSampler(BaseSampler):
         objectives: str | Iterable[str | Objective],
         *,
         n_startup: int = 10,
-        refit_every: int = 10,
+        refit_every: int = 5,
         pool: int = 10_000,
         fresh: int = 300,
         seed: int = 0,
@@ -158,7 +160,8 @@ class PredictorSampler(BaseSampler):
 
     @cached_property
     def _startup(self) -> list[Architecture]:
-        return spread(self.space, self.n_startup, np.random.default_rng(self.seed))
+        rng = np.random.default_rng(self.seed)
+        return first_design(self.space, self.n_startup, rng, self._surrogate.texts)
 
     def _propose(
         self, taken: set[Architecture], evaluated: dict[Architecture, np.ndarray], rng: np.random.Generator

@@ -45,7 +45,7 @@ class Surrogate:
         self._seed = seed
         self._known: dict[str, np.ndarray] = {}
         self._estimated: dict[str, np.ndarray] = {}
-        texts = self._read(evaluated)
+        texts = self.texts(evaluated)
         measured = np.array(list(evaluated.values()))
         values = measured if bounded is None else bounded
         if self.asked:
@@ -55,7 +55,7 @@ class Surrogate:
 
     def samples(self, architectures: Sequence[Architecture]) -> np.ndarray:
         """Samples (n, SAMPLES, m) of what evaluating each architecture would give, in the metrics' own units."""
-        texts = self._read(architectures)
+        texts = self.texts(architectures)
         new = [text for text in dict.fromkeys(texts) if text not in self._known]
         if new:
             self._known.update(zip(new, self._predict(new), strict=True))
@@ -63,7 +63,7 @@ class Surrogate:
 
     def estimates(self, architectures: Sequence[Architecture]) -> np.ndarray:
         """Point estimates (n, m) of the same, which cost far less than samples."""
-        texts = self._read(architectures)
+        texts = self.texts(architectures)
         new = [text for text in dict.fromkeys(texts) if text not in self._estimated]
         if new:
             self._estimated.update(zip(new, self._estimate(new), strict=True))
@@ -115,7 +115,7 @@ class Surrogate:
         self._known.update(zip(unique.tolist(), believed, strict=True))
         self._estimated.update(zip(unique.tolist(), believed.mean(axis=1), strict=True))
 
-    def _read(self, architectures: Sequence[Architecture] | Mapping[Architecture, np.ndarray]) -> list[str]:
+    def texts(self, architectures: Sequence[Architecture] | Mapping[Architecture, np.ndarray]) -> list[str]:
         """The architectures' texts; texts and exact costs are made once."""
         for architecture in architectures:
             if architecture not in self._texts:

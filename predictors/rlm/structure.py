@@ -24,15 +24,20 @@ Path = tuple[str, ...]
 
 
 def structure(texts: Sequence[str]) -> np.ndarray:
-    """(n, COMPONENTS): principal components of the logarithms of n ONNX texts' counts of paths, the largest first."""
-    found = [{" > ".join(path): n for path, n in operator_paths(expand(read(text))).items()} for text in texts]
+    """(n, COMPONENTS): principal components of the logarithms of n ONNX texts' counts of paths, the largest first.
+
+    They are those of the different texts.
+    """
+    number = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+    found = [{" > ".join(path): n for path, n in operator_paths(expand(read(text))).items()} for text in number]
     counts = DictVectorizer(dtype=np.float32).fit_transform(found)
     frequent = np.asarray((counts > 0).mean(0)).ravel() >= LEAST
     matrix = np.log1p(counts[:, frequent].toarray())
     matrix -= matrix.mean(0)
     _, directions = np.linalg.eigh(matrix.T @ matrix)
     components = matrix @ directions[:, ::-1][:, :COMPONENTS]
-    return np.pad(components, ((0, 0), (0, COMPONENTS - components.shape[1])))
+    padded = np.pad(components, ((0, 0), (0, COMPONENTS - components.shape[1])))
+    return padded[[number[text] for text in texts]]
 
 
 def operator_paths(graph: Graph) -> Counter[Path]:

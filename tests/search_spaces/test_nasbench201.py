@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nas import load_benchmark
 from search_spaces import InputError, get_space
 from search_spaces.cost import graph_flops, graph_params
-from search_spaces.graph import Graph
 from search_spaces.program import compact, expand
 from search_spaces.text import read, write
 
@@ -45,17 +45,12 @@ def test_costs_of_all_networks_equal_the_table(data_set: str, classes: int, size
     assert not wrong
 
 
-@cache
-def _text(graph: Graph) -> str:
-    return write(compact(graph))
-
-
 @needs_table
 def test_texts_are_one_to_one_with_the_distinct_networks() -> None:
-    space = get_space("nasbench201")
-    classes = {}
+    table = load_benchmark("nasbench201")  # its texts are written once for all tests
+    texts, classes = dict(zip(table.architectures, table.load_texts(), strict=True)), {}
     for row in _rows("nasbench201_graph_classes.csv.gz"):
-        classes.setdefault(_text(space.graph(space.parse(row["arch"]))), set()).add(row["graph_class"])
+        classes.setdefault(texts[table.space.parse(row["arch"])], set()).add(row["graph_class"])
     assert len(classes) == 7360
     assert all(len(found) == 1 for found in classes.values())
     assert len({next(iter(found)) for found in classes.values()}) == 7360
