@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from math import log2, prod
 from typing import NamedTuple
@@ -111,6 +111,8 @@ def with_kernels(program: Program) -> Program:
 
     Call `sites` first, which finds functions that call themselves.
     """
+    if not any(_gives_kernels(item, program) for block in _blocks(program) for item in block.items):
+        return program
     functions: dict[str, Block] = {}
 
     def called(name: str, kernels: Arguments) -> str:
@@ -133,6 +135,15 @@ def with_kernels(program: Program) -> Program:
 
     main = bound(program.main, {})
     return Program(main, functions, program.input_shapes, program.output_shapes)
+
+
+def _blocks(program: Program) -> Iterator[Block]:
+    yield program.main
+    yield from program.functions.values()
+
+
+def _gives_kernels(item: Item, program: Program) -> bool:
+    return item.op in program.functions and any(type(value) is tuple for _, value in item.attrs)
 
 
 class Reading(NamedTuple):

@@ -57,8 +57,9 @@ def train(
     optimizer = torch.optim.AdamW(
         network.parameters(), schedule.learning_rate, weight_decay=schedule.weight_decay, fused=True
     )
+    rise = max(0.1, 1.5 / schedule.steps)  # of all steps: a rise that ends with the first one is divided by zero
     cycle = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, schedule.learning_rate, total_steps=schedule.steps, pct_start=0.1
+        optimizer, schedule.learning_rate, total_steps=schedule.steps, pct_start=rise
     )
     network.train()
     order = np.array([], int)

@@ -86,6 +86,11 @@ def test_different_networks_get_different_embeddings() -> None:
     assert distances.min() > 1e-4
 
 
+@pytest.mark.parametrize("steps", [2, 10])
+def test_few_steps_are_steps_as_well(steps: int) -> None:
+    assert len(GNN(base=None, steps=steps).fit(some_texts(2), {"metric": np.arange(4.0)}).losses) == steps
+
+
 def test_operators_never_seen_in_training_are_taken_by_their_sizes() -> None:
     space = SPACES[0]
     texts = some_texts(4)[:4]

@@ -450,6 +450,32 @@ def test_an_encoder_alone_learns_to_tell_all_metrics_and_leaves_the_decoder_as_i
     assert changed == {"encoder"}
 
 
+def test_a_taught_encoder_tells_what_its_teacher_makes_of_a_text() -> None:
+    texts, metrics = _table()
+    embedded = predictors.load("gnn-label-free").embed(texts)  # type: ignore[attr-defined]
+
+    def unexplained(teacher: str | None) -> float:
+        """Share of the embeddings' variance that 4 principal components of the encoder's states do not tell."""
+        schedule = {"batch": 16, "learning_rate": 5e-3}
+        model = RLM(base=None, encoder="alone", teacher=teacher, sizes=TINY, steps=200, schedule=schedule)
+        model.fit(texts, metrics)
+        assert model.reader is not None
+        states = model.reader.recall(texts).mean(1).numpy()
+        told = np.linalg.svd(states - states.mean(0), full_matrices=False)[0][:, :4]
+        wanted = embedded - embedded.mean(0)
+        return float(((wanted - told @ (told.T @ wanted)) ** 2).sum() / (wanted**2).sum())
+
+    assert unexplained("gnn-label-free") < 0.7 * unexplained(None)
+
+
+def test_only_a_gnn_teaches_and_only_an_encoder_alone() -> None:
+    texts, metrics = _table()
+    with pytest.raises(InputError, match="trained alone"):
+        RLM(teacher="gnn-label-free")
+    with pytest.raises(InputError, match="not a gnn"):
+        RLM(base=None, encoder="alone", teacher="rlm-label-free", sizes=TINY, steps=2).fit(texts, metrics)
+
+
 def test_what_was_kept_of_another_training_is_refused(tmp_path) -> None:  # type: ignore[no-untyped-def]
     kept = tmp_path / "training.safetensors"
     _training(kept, steps=3)
