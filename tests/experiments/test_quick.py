@@ -51,6 +51,14 @@ def test_checks_and_timings_without_a_table(name: str, rows: int, capsys: pytest
     assert len(run(name, capsys)) == rows
 
 
+def test_cell_encodings_are_compared_on_the_populations_that_come_with_the_project(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = run("cell_encodings", capsys, out=tmp_path)
+    assert [row["predictor"] for row in found] == ["flan", "gcn", "flan", "gcn", "gnn without its base", "gnn"]
+    assert all(-1 <= row["tau"]["mean"] <= 1 for row in found)
+
+
 def test_speeds_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     importlib.import_module("experiments.speed").main(quick=True)
     assert "choices → text" in capsys.readouterr().out
