@@ -1,8 +1,9 @@
 """Published networks on published encodings of cells: `python -m experiments.cell_encodings`.
 
 FLAN and a plain GCN (`predictors/gnn/cells.py`) read a cell's adjacency and operations, our GNN reads the text; all
-learn the accuracies of the same N architectures and rank the same others, in NAS-Bench-201 2,000 of them. Figures are
-Kendall's τ, beside published ones. Tables come from the folder that the environment variable NAS_DATA names.
+learn the accuracies of the same N architectures and rank the same others, in NAS-Bench-201 2,000 of them (where another
+one may compute the same, as in what is published); of NAS-Bench-101 we have 222 networks. Figures are Kendall's τ,
+beside published ones. Tables come from the folder that the environment variable NAS_DATA names.
 
 NAS-Bench-201 has operations on edges: here they are the nodes, and an edge leads from an operation to those that read
 the node it ends in. As in BRP-NAS and FLAN, an edge goes past `skip_connect`, none leads to or from `none`, and what is
@@ -16,7 +17,7 @@ import csv
 import gzip
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -76,30 +77,40 @@ QUICK_PROTOCOLS = {
 # --- tables and encodings --------------------------------------------------------------------------------------------
 
 
+class Population(NamedTuple):
+    """Architectures (n), their ONNX texts (n), and accuracies (n,) by name."""
+
+    archs: Sequence[Architecture]
+    texts: Callable[[], list[str]]
+    accuracies: dict[str, np.ndarray]
+
+
 @lru_cache(maxsize=2)
-def population(table: str) -> tuple[Sequence[Architecture], dict[str, np.ndarray]]:
-    """Architectures (n), and accuracies (n,) by name."""
-    if table != "nasbench101":
-        benchmark = load_benchmark(table)
-        names = [name for name in (VALIDATION, TEST, DIGITS) if name in benchmark.metrics]
-        return benchmark.architectures, {name: benchmark.values(name) for name in names}
+def population(table: str) -> Population:
+    """A benchmark, or the published rows of NAS-Bench-101."""
+    if table == "nasbench101":
+        return _nasbench101()
+    benchmark = load_benchmark(table)
+    names = [name for name in (VALIDATION, TEST, DIGITS) if name in benchmark.metrics]
+    return Population(benchmark.architectures, benchmark.load_texts, {name: benchmark.values(name) for name in names})
+
+
+def _nasbench101() -> Population:
+    """Each network once, with the mean of its accuracies: 350 rows hold 222 networks, one of them 39 times."""
     file = Path(os.environ.get("NAS_DATA", ""), "nasbench101.csv.gz")
     if not file.is_file():
         raise InputError("nasbench101.csv.gz is not there: set NAS_DATA to the folder with the published tables")
+    space = get_space("nasbench101")
+    archs: dict[str, Architecture] = {}
+    accuracies: dict[str, list[float]] = {}
     with gzip.open(file, "rt") as lines:
-        rows = list(csv.DictReader(lines))
-    space = get_space("nasbench101")
-    archs = [space.parse(f'{{"matrix": {row["matrix"]}, "ops": {row["operations"]}}}') for row in rows]
-    return archs, {VALIDATION: np.array([float(row[VALIDATION]) for row in rows])}
-
-
-@lru_cache(maxsize=2)
-def texts(table: str) -> list[str]:
-    """The ONNX texts (n) of the architectures."""
-    if table != "nasbench101":
-        return load_benchmark(table).load_texts()
-    space = get_space("nasbench101")
-    return [space.to_text(arch) for arch in population(table)[0]]
+        for row in csv.DictReader(lines):
+            arch = space.parse(f'{{"matrix": {row["matrix"]}, "ops": {row["operations"]}}}')
+            text = space.to_text(arch)
+            archs.setdefault(text, arch)
+            accuracies.setdefault(text, []).append(float(row[VALIDATION]))
+    means = np.array([np.mean(values) for values in accuracies.values()])
+    return Population(list(archs.values()), lambda: list(archs), {VALIDATION: means})
 
 
 def encode(archs: Sequence[Architecture]) -> Cells:
@@ -154,7 +165,7 @@ def score(protocol: str, predictor: str, size: int, seed: int) -> Scores:
     from scipy.stats import kendalltau
 
     table, learned, ranked, *_, most = (PROTOCOLS | QUICK_PROTOCOLS)[protocol]
-    archs, accuracies = population(table)
+    archs, _, accuracies = population(table)
     order = np.random.default_rng(seed).permutation(len(archs))
     train, test = order[:size], order[size : size + most]
     guess = _by_text if predictor.startswith("gnn") else _by_cell
@@ -166,7 +177,7 @@ def _by_cell(name: str, table: str, train: np.ndarray, test: np.ndarray, values:
     from predictors.gnn.cells import FIRST, RECIPES, predict
     from predictors.gnn.cells import train as fit
 
-    archs = population(table)[0]
+    archs = population(table).archs
     operations = FIRST + len(OPERATIONS[archs[0].space])
     network = fit(RECIPES[name], encode([archs[i] for i in train]), values, operations, seed)
     return predict(network, encode([archs[i] for i in test]))
@@ -175,7 +186,7 @@ def _by_cell(name: str, table: str, train: np.ndarray, test: np.ndarray, values:
 def _by_text(name: str, table: str, train: np.ndarray, test: np.ndarray, values: np.ndarray, seed: int) -> np.ndarray:
     import predictors
 
-    known = texts(table)
+    known = population(table).texts()
     options: dict[str, Any] = {} if name == "gnn" else {"base": None}
     model = predictors.create("gnn", seed=seed, **options)
     model.fit([known[i] for i in train], {"accuracy": values})

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
-from experiments.cell_encodings import PROTOCOLS, encode, published
+from experiments.cell_encodings import PROTOCOLS, VALIDATION, encode, population, published
 from predictors.gnn.cells import FIRST, INPUT, NONE, OUTPUT
 from search_spaces import get_space
 
@@ -53,3 +55,9 @@ def test_published_figures_stand_beside_their_own_sizes() -> None:
     assert published("101", "gcn", 16) == "-"
     for protocol in PROTOCOLS.values():
         assert all(len(figures) == len(protocol.sizes) for figures in protocol.published.values())
+
+
+@pytest.mark.skipif("NAS_DATA" not in os.environ, reason="NAS_DATA names no folder with the tables")
+def test_no_network_of_nasbench101_is_learned_and_ranked() -> None:
+    found = population("nasbench101")
+    assert len(found.archs) == len(set(found.texts())) == len(found.accuracies[VALIDATION]) == 222
