@@ -28,7 +28,7 @@ _PLAIN: dict[str, Callable[[int], BaseSampler]] = {
     "tpe": lambda seed: optuna.samplers.TPESampler(multivariate=True, seed=seed),
     "gp": lambda seed: optuna.samplers.GPSampler(seed=seed, warn_independent_sampling=False),
 }
-_OPTIONS: dict[str, dict[str, Any]] = {
+SEARCH_OPTIONS: dict[str, dict[str, Any]] = {
     "rlm": {"by_value": True},
     "gnn": {"by_value": True},
 }  # of predictors, that suit a search
@@ -57,7 +57,7 @@ def create_sampler(
     name.
     """
     if name in list_predictors():
-        make = predictor or (lambda: create(name, seed=seed, **_OPTIONS.get(name, {})))
+        make = predictor or (lambda: create(name, seed=seed, **SEARCH_OPTIONS.get(name, {})))
         return PredictorSampler(space, make, objectives, seed=seed, constraints=constraints, **options)
     if name not in _PLAIN:
         raise unknown("sampler", name, list_samplers())
