@@ -95,3 +95,10 @@ def test_few_labels_are_compared_with_and_without_proxies(tmp_path: Path, capsys
             "predicted.png", "ranks.png", "scores.csv", "scores.jsonl", "summary.json", "tables.md", "tau.png",
         }  # fmt: skip
     assert (tmp_path / "given" / "tables.md").read_text().startswith("| τ | 8 |\n|---|---|\n| rlm | ")
+
+
+@needs_tables
+def test_a_front_that_was_predicted_is_checked_by_true_latencies(capsys: pytest.CaptureFixture[str]) -> None:
+    found = run("fbnet_devices", capsys)
+    assert [row["device"] for row in found["devices"]] == ["raspi4", "pixel3", "eyeriss", "fpga"]
+    assert all(0 < row["fastest (ms)"] < row["slowest (ms)"] for row in found["devices"])
