@@ -121,13 +121,13 @@ def test_candidates_stay_and_each_is_written_once(monkeypatch: pytest.MonkeyPatc
 
 
 def test_only_the_best_candidates_stay() -> None:
-    some, all_of_them = guided(fresh=40, pool=10), guided(fresh=40)
+    some, all_of_them = guided(fresh=40, pool=10, seed=3), guided(fresh=40, seed=3)
     for sampler in (some, all_of_them):
         study_of(sampler, 7)
     estimates = np.array([measure(SPACE.to_text(a)) for a in all_of_them._candidates])
     ranks = moocore.pareto_rank(estimates * [-1, 1])
     assert some._candidates == all_of_them._candidates[:10]
-    assert np.corrcoef(ranks, np.arange(40))[0, 1] > 0.8  # which the samples' noise changes a little
+    assert np.corrcoef(ranks, np.arange(40))[0, 1] > 0.9  # which the samples' noise changes a little
 
 
 def test_the_same_seed_chooses_the_same() -> None:

@@ -360,8 +360,10 @@ def test_the_expectation_is_near_the_mean_of_many_samples() -> None:
     drawn = _fitted().predict(texts, ["params", "x_accuracy"], given=known, samples=512).mean
     given = ~np.isnan(known["params"])
     np.testing.assert_array_equal(expected[given, 0], metrics["params"][given])
-    spread = drawn.std(0)  # samples of the accuracy also depend on the parameters that were sampled before
-    assert (np.abs(expected - drawn).mean(0) < 0.2 * spread).all()
+    # Samples of an accuracy also depend on the parameters that were sampled before it, where none are given.
+    for column, rows in ((0, ~given), (1, given)):
+        apart = np.abs(expected[rows, column] - drawn[rows, column]).mean()
+        assert apart < 0.1 * drawn[:, column].std()
 
 
 def test_a_new_metric_with_few_values_begins_as_the_known_one_that_ranks_them_best(tmp_path) -> None:  # type: ignore[no-untyped-def]
