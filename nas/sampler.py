@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from search_spaces import Architecture, SearchSpace
 
 SAMPLED = 3000  # candidates of which samples are drawn: of few, only the sure ones are left
+GROWTH = 20  # a fit waits for a twentieth of the evaluations, at least: of more, a few change less and cost more
 CHOICES_KEY = "nas:choices"  # trial system attribute: the architecture that this sampler chose for the trial
 
 
@@ -38,12 +39,11 @@ class PredictorSampler(BaseSampler):
     """Chooses architectures for `space.choose(trial)` in any Optuna study, also a distributed or a resumed one.
 
     The first `n_startup` architectures are promising ones of all sizes (`nas.startup`). Then, every `refit_every`
-    trials, a fresh predictor is fitted on all evaluations, `fresh` candidates are evolved on its estimates, and of all
-    candidates so far those of the highest expected hypervolume improvement are evaluated next. Candidates stay, so that
-    each is built and read once: the `pool` best by the last estimates. No architecture is chosen twice in a study. One
-    with the
-    text of an evaluated architecture is another training of the same network: it may be chosen, and what was measured
-    counts beside what is predicted.
+    trials and later more rarely, a fresh predictor is fitted on all evaluations, `fresh` candidates are evolved on its
+    estimates, and of all candidates so far those of the highest expected hypervolume improvement are evaluated next.
+    Candidates stay, so that each is built and read once: the `pool` best by the last estimates. No architecture is
+    chosen twice in a study. One with the text of an evaluated architecture is another training of the same network: it
+    may be chosen, and what was measured counts beside what is predicted.
 
     Example:
 
@@ -65,7 +65,7 @@ class PredictorSampler(BaseSampler):
         predictor: makes an unfitted (or pretrained) predictor for each refit.
         objectives: the study's objectives in order, as metric names (`nas.objectives.parse_objectives`).
         n_startup: evaluations before the first fit.
-        refit_every: trials between two fits.
+        refit_every: trials between two fits, while there are few; later it is a twentieth of them.
         pool: most candidates that are kept.
         fresh: new candidates per fit.
         seed: of all random choices: a trial's choice depends on it, on the trial's number and on the study alone.
@@ -185,7 +185,8 @@ class PredictorSampler(BaseSampler):
         weights = (reader.violation(samples) <= 0).astype(float)
         unit = reference - ideal
         losses, front = (reader.losses(samples) - ideal) / unit, (front - ideal) / unit
-        chosen = choose_batch(losses, weights, front, np.ones(len(unit)), self.refit_every)
+        size = max(self.refit_every, len(evaluated) // GROWTH)
+        chosen = choose_batch(losses, weights, front, np.ones(len(unit)), size)
         self._predicted = {best[i]: self._summary(samples[i]) for i in chosen}
         return [best[i] for i in chosen]
 

@@ -29,7 +29,7 @@ _PLAIN: dict[str, Callable[[int], BaseSampler]] = {
     "gp": lambda seed: optuna.samplers.GPSampler(seed=seed, warn_independent_sampling=False),
 }
 SEARCH_OPTIONS: dict[str, dict[str, Any]] = {
-    "rlm": {"by_value": True},
+    "rlm": {"by_value": True, "steps": 100},  # its decoder hardly gains from more, and each fit begins anew
     "gnn": {"by_value": True},
 }  # of predictors, that suit a search
 

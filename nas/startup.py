@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from search_spaces import Architecture, SearchSpace
 
 PRIOR, PROXY = "gnn-label-free", "nwot"  # the proxy that ranks networks of all our populations better than chance
-DRAWN = 20  # random architectures for each that is chosen
+DRAWN = 5  # random architectures for each that is chosen: of more, those alone are left that the proxy likes
 
 
 def first_design(

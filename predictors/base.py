@@ -109,17 +109,29 @@ class Predictor(ABC):
 
         jobs: processes of one thread each that share the work; each begins with what `save` writes.
         """
+        options = {"metrics": metrics, "samples": samples, "seed": seed}
+        yield from self._stream("predict", architectures, jobs, options)
+
+    def estimate_stream(
+        self, architectures: Iterable[str | onnx.ModelProto], metrics: Sequence[str], jobs: int = 1
+    ) -> Iterator[np.ndarray]:
+        """`estimate`, of every 1,000 as they come; see `predict_stream`."""
+        yield from self._stream("estimate", architectures, jobs, {"metrics": metrics})
+
+    def _stream(
+        self, method: str, architectures: Iterable[str | onnx.ModelProto], jobs: int, options: dict[str, Any]
+    ) -> Iterator[Any]:
         remaining = iter(architectures)
         chunks = iter(lambda: as_texts(list(islice(remaining, STREAMED))), [])
         if jobs == 1:
-            yield from (self.predict(chunk, metrics, samples=samples, seed=seed) for chunk in chunks)
+            yield from (getattr(self, method)(chunk, **options) for chunk in chunks)
             return
         from joblib import Parallel, delayed
 
         with TemporaryDirectory() as folder:
             self.save(folder)
-            asked = delayed(_predict_in_worker)
-            work = (asked(type(self), folder, chunk, metrics, samples, seed) for chunk in chunks)
+            asked = delayed(_in_worker)
+            work = (asked(type(self), folder, method, chunk, options) for chunk in chunks)
             yield from Parallel(n_jobs=jobs, pre_dispatch="2*n_jobs", return_as="generator")(work)
 
     @abstractmethod
@@ -155,10 +167,8 @@ def _loaded(kind: type[Predictor], folder: str) -> Predictor:
     return load(folder, kind)
 
 
-def _predict_in_worker(
-    kind: type[Predictor], folder: str, texts: list[str], metrics: Sequence[str], samples: int, seed: int
-) -> Predictions:
-    return _loaded(kind, folder).predict(texts, metrics, samples=samples, seed=seed)
+def _in_worker(kind: type[Predictor], folder: str, method: str, texts: list[str], options: dict[str, Any]) -> Any:
+    return getattr(_loaded(kind, folder), method)(texts, **options)
 
 
 def list_predictors() -> list[str]:

@@ -39,6 +39,12 @@ class Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return torch.baddbmm(self.bias, x, self.weight)
 
+    def split(self, x: Tensor, first: int) -> tuple[Tensor, Tensor]:
+        """The `first` outputs and the others, each in memory of its own."""
+        parts = (slice(None, first), slice(first, None))
+        one, two = (torch.baddbmm(self.bias[..., part], x, self.weight[..., part]) for part in parts)
+        return one, two
+
 
 class Norm(nn.Module):
     """Layer normalization with a scale and a shift per member."""
@@ -49,7 +55,7 @@ class Norm(nn.Module):
         self.shift = nn.Parameter(torch.zeros(members, 1, width))
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, x.shape[-1:]) * self.scale + self.shift
+        return torch.addcmul(self.shift, F.layer_norm(x, x.shape[-1:]), self.scale)
 
 
 def _gather(x: Tensor, index: Tensor) -> Tensor:
@@ -57,7 +63,7 @@ def _gather(x: Tensor, index: Tensor) -> Tensor:
 
 
 def _scatter(x: Tensor, index: Tensor, size: int) -> Tensor:
-    return x.new_zeros(x.shape[0], size, x.shape[2]).index_add(1, index, x)
+    return x.new_zeros(x.shape[0], size, x.shape[2]).index_add_(1, index, x)
 
 
 def _counts(index: Tensor, size: int) -> Tensor:
@@ -94,9 +100,8 @@ class FlowLayer(nn.Module):
     def forward(self, h: Tensor, gates: Tensor, edges: Edges) -> Tensor:
         """h (K, N, D); gates (K, N, 2D)."""
         members, nodes, width = h.shape
-        x = self.project(self.norm(h))
-        values = x[..., : 4 * width].reshape(members, 2 * nodes, 2 * width)
-        scores = x[..., 4 * width :].reshape(members, 2 * nodes, 2)
+        projected, scored = self.project.split(self.norm(h), 4 * width)
+        values, scores = projected.view(members, 2 * nodes, 2 * width), scored.view(members, 2 * nodes, 2)
         scores = _gather(scores[..., 0], edges.source) + _gather(scores[..., 1], edges.target)
         weight = F.leaky_relu(scores, 0.2).clamp(-8, 8).exp()  # (K, 2E)
         total = torch.zeros(members, 2 * nodes).index_add(1, edges.target, weight)

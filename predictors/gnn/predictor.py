@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from predictors.base import (
+    GUESSES,
     Inputs,
     Metrics,
     Predictions,
@@ -37,7 +38,7 @@ FOLDS = 8
 MIN_NOISE = 0.02  # standard deviations of a metric
 _PRIOR_NOISE = 0.5  # standard deviations, with the weight of so many errors
 _PRIOR_WEIGHT = 2.0
-_BATCH = 256  # texts encoded at once
+_BATCH = 128  # texts encoded at once: what is computed of more leaves a core's cache
 
 
 @lru_cache(maxsize=4)
@@ -166,6 +167,32 @@ class GNN(Predictor):
             for column, name in enumerate(metrics):
                 drawn[rows, :, column] = forced[name][:, None] if name in forced else next(sampled)
         return Predictions.of_samples(metrics, drawn)
+
+    def estimate(self, architectures: Inputs, metrics: Sequence[str], given: Metrics | None = None) -> np.ndarray:
+        """Point estimates (n, metrics): what its processes expect, without the ensemble, of what they have learned."""
+        known = check_request(self, architectures, metrics, given, GUESSES)
+        texts = as_texts(architectures)
+        found = np.empty((len(texts), len(metrics)))
+        for rows, names in patterns(len(texts), known) if found.size else ():
+            forced = {name: known[name][rows] for name in names}
+            asked = [name for name in metrics if name not in forced]
+            expected = forced | self._expected([texts[i] for i in rows], asked, forced)
+            found[rows] = np.stack([expected[name] for name in metrics], 1)
+        return found
+
+    def _expected(
+        self, texts: list[str], metrics: Sequence[str], given: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """What is expected (n,) of each metric: by the processes, or by a few of the ensemble's samples."""
+        found: dict[str, np.ndarray] = {}
+        if self._estimator is not None and metrics:
+            seen = self._seen(texts, self._estimator.names)
+            expected = {name: self._estimator.expect(name, seen, given) for name in metrics}
+            found = {name: values for name, values in expected.items() if values is not None}
+        if rest := [name for name in metrics if name not in found]:
+            drawn = self._drawn(texts, rest, given, GUESSES, 0)
+            found |= {name: np.median(values, 1) for name, values in drawn.items()}
+        return found
 
     def _sample(
         self, texts: list[str], metrics: Sequence[str], given: Mapping[str, np.ndarray], samples: int, seed: int

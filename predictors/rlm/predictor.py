@@ -324,10 +324,9 @@ class RLM(Predictor):
         found: dict[str, np.ndarray] = {}
         known = known or {}
         if self.estimator is not None:
-            seen, middle = self._seen(texts, self.estimator.names), np.zeros((len(texts), 1))
-            all_known = known | self._expected_before(texts)
-            drawn = {name: self.estimator.sample(name, seen, all_known, middle) for name in metrics}
-            found = {name: values[:, 0] for name, values in drawn.items() if values is not None}
+            seen, all_known = self._seen(texts, self.estimator.names), known | self._expected_before(texts)
+            expected = {name: self.estimator.expect(name, seen, all_known) for name in metrics}
+            found = {name: values for name, values in expected.items() if values is not None}
         if rest := [name for name in metrics if name not in found]:
             randomness = np.stack([_randomness(text, 0, len(rest), GUESSES) for text in texts])
             found |= dict(zip(rest, np.median(self._decode(texts, rest, known, randomness), 1).T, strict=True))
