@@ -80,12 +80,13 @@ class SearchSpace:
 
     # --- from choices to architectures
 
-    def _run(self, trial: Trial) -> Graph:
+    def _built(self, trial: Trial) -> tuple[Network, Tensor]:
+        """The network that `trial` chooses, and its logits; finishing the graph takes as long again."""
         net = Network(self.input_shape, self.num_classes)
-        return net.graph(self.build(trial, net))
+        return net, self.build(trial, net)
 
     def _chosen(self, chooser: Chooser) -> Architecture:
-        self._run(chooser)
+        self._built(chooser)
         return Architecture(self.name, tuple(chooser.choices.items()))
 
     def architecture(self, choices: Mapping[str, Choice]) -> Architecture:
@@ -108,7 +109,7 @@ class SearchSpace:
         """The architecture with one choice changed, and whatever newly depends on it chosen at random."""
         parent = arch.as_dict()
         replay = choosers.ReplayChooser(parent)
-        self._run(replay)
+        self._built(replay)
         free = [name for name, options in replay.options.items() if len(options) > 1]
         if not free:
             return arch
@@ -149,7 +150,8 @@ class SearchSpace:
         """The weightless graph of an architecture."""
         if arch.space != self.name:
             raise InputError(f"the architecture is of space {arch.space!r}, not {self.name!r}")
-        return self._run(choosers.ReplayChooser(arch.as_dict()))
+        net, output = self._built(choosers.ReplayChooser(arch.as_dict()))
+        return net.graph(output)
 
     def to_onnx(self, arch: Architecture, seed: int = 0) -> onnx.ModelProto:
         """A runnable ONNX model; weights are drawn from `seed`."""

@@ -19,7 +19,6 @@ from typing import Any, ClassVar, NamedTuple
 from search_spaces.base import Architecture, SearchSpace, register_space
 from search_spaces.choosers import Choice, ReplayChooser, Trial
 from search_spaces.errors import InputError
-from search_spaces.graph import Graph
 from search_spaces.network import Network, Tensor
 
 RESOLUTIONS = range(128, 225, 4)
@@ -60,10 +59,10 @@ class _OnceForAll(SearchSpace):
         """Number of resolutions to choose from."""
         return 1 if self.resolution else len(RESOLUTIONS)
 
-    def _run(self, trial: Trial) -> Graph:
+    def _built(self, trial: Trial) -> tuple[Network, Tensor]:
         size = self.resolution or trial.suggest_categorical("r", RESOLUTIONS)
         net = Network((3, size, size), self.num_classes)
-        return net.graph(self.build(trial, net))
+        return net, self.build(trial, net)
 
     def parse(self, native: str) -> Architecture:
         """Read the lists; `r` may be left out where the space's resolution is given."""

@@ -38,6 +38,7 @@ FOLDS = 8
 MIN_NOISE = 0.02  # standard deviations of a metric
 _PRIOR_NOISE = 0.5  # standard deviations, with the weight of so many errors
 _PRIOR_WEIGHT = 2.0
+_REMEMBERED = 30_000  # texts' embeddings: 15 MB
 _BATCH = 128  # texts encoded at once: what is computed of more leaves a core's cache
 
 
@@ -92,6 +93,7 @@ class GNN(Predictor):
         self.losses: list[float] = []
         self._metrics: tuple[str, ...] = ()
         self._before: GNN | None = None  # the base
+        self._embedded: dict[str, np.ndarray] = {}
         self._estimator: Estimator | None = None
 
     @property
@@ -240,7 +242,17 @@ class GNN(Predictor):
     def _seen(self, texts: list[str], counted: list[str]) -> Seen:
         """What the processes see of texts: what all members of the base make of them, and counts."""
         assert self._before is not None
-        return Seen(self._before.embed(texts), feature_matrix(texts, counted).astype(np.float32))
+        return Seen(self._before._recall(texts), feature_matrix(texts, counted).astype(np.float32))
+
+    def _recall(self, texts: list[str]) -> np.ndarray:
+        """`embed`, of a base that stays as it is: a search asks for the same texts again and again."""
+        new = [text for text in dict.fromkeys(texts) if text not in self._embedded]
+        if new and len(self._embedded) + len(new) > _REMEMBERED:
+            self._embedded.clear()
+            new = list(dict.fromkeys(texts))
+        if new:
+            self._embedded.update(zip(new, self.embed(new), strict=True))
+        return np.array([self._embedded[text] for text in texts])
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
         """(n, members * width): what all members of the ensemble make of n texts."""
