@@ -161,6 +161,35 @@ def test_what_a_base_has_learned_helps_with_few_labels(base: str) -> None:
     assert taus[base] > taus[None] + 0.1
 
 
+def test_point_estimates_are_those_of_the_processes_where_there_are_any(base: str) -> None:
+    texts = some_texts(20)
+    few = np.where(np.arange(40) < 3, np.arange(40.0), np.nan)  # too few for a process
+    predictor = GNN(base=base, **SMALL, steps=2).fit(texts, {"metric": np.arange(40.0), "rare": few})
+    estimates = predictor.estimate(texts, ["metric", "rare"])
+    names = predictor._estimator.names
+    expected = predictor._estimator.expect("metric", predictor._seen(texts, names), {})
+    np.testing.assert_array_equal(estimates[:, 0], expected)
+    assert predictor._estimator.expect("rare", predictor._seen(texts, names), {}) is None
+    assert np.isfinite(estimates[:, 1]).all()  # the ensemble's
+
+
+def test_a_base_makes_a_text_once(base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = str(shutil.copytree(base, tmp_path / "base"))  # which has read nothing yet
+    asked: list[str] = []
+    embed = GNN.embed
+    monkeypatch.setattr(GNN, "embed", lambda self, texts: asked.extend(texts) or embed(self, texts))
+    monkeypatch.setattr("predictors.gnn.predictor._REMEMBERED", 30)
+    texts = list(dict.fromkeys(some_texts(20)))[:25]
+    predictor = GNN(base=base, **SMALL, steps=2).fit(texts[:10], {"metric": np.arange(10.0)})
+    kept = len(asked)
+    first = predictor.estimate(texts, ["metric"])
+    assert asked[kept:] == texts[10:]
+    assert np.array_equal(predictor.estimate(texts, ["metric"]), first)
+    assert len(asked) == len(texts)
+    more = [text.replace("Relu", "Sigmoid") for text in texts[:10]]
+    assert np.isfinite(predictor.estimate(texts + more, ["metric"])).all()  # more than are remembered
+
+
 def test_a_network_begins_with_the_weights_and_words_of_its_base(base: str) -> None:
     texts = [text.replace("Relu", "Sigmoid") for text in some_texts(4)]
     graphs = [text_graph(text) for text in texts]

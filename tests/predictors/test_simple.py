@@ -101,3 +101,5 @@ def test_several_processes_predict_a_stream_as_one_does() -> None:
     assert [len(chunk.mean) for chunk in together] == [1000, 800]
     for one, other in zip(alone, together, strict=True):
         np.testing.assert_array_equal(one.samples, other.samples)
+    estimates = np.concatenate(list(model.estimate_stream(iter(texts), ["cost"], jobs=2)))
+    np.testing.assert_array_equal(estimates, model.estimate(texts, ["cost"]))
