@@ -27,8 +27,8 @@ OBJECTIVES = "digits_accuracy,cpu_latency_ms"
 SAMPLERS = ("rlm", "gnn", "nsga2", "random")
 METRICS = ("digits_accuracy", "cpu_latency_ms")
 TRAIN, TEST = 200, 1000
-# Fewer refits and candidates than the samplers' defaults, for minutes instead of a quarter of an hour.
-GUIDED = {"n_startup": 20, "refit_every": 20, "fresh": 500}
+# Fewer refits than by default, for minutes instead of a quarter of an hour.
+GUIDED = {"n_startup": 10, "refit_every": 10}
 QUICK_TRAIN, QUICK_TEST = 30, 100
 QUICK_GUIDED = {"n_startup": 5, "refit_every": 5, "fresh": 40}
 
