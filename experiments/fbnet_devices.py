@@ -21,7 +21,7 @@ from experiments.tables import Quick
 from nas.benchmarks import load_benchmark
 from nas.benchmarks.populations import get_population
 from nas.cli import print_json, print_table, progress_bar
-from nas.samplers import SEARCH_OPTIONS
+from nas.samplers import search_options
 from search_spaces import Architecture, get_space
 from search_spaces.errors import InputError
 
@@ -84,7 +84,7 @@ def learned(kind: str, size: int, seed: int, architectures: Sequence[Architectur
     """Predictors of the latencies, from so many networks of the table, and of the accuracy, from the population."""
     import predictors
 
-    options = SEARCH_OPTIONS.get(kind, {})  # the front lies beyond what was learned: values reach there, ranks do not
+    options = search_options(kind)  # the front lies beyond what was learned: values reach there, ranks do not
     rows = np.random.default_rng(seed).permutation(len(architectures))[:size]
     space, population = get_space("fbnet"), load_benchmark("digits-fbnet")
     latencies = predictors.create(kind, seed=seed, **options).fit(

@@ -28,10 +28,13 @@ _PLAIN: dict[str, Callable[[int], BaseSampler]] = {
     "tpe": lambda seed: optuna.samplers.TPESampler(multivariate=True, seed=seed),
     "gp": lambda seed: optuna.samplers.GPSampler(seed=seed, warn_independent_sampling=False),
 }
-SEARCH_OPTIONS: dict[str, dict[str, Any]] = {
-    "rlm": {"by_value": True, "steps": 100},  # its decoder hardly gains from more, and each fit begins anew
-    "gnn": {"by_value": True},
-}  # of predictors, that suit a search
+
+
+def search_options(predictor: str) -> dict[str, Any]:
+    """Options of a predictor that suit one search."""
+    if predictor == "rlm":
+        return {"by_value": True, "steps": 100}  # its decoder hardly gains from more, and each fit begins anew
+    return {"by_value": True, "memory": {}} if predictor == "gnn" else {}
 
 
 def list_samplers() -> list[str]:
@@ -57,7 +60,8 @@ def create_sampler(
     name.
     """
     if name in list_predictors():
-        make = predictor or (lambda: create(name, seed=seed, **SEARCH_OPTIONS.get(name, {})))
+        of_search = search_options(name)
+        make = predictor or (lambda: create(name, seed=seed, **of_search))
         return PredictorSampler(space, make, objectives, seed=seed, constraints=constraints, **options)
     if name not in _PLAIN:
         raise unknown("sampler", name, list_samplers())

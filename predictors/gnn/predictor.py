@@ -64,6 +64,8 @@ class GNN(Predictor):
     base: checkpoint folder or shipped name of a pretrained network; None to start from nothing, without processes.
     processes: whether there are any; they keep what they were fitted to, and so does a saved model that has them.
     by_value: whether they go by distances between values, as a search needs, and not by ranks.
+    memory: by text, what the base made of it, for a search that fits again and again. What is made of a text differs in
+        its last bits by what is read along with it: whoever keeps a memory keeps the order, too. None: nothing is kept.
     width, layers: of the network; members: networks in the ensemble. A base has sizes of its own.
     steps: of training (None: by the number of architectures). schedule: other fields of `Schedule`.
     progress: is told the step, of how many, and the loss. losses: of every step of the last fit.
@@ -81,6 +83,7 @@ class GNN(Predictor):
         steps: int | None = None,
         processes: bool = True,
         by_value: bool = False,
+        memory: dict[str, np.ndarray] | None = None,
         schedule: Mapping[str, float] | None = None,
         progress: Progress | None = None,
     ) -> None:
@@ -88,12 +91,11 @@ class GNN(Predictor):
         if min(width, layers, members) < 1 or (steps is not None and steps < 2):
             raise InputError("gnn: width, layers and members must be at least 1, steps at least 2")
         self.base, self.width, self.layers, self.members, self.steps = base, width, layers, members, steps
-        self.processes, self.by_value = processes, by_value
+        self.processes, self.by_value, self.memory = processes, by_value, memory
         self.schedule, self.progress = schedule or {}, progress
         self.losses: list[float] = []
         self._metrics: tuple[str, ...] = ()
         self._before: GNN | None = None  # the base
-        self._embedded: dict[str, np.ndarray] = {}
         self._estimator: Estimator | None = None
 
     @property
@@ -242,17 +244,20 @@ class GNN(Predictor):
     def _seen(self, texts: list[str], counted: list[str]) -> Seen:
         """What the processes see of texts: what all members of the base make of them, and counts."""
         assert self._before is not None
-        return Seen(self._before._recall(texts), feature_matrix(texts, counted).astype(np.float32))
+        return Seen(self._recalled(texts), feature_matrix(texts, counted).astype(np.float32))
 
-    def _recall(self, texts: list[str]) -> np.ndarray:
-        """`embed`, of a base that stays as it is: a search asks for the same texts again and again."""
-        new = [text for text in dict.fromkeys(texts) if text not in self._embedded]
-        if new and len(self._embedded) + len(new) > _REMEMBERED:
-            self._embedded.clear()
+    def _recalled(self, texts: list[str]) -> np.ndarray:
+        """What the base makes of texts, from memory where there is one."""
+        assert self._before is not None
+        if self.memory is None:
+            return self._before.embed(texts)
+        new = [text for text in dict.fromkeys(texts) if text not in self.memory]
+        if new and len(self.memory) + len(new) > _REMEMBERED:
+            self.memory.clear()
             new = list(dict.fromkeys(texts))
         if new:
-            self._embedded.update(zip(new, self.embed(new), strict=True))
-        return np.array([self._embedded[text] for text in texts])
+            self.memory.update(zip(new, self._before.embed(new), strict=True))
+        return np.array([self.memory[text] for text in texts])
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
         """(n, members * width): what all members of the ensemble make of n texts."""

@@ -46,7 +46,7 @@ def test_checks_against_published_tables(name: str, capsys: pytest.CaptureFixtur
     assert run(name, capsys)
 
 
-@pytest.mark.parametrize(("name", "rows"), [("spaces", 15), ("export_speed", 1), ("decoding", 8)])
+@pytest.mark.parametrize(("name", "rows"), [("spaces", 15), ("export_speed", 1), ("decoding", 9)])
 def test_checks_and_timings_without_a_table(name: str, rows: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(run(name, capsys)) == rows
 

@@ -173,16 +173,19 @@ def test_point_estimates_are_those_of_the_processes_where_there_are_any(base: st
     assert np.isfinite(estimates[:, 1]).all()  # the ensemble's
 
 
-def test_a_base_makes_a_text_once(base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    base = str(shutil.copytree(base, tmp_path / "base"))  # which has read nothing yet
+def test_with_a_memory_a_base_makes_a_text_once(base: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     embed = GNN.embed
     monkeypatch.setattr(GNN, "embed", lambda self, texts: asked.extend(texts) or embed(self, texts))
     monkeypatch.setattr("predictors.gnn.predictor._REMEMBERED", 30)
     texts = list(dict.fromkeys(some_texts(20)))[:25]
-    predictor = GNN(base=base, **SMALL, steps=2).fit(texts[:10], {"metric": np.arange(10.0)})
+    memory: dict[str, np.ndarray] = {}
+    first_fit, predictor = (
+        GNN(base=base, **SMALL, steps=2, memory=memory).fit(texts[:10], {"metric": np.arange(10.0)}) for _ in range(2)
+    )
+    assert asked == texts[:10] == list(memory)
     kept = len(asked)
-    first = predictor.estimate(texts, ["metric"])
+    first = first_fit.estimate(texts, ["metric"])
     assert asked[kept:] == texts[10:]
     assert np.array_equal(predictor.estimate(texts, ["metric"]), first)
     assert len(asked) == len(texts)
