@@ -84,7 +84,8 @@ def learned(kind: str, size: int, seed: int, architectures: Sequence[Architectur
     """Predictors of the latencies, from so many networks of the table, and of the accuracy, from the population."""
     import predictors
 
-    options = search_options(kind)  # the front lies beyond what was learned: values reach there, ranks do not
+    # As in a search, by values: the front lies beyond what was learned, where ranks do not reach.
+    options = {name: value for name, value in search_options(kind).items() if name == "by_value"}
     rows = np.random.default_rng(seed).permutation(len(architectures))[:size]
     space, population = get_space("fbnet"), load_benchmark("digits-fbnet")
     latencies = predictors.create(kind, seed=seed, **options).fit(
