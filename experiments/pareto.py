@@ -31,6 +31,7 @@ from nas import (
     samplers,
     search,
     searching,
+    startup,
     surrogate,
 )
 from search_spaces.errors import InputError
@@ -85,7 +86,7 @@ def _places(evaluations: int) -> list[int]:
 
 def _code() -> str:
     """The code that searches depend on beside the predictors', in eight digits."""
-    modules = (acquisition, evolution, nas.pareto, sampler, samplers, searching, surrogate)
+    modules = (acquisition, evolution, nas.pareto, sampler, samplers, searching, startup, surrogate)
     return hashlib.sha256("".join(map(inspect.getsource, modules)).encode()).hexdigest()[:8]
 
 

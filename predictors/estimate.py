@@ -347,7 +347,7 @@ def _unlikeliness(kernel: Kernel, products: Products, target: np.ndarray) -> tup
 
 
 def _squared_distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """(m, n) between rows (m, D) and (n, D), from scalar products, which matrix libraries are ten times as fast at."""
+    """(m, n) between rows (m, D) and (n, D), from scalar products: one product of matrices."""
     a, b = a.astype(float), b.astype(float)
     return ((a**2).sum(1)[:, None] + (b**2).sum(1) - 2 * a @ b.T).clip(min=0)
 
