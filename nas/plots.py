@@ -70,7 +70,7 @@ def plot_front(
     for each sampler, of one search per seed; only the non-dominated ones are drawn, the first sampler's on top. The
     view is that of the true front, where it is known.
     """
-    with _figure(path, (7.4, 4.6)) as figure:
+    with _figure(path, (6.0, 4.8)) as figure:
         axes = figure.subplots()
         shown = [_front(values, objectives) for seeds in fronts.values() for values in seeds]
         if table_values is not None:
@@ -100,7 +100,7 @@ def plot_hypervolume(path: str | Path, curves: Mapping[str, np.ndarray], yardsti
     curves: for each sampler, ratios (seeds, n) as of `nas.pareto.Reference.curve`; higher is better, 1 is the front
     that `yardstick` names.
     """
-    with _figure(path, (7.4, 4.2)) as figure:
+    with _figure(path, (6.0, 4.4)) as figure:
         axes = figure.subplots()
         styles = zip(cycle(_COLOURS), cycle(_LINES), strict=False)
         for i, ((name, ratios), (colour, line)) in enumerate(zip(curves.items(), styles, strict=False)):
@@ -124,7 +124,7 @@ def plot_learning_curves(path: str | Path, rows: Sequence[Mapping[str, Any]]) ->
 
     rows: of `nas.compare.Compared.rows`.
     """
-    with _figure(path, (6.4, 4.0)) as figure:
+    with _figure(path, (5.6, 4.2)) as figure:
         axes = figure.subplots()
         styles = zip(cycle(_COLOURS), cycle(_LINES), cycle(_MARKERS), strict=False)
         names = dict.fromkeys(row["predictor"] for row in rows)
@@ -148,7 +148,7 @@ def plot_scores(path: str | Path, scores: Mapping[str, Mapping[str, Mapping[str,
     label: what the scores are, for the axis. Rows may lack columns.
     """
     columns = list(dict.fromkeys(column for row in scores.values() for column in row))
-    with _figure(path, (1.1 * len(columns) + 2.6, 3.8)) as figure:
+    with _figure(path, (1.1 * len(columns) + 1.2, 4.2)) as figure:
         axes = figure.subplots()
         styles = zip(cycle(_COLOURS), cycle(_MARKERS), strict=False)
         for i, ((name, row), (colour, marker)) in enumerate(zip(scores.items(), styles, strict=False)):
@@ -257,7 +257,7 @@ def plot_parallel(path: str | Path, front: np.ndarray, objectives: Sequence[Obje
     losses = to_losses(front, objectives)
     low, high = losses.min(axis=0), losses.max(axis=0)
     heights = 1 - (losses - low) / np.where(high > low, high - low, 1.0)
-    with _figure(path, (1.6 * len(objectives) + 1, 3.6)) as figure:
+    with _figure(path, (1.4 * len(objectives) + 1, 3.8)) as figure:
         axes = figure.subplots()
         axes.grid(visible=False)
         order = np.argsort(heights[:, 0])
@@ -299,8 +299,11 @@ def _zoom(axes: Axes, low: np.ndarray, high: np.ndarray) -> None:
 
 
 def _legend(figure: Figure, axes: Axes) -> None:
-    """A legend beside the axes, where it covers no data."""
-    legend = figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", markerscale=1.3)
+    """A legend above the axes, where it covers no data and leaves a narrow screen its width."""
+    handles, labels = axes.get_legend_handles_labels()
+    columns = -(-len(labels) // -(-len(labels) // 4)) if labels else 1  # at most four, of equal length
+    place: dict[str, Any] = {"loc": "outside upper left", "ncols": columns, "columnspacing": 1.2}
+    legend = figure.legend(handles, labels, **place, markerscale=1.3)
     for handle in legend.legend_handles:
         if handle is not None:
             handle.set_alpha(1)

@@ -44,7 +44,7 @@ td small { display: block; color: var(--soft); }
 td.network { white-space: normal; overflow-wrap: anywhere; min-width: 14rem; max-width: 26rem; text-align: left;
   font: .8rem/1.35 ui-monospace, monospace; }
 .figures { display: grid; gap: 1.5rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); }
-figure { margin: 0; overflow-x: auto; } .figures svg { width: 100%; min-width: 27rem; height: auto; }
+figure { margin: 0; overflow-x: auto; } .figures svg { width: 100%; min-width: 22rem; height: auto; }
 svg text { fill: currentColor; font-family: system-ui, sans-serif; }
 details { margin: .4rem 0; } summary { cursor: pointer; overflow-wrap: anywhere; }
 .blocks { display: flex; flex-wrap: wrap; align-items: flex-start; gap: 1.5rem; padding: .6rem 0; overflow-x: auto; }
