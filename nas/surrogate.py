@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+from predictors.metrics import CHOSEN
 
 if TYPE_CHECKING:
     from predictors import Predictor
@@ -16,12 +19,30 @@ _PRIOR_SHARE = 0.5  # of the predictor's uncertainty that is taken for measureme
 _PRIOR_WEIGHT = 4.0  # of that guess, in degrees of freedom
 
 
+class Told(NamedTuple):
+    """What a predictor is told of an architecture: its text, and how often each option that differs was chosen."""
+
+    text: str
+    chosen: tuple[int, ...]
+
+
+class Measured(NamedTuple):
+    """What the measurements of one text's trainings say, for m metrics (1, m) each.
+
+    shift: to add to a prediction; spread: the standard deviation of the next measurement.
+    """
+
+    shift: np.ndarray
+    spread: np.ndarray
+
+
 class Surrogate:
     """A predictor refitted on the evaluations of a search, with samples of what an evaluation would give.
 
-    Architectures of equal text are *twins*: trainings of the same network, equal but for noise. A twin of an evaluated
-    architecture is believed to lie between its prediction and what was measured (a Gaussian update), with the noise
-    between twins as its uncertainty.
+    Architectures of equal text are *twins*: trainings of the same network. A device may have run their operators
+    differently (one whose result is multiplied by zero, say), so the predictor is told how often each option was
+    chosen, too. A twin of an evaluated architecture is believed to lie between its prediction and what was measured (a
+    Gaussian update), with the noise between twins as its uncertainty.
 
     metrics: the m metrics to predict. given: those known exactly (`"params"`, `"flops"`).
     """
@@ -43,46 +64,54 @@ class Surrogate:
         bounded: what is learned of the n architectures instead of their values (n, m), if these go too far.
         """
         self._seed = seed
-        self._known: dict[str, np.ndarray] = {}
-        self._estimated: dict[str, np.ndarray] = {}
+        self._known: dict[Told, np.ndarray] = {}
+        self._estimated: dict[Told, np.ndarray] = {}
         texts = self.texts(evaluated)
         measured = np.array(list(evaluated.values()))
         values = measured if bounded is None else bounded
+        looked_up = _twins_are_equal(texts, measured)
+        self._options = [] if looked_up else _differing(evaluated)
+        told = self._told(evaluated)
         if self.asked:
-            targets = dict(zip(self.metrics, values.T, strict=True)) | self._given(texts)
+            targets = dict(zip(self.metrics, values.T, strict=True)) | self._given(told)
             self._fitted = self.predictor().fit(texts, targets)
-        self._learn_from_twins(texts, values, _twins_are_equal(texts, measured))
+        self._learn_from_twins(told, values, looked_up)
 
     def samples(self, architectures: Sequence[Architecture]) -> np.ndarray:
         """Samples (n, SAMPLES, m) of what evaluating each architecture would give, in the metrics' own units."""
-        texts = self.texts(architectures)
-        new = [text for text in dict.fromkeys(texts) if text not in self._known]
-        if new:
-            self._known.update(zip(new, self._predict(new), strict=True))
-        return np.array([self._known[text] for text in texts])
+        told = self._told(architectures)
+        if new := [one for one in dict.fromkeys(told) if one not in self._known]:
+            predicted = zip(new, self._predict(new), strict=True)
+            self._known.update((one, self._believed(one.text, samples)) for one, samples in predicted)
+        return np.array([self._known[one] for one in told])
 
     def estimates(self, architectures: Sequence[Architecture]) -> np.ndarray:
         """Point estimates (n, m) of the same, which cost far less than samples."""
-        texts = self.texts(architectures)
-        new = [text for text in dict.fromkeys(texts) if text not in self._estimated]
-        if new:
-            self._estimated.update(zip(new, self._estimate(new), strict=True))
-        return np.array([self._estimated[text] for text in texts])
+        told = self._told(architectures)
+        if new := [one for one in dict.fromkeys(told) if one not in self._estimated]:
+            estimated = self._estimate(new)
+            for one, values in zip(new, estimated, strict=True):
+                twin = self._measured.get(one.text)
+                self._estimated[one] = values if twin is None else values + twin.shift[0]
+        return np.array([self._estimated[one] for one in told])
 
     def forget_all_but(self, architectures: Iterable[Architecture]) -> None:
         """Drop the texts of architectures that will not be asked for again."""
         self._texts = {a: self._texts[a] for a in architectures if a in self._texts}
         self._exact = {text: self._exact[text] for text in self._texts.values()}
 
-    def _estimate(self, texts: list[str]) -> np.ndarray:
-        exact = self._given(texts)
-        predicted = self._fitted.estimate(texts, self.asked, given=exact)[:, None] if self.asked else np.empty(0)
-        return self._with_exact(exact, predicted, 1)[:, 0]
-
-    def _predict(self, texts: list[str]) -> np.ndarray:
-        exact = self._given(texts)
+    def _estimate(self, told: Sequence[Told]) -> np.ndarray:
+        exact = self._given(told)
         predicted = np.empty(0)
         if self.asked:
+            predicted = self._fitted.estimate([one.text for one in told], self.asked, given=exact)[:, None]
+        return self._with_exact(exact, predicted, 1)[:, 0]
+
+    def _predict(self, told: Sequence[Told]) -> np.ndarray:
+        exact = self._given(told)
+        predicted = np.empty(0)
+        if self.asked:
+            texts = [one.text for one in told]
             predicted = self._fitted.predict(texts, self.asked, given=exact, samples=SAMPLES, seed=self._seed).samples
         return self._with_exact(exact, predicted, SAMPLES)
 
@@ -94,26 +123,43 @@ class Surrogate:
         ]
         return np.stack(columns, axis=2)
 
-    def _learn_from_twins(self, texts: list[str], values: np.ndarray, equal: bool) -> None:
-        """Update the predictions of all measured texts by what was measured."""
-        unique, group, counts = np.unique(texts, return_inverse=True, return_counts=True)
-        measured = np.array([values[group == i].mean(axis=0) for i in range(len(unique))])
-        samples = self._predict(unique.tolist())
-        mean, variance = samples.mean(axis=1, keepdims=True), samples.var(axis=1, keepdims=True)
-        squares = ((values - measured[group]) ** 2).sum(axis=0)
+    def _learn_from_twins(self, told: Sequence[Told], values: np.ndarray, looked_up: bool) -> None:
+        """Find what the measured values (n, m) say beyond the predictions.
+
+        looked_up: whether a twin has exactly the same values, so that it can bring nothing new.
+        """
+        unique, first, group, counts = np.unique(
+            [one.text for one in told], return_index=True, return_inverse=True, return_counts=True
+        )
+        samples = self._predict(told)
+        away, variance = values - samples.mean(axis=1), samples[first].var(axis=1)
+        away_of_text = np.array([away[group == i].mean(axis=0) for i in range(len(unique))])
+        squares = ((away - away_of_text[group]) ** 2).sum(axis=0)
         freedom = len(values) - len(unique)
         prior = _PRIOR_SHARE**2 * np.median(variance, axis=0)
-        noise = (_PRIOR_WEIGHT * prior + squares) / (_PRIOR_WEIGHT + freedom)  # (1, m) variance
-        if equal:  # a twin is only looked up again: it can bring nothing new
+        noise = (_PRIOR_WEIGHT * prior + squares) / (_PRIOR_WEIGHT + freedom)  # (m,) variance
+        if looked_up:
             noise = np.zeros_like(noise)
-        noise_of_mean = noise / counts[:, None, None]
+        noise_of_mean = noise / counts[:, None]
         total = variance + noise_of_mean
         trust = np.divide(variance, total, out=np.zeros_like(total), where=total > 0)  # in what was measured
         spread = np.sqrt(noise + trust * noise_of_mean)  # noise of the next training and doubt about the network
-        standard = np.divide(samples - mean, np.sqrt(variance), out=np.zeros_like(samples), where=variance > 0)
-        believed = mean + trust * (measured[:, None, :] - mean) + spread * standard
-        self._known.update(zip(unique.tolist(), believed, strict=True))
-        self._estimated.update(zip(unique.tolist(), believed.mean(axis=1), strict=True))
+        found = zip(unique.tolist(), (trust * away_of_text)[:, None], spread[:, None], strict=True)
+        self._measured = {text: Measured(*of_text) for text, *of_text in found}
+
+    def _believed(self, text: str, samples: np.ndarray) -> np.ndarray:
+        """Predicted samples (SAMPLES, m), corrected where trainings of the same network were measured."""
+        if text not in self._measured:
+            return samples
+        shift, spread = self._measured[text]
+        mean, std = samples.mean(axis=0), samples.std(axis=0)
+        return mean + shift + spread * np.divide(samples - mean, std, out=np.zeros_like(samples), where=std > 0)
+
+    def _told(self, architectures: Iterable[Architecture]) -> list[Told]:
+        architectures = list(architectures)
+        counts = [Counter([str(option) for _, option in architecture.choices]) for architecture in architectures]
+        chosen = [tuple([count[option] for option in self._options]) for count in counts]
+        return list(map(Told, self.texts(architectures), chosen))
 
     def texts(self, architectures: Sequence[Architecture] | Mapping[Architecture, np.ndarray]) -> list[str]:
         """The architectures' texts; texts and exact costs are made once."""
@@ -124,9 +170,16 @@ class Surrogate:
                     self._exact[text] = [float(getattr(self.space, metric)(architecture)) for metric in self.given]
         return [self._texts[architecture] for architecture in architectures]
 
-    def _given(self, texts: Sequence[str]) -> dict[str, np.ndarray]:
-        columns = np.array([self._exact[text] for text in texts]).reshape(len(texts), len(self.given))
-        return dict(zip(self.given, columns.T, strict=True))
+    def _given(self, told: Sequence[Told]) -> dict[str, np.ndarray]:
+        names = [*self.given, *[option + CHOSEN for option in self._options]]
+        rows = np.array([[*self._exact[one.text], *one.chosen] for one in told]).reshape(len(told), len(names))
+        return dict(zip(names, rows.T, strict=True))
+
+
+def _differing(architectures: Iterable[Architecture]) -> list[str]:
+    """Options that were not chosen equally often in all architectures."""
+    counts = [Counter([str(option) for _, option in architecture.choices]) for architecture in architectures]
+    return [name for name in sorted(set().union(*counts)) if len({count[name] for count in counts}) > 1]
 
 
 def _twins_are_equal(texts: Sequence[str], values: np.ndarray) -> bool:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from predictors.metrics import is_chosen
 from search_spaces import plug_ins, to_text
 from search_spaces.errors import InputError, unknown
 from search_spaces.files import replacing
@@ -303,7 +304,7 @@ def check_request(
         raise InputError(f"samples must be at least 1, not {samples}")
     known = as_given(architectures, given)
     for name in known:
-        if name not in predictor.metrics:
+        if name not in predictor.metrics and not is_chosen(name):
             raise unknown("given metric", name, predictor.metrics)
     return known
 

@@ -8,7 +8,7 @@ from the decoder's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -17,7 +17,7 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import minimize
 from scipy.spatial.distance import cdist
 
-from predictors.metrics import is_accuracy, is_measured
+from predictors.metrics import is_accuracy, is_chosen, is_measured
 from predictors.scale import Scale
 
 MOST = 3000
@@ -43,8 +43,8 @@ KNOWN = Prior(1.0, 2.0)
 EXPECTED, REST = Prior(6.0, 1.0), Prior(2.6, 1.0)  # what is expected tells most, and most that is left is noise
 BEFORE = " before"  # `x before` is what was expected of `x` before it was learned
 KINDS = ("operators", "pairs", "paths")  # of counts: how many operators follow each other in what is counted
-# Weights of the three kinds. Latencies add up over operators.
-COUNTED = (Prior(1.0, 2.0), Prior(0.3, 2.0), Prior(0.1, 2.0))
+# Weights of the three kinds, and of what was chosen. Latencies add up over operators.
+COUNTED = (Prior(1.0, 2.0), Prior(0.3, 2.0), Prior(0.1, 2.0), Prior(0.3, 2.0))
 HARDLY = Prior(0.03, 2.0)  # accuracies do not, and known latencies tell more about another than counts
 
 
@@ -230,6 +230,10 @@ class Estimator:
         """What has been found so far, at a cost."""
         return self._kernels | {key: process.kernel for key, process in self._processes.items() if process}
 
+    def knows(self, metrics: Iterable[str]) -> bool:
+        """Whether there are values enough of every metric to learn from."""
+        return all(np.count_nonzero(~np.isnan(self.values.get(name, np.empty(0)))) >= LEAST for name in metrics)
+
     def sample(self, metric: str, seen: Seen, given: Mapping[str, np.ndarray], noise: np.ndarray) -> np.ndarray | None:
         """Values (m, S) for m texts and known metrics (m,) each, by standard normal `noise` (m, S).
 
@@ -268,14 +272,14 @@ class Estimator:
         seen = Seen(self.seen.states[rows], self.seen.counts[rows])
         inputs = self._inputs(seen, {name: self._scores[name][rows] for name in names})
         additive = not is_accuracy(metric) and not any(map(is_measured, names))
-        counted = dict(zip(KINDS, COUNTED if additive else [HARDLY] * len(KINDS), strict=True))
+        counted = dict(zip((*KINDS, "chosen"), COUNTED if additive else [HARDLY] * (len(KINDS) + 1), strict=True))
         return _fitted(inputs, self._scores[metric][rows], counted, self._kernels.get((metric, *names)))
 
     def _inputs(self, seen: Seen, known: Mapping[str, np.ndarray]) -> Inputs:
         counts = ((seen.counts - self._usual) / self._spread).clip(-FARTHEST, FARTHEST).astype(float)
         linear = {kind: counts[:, self._kinds == i] for i, kind in enumerate(KINDS) if (self._kinds == i).any()}
-        for group, expected in (("known", False), ("expected", True)):
-            if columns := [values for name, values in known.items() if name.endswith(BEFORE) == expected]:
+        for group in ("known", "chosen", "expected"):
+            if columns := [values for name, values in known.items() if _group(name) == group]:
                 linear[group] = np.stack(columns, 1)
         return Inputs(seen.states, linear)
 
@@ -285,8 +289,15 @@ def some_of(count: int, most: int) -> np.ndarray:
     return np.sort(np.random.default_rng(0).permutation(count)[:most])
 
 
+def _group(name: str) -> str:
+    """What a known metric is to a process: chosen or expected, or plainly known."""
+    return "chosen" if is_chosen(name) else "expected" if name.endswith(BEFORE) else "known"
+
+
 def _standard(name: str, known: np.ndarray, by_value: bool) -> Standard:
     """known: (n,), at least one."""
+    if is_chosen(name):
+        return Linear(float(known.mean()), max(float(known.std()), 1e-9), -np.inf)
     if is_measured(name) and (by_value or len(known) < ENOUGH):
         return Linear(float(known.mean()), max(float(known.std()), 1e-9), LOWEST * float(known.min()))
     return Robust.of(known) if by_value else Scale.fit(known)

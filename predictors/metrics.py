@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+CHOSEN = " chosen"
 _MEASURED = re.compile(r"_(ms|us|s|mj|j|mw|w|mib|kib)$")
 
 
@@ -15,6 +16,14 @@ def is_accuracy(metric: str) -> bool:
 def is_measured(metric: str) -> bool:
     """Whether the metric is a latency, energy or memory of a device: names that end in such a unit."""
     return _MEASURED.search(metric) is not None
+
+
+def is_chosen(metric: str) -> bool:
+    """Whether it is not a metric but how often an option was chosen, which a text may not show: `skip_connect chosen`.
+
+    Such numbers are only given, never predicted.
+    """
+    return metric.endswith(CHOSEN)
 
 
 def is_cheap(metric: str) -> bool:

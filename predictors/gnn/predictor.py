@@ -29,6 +29,7 @@ from predictors.features import feature_matrix, telling
 from predictors.gnn.graph import Batch, TextGraph, Vocabulary, collate, text_graph
 from predictors.gnn.model import Config, Network
 from predictors.gnn.training import Progress, Schedule, held_out, train
+from predictors.metrics import is_chosen
 from predictors.noise import conditional_errors, significant, text_noise
 from predictors.scale import Scale
 from search_spaces.errors import InputError
@@ -63,6 +64,7 @@ class GNN(Predictor):
 
     base: checkpoint folder or shipped name of a pretrained network; None to start from nothing, without processes.
     processes: whether there are any; they keep what they were fitted to, and so does a saved model that has them.
+    quick: whether the processes answer alone, where they can, and the ensemble learns nothing: a fit takes a second.
     by_value: whether they go by distances between values, as a search needs, and not by ranks.
     memory: by text, what the base made of it, for a search that fits again and again. What is made of a text differs in
         its last bits by what is read along with it: whoever keeps a memory keeps the order, too. None: nothing is kept.
@@ -82,6 +84,7 @@ class GNN(Predictor):
         members: int = 4,
         steps: int | None = None,
         processes: bool = True,
+        quick: bool = False,
         by_value: bool = False,
         memory: dict[str, np.ndarray] | None = None,
         schedule: Mapping[str, float] | None = None,
@@ -91,12 +94,13 @@ class GNN(Predictor):
         if min(width, layers, members) < 1 or (steps is not None and steps < 2):
             raise InputError("gnn: width, layers and members must be at least 1, steps at least 2")
         self.base, self.width, self.layers, self.members, self.steps = base, width, layers, members, steps
-        self.processes, self.by_value, self.memory = processes, by_value, memory
+        self.processes, self.quick, self.by_value, self.memory = processes, quick, by_value, memory
         self.schedule, self.progress = schedule or {}, progress
         self.losses: list[float] = []
         self._metrics: tuple[str, ...] = ()
         self._before: GNN | None = None  # the base
         self._estimator: Estimator | None = None
+        self._alone = False  # whether the processes answer alone
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -110,20 +114,25 @@ class GNN(Predictor):
         graphs = [text_graph(text) for text in texts]
         rng = np.random.default_rng(self.seed)
         self._before = self._begin()
-        self._metrics = tuple(targets)
-        self._scales = [Scale.fit(values) for values in targets.values()]
+        learned = {name: values for name, values in targets.items() if not is_chosen(name)}
+        self._metrics = tuple(learned)
+        self._scales = [Scale.fit(values) for values in learned.values()]
         self._vocabulary: Vocabulary = Vocabulary.of(graphs, self._before._vocabulary.words if self._before else ())
         self._network = self._new_network()
         if self._before:
             self._network.begin_like(self._before._network)
-        normalized = self._normalize(targets, len(graphs))
+        self._estimator = self._second_opinion(texts, targets) if self._before and self.processes else None
+        self._alone = self.quick and self._estimator is not None and self._estimator.knows(self.metrics)
+        if self._alone:
+            self._covariance = np.eye(len(self.metrics))
+            return self
+        normalized = self._normalize(learned, len(graphs))
         number = {graph: i for i, graph in enumerate(dict.fromkeys(graphs))}
         hidden = held_out(len(number), self.members, FOLDS, rng)[:, [number[graph] for graph in graphs]]
         self.losses = train(
             self._network, self._vocabulary, graphs, normalized, hidden, self._schedule(len(graphs)), rng, self.progress
         )
         self._covariance = self._measure_errors(graphs, normalized, hidden)
-        self._estimator = self._second_opinion(texts, targets) if self._before and self.processes else None
         return self
 
     def _begin(self) -> GNN | None:
@@ -202,7 +211,7 @@ class GNN(Predictor):
         self, texts: list[str], metrics: Sequence[str], given: Mapping[str, np.ndarray], samples: int, seed: int
     ) -> list[np.ndarray]:
         """(n, samples) per metric, for texts that all have the same metrics given."""
-        estimated = samples if given else samples // 2
+        estimated = samples // 2 if not self._alone and all(map(is_chosen, given)) else samples
         found = self._estimates(texts, metrics, given, estimated, seed)
         if len(found) < len(metrics):
             estimated = 0
@@ -305,7 +314,7 @@ class GNN(Predictor):
             kernels = [[*key, kernel.numbers] for key, kernel in self._estimator.kernels.items()]
             names = {"estimated": list(self._estimator.values), "counted": self._estimator.names}
             config["before"], of_before = self._before._learned()
-            config |= {"by_value": self._estimator.by_value, "kernels": kernels, **names}
+            config |= {"by_value": self._estimator.by_value, "alone": self._alone, "kernels": kernels, **names}
             tensors |= {f"before.{name}": tensor for name, tensor in of_before.items()}
             tensors |= {**self._estimator.seen._asdict(), "values": np.stack(list(self._estimator.values.values()))}
         return config, tensors
@@ -341,7 +350,7 @@ class GNN(Predictor):
             seen = Seen(states, tensors["counts"].reshape(len(states), len(counted)))
             table = dict(zip(names, tensors["values"].reshape(len(names), len(states)), strict=True))
             kernels = {tuple(key): Kernel(numbers) for *key, numbers in config["kernels"]}
-            self.by_value = config["by_value"]
+            self.by_value, self._alone = config["by_value"], config.get("alone", False)
             self._estimator = Estimator(seen, counted, table, self.by_value, kernels)
         return self
 

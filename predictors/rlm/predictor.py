@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from functools import lru_cache
@@ -34,7 +34,7 @@ from predictors.base import (
 )
 from predictors.estimate import BEFORE, MOST, Estimator, Kernel, Seen, some_of
 from predictors.features import feature_matrix, telling
-from predictors.metrics import decoding_order, is_cheap
+from predictors.metrics import decoding_order, is_cheap, is_chosen
 from predictors.rlm.backbone import load_backbone, text_encoder
 from predictors.rlm.decoding import Sampler, digit_tree, sample_numbers
 from predictors.rlm.model import MAX_METRICS, ModelConfig, NumberDecoder, Readout, TextEncoder
@@ -87,6 +87,7 @@ class RLM(Predictor):
     teacher: checkpoint of a GNN; an encoder that is trained alone also learns what this makes of a text.
     rehearse: cheap metrics are learned like the others, as in pretraining, and not only used as known values.
     learn: the metrics that are learned, whichever they are; the others only serve as known values for these.
+    quick: whether the processes answer alone, where they can, and the decoder learns nothing: a fit takes a second.
     by_value: whether estimates go by distances between values, as a search needs to know how far the best may be
         surpassed, and not by ranks, which orders networks better where some of them fail.
     steps: optimizer steps of a fit; None chooses by the amount of data, and with the encoder by a part of it.
@@ -105,6 +106,7 @@ class RLM(Predictor):
         encoder: str = "frozen",
         rehearse: bool = False,
         learn: Sequence[str] | None = None,
+        quick: bool = False,
         by_value: bool = False,
         steps: int | None = None,
         accelerator: Accelerator | None = None,
@@ -121,13 +123,15 @@ class RLM(Predictor):
         self.base, self.mode, self.steps = None if backbone else base, encoder, steps
         if teacher and encoder != "alone":
             raise InputError(f"a teacher is for an encoder that is trained alone, not {encoder!r}")
-        self.backbone, self.rehearse, self.learn, self.by_value = backbone, rehearse, learn, by_value
+        self.backbone, self.rehearse, self.learn = backbone, rehearse, learn
+        self.quick, self.by_value = quick, by_value
         self.accelerator, self.teacher = accelerator, teacher
         self.sizes, self.schedule, self.progress, self.kept = sizes or {}, schedule or {}, progress, kept
         self.losses: list[float] = []
         self.scales: dict[str, Scale] = {}
         self.reader: Reader | None = None
         self.estimator: Estimator | None = None
+        self.alone = False  # whether the processes answer alone
         self.remembered: list[str] = []
         self.before: RLM | None = None  # the base, where it knows what is learned
         self.decoder: NumberDecoder | None = None
@@ -161,14 +165,18 @@ class RLM(Predictor):
             reader.encoder.to(self.accelerator.device)
         if not tuned:
             reader.read(texts)  # all at once: a text's state differs in its last bits by what is read along with it
-        self.estimator = None
+        self.estimator, self.alone = None, False
         learned = [name for name in targets if self._is_learned(name, targets)]
         self.remembered = [name for name in learned if self.before and name in self.before.scales]
+        everything, targets = targets, {name: v for name, v in targets.items() if not is_chosen(name)}
+        if not tuned and not self.rehearse:
+            self.estimator = self._second_opinion(texts, everything)
+            self.alone = self.quick and self.estimator.knows(learned)
         self._add_metrics(texts, targets)
+        if self.alone:
+            return self
         if tuned:
             reader.forget()
-        elif not self.rehearse:
-            self.estimator = self._second_opinion(texts, targets)
         decoder.train()
         reader.encoder.train(tuned)
         columns = self._columns(targets)
@@ -263,7 +271,7 @@ class RLM(Predictor):
                 raise InputError(f"the model has room for {MAX_METRICS} metrics; {name!r} is one too many")
             rows = np.flatnonzero(~np.isnan(values))
             self.scales[name] = Scale.of(values[rows])
-            if known and name not in known and MIN_RANKED <= len(rows) <= FEW:
+            if not self.alone and known and name not in known and MIN_RANKED <= len(rows) <= FEW:
                 there = {other: targets[other][rows] for other in known if other in targets}
                 self._begin_like(name, known, [texts[i] for i in rows], values[rows], there)
 
@@ -399,50 +407,51 @@ class RLM(Predictor):
         return found
 
     def _order(self, metric: str) -> tuple[int, int]:
-        return decoding_order(metric), self._slot(metric)
+        return decoding_order(metric), -1 if is_chosen(metric) else self._slot(metric)
 
     def _sample(
         self, texts: list[str], metrics: Sequence[str], forced: dict[str, np.ndarray], samples: int, seed: int
     ) -> list[np.ndarray]:
         """(n, samples) per metric, for texts that all have the same metrics given."""
-        keys = list(zip(texts, *forced.values(), strict=True))
-        rows: dict[tuple, int] = {key: row for row, key in reversed(list(enumerate(keys)))}
-        distinct = list(rows.values())
+        distinct, place = _firsts(zip(texts, *forced.values(), strict=True))
         read = [texts[row] for row in distinct]
         known = {name: values[distinct] for name, values in forced.items()}
         asked = sorted(metrics, key=self._order)
         randomness = np.stack([_randomness(text, seed, len(asked), samples) for text in read])
         estimates = self._estimates(read, asked, known, randomness)
-        few = samples - _estimated(samples)
+        few = samples - self._estimated(samples)
         decoded = few if len(estimates) == len(asked) else samples
         drawn = np.empty((len(read), samples, len(asked)))
-        drawn[:, :decoded] = self._decode(read, asked, known, randomness[:, :, : 1 + decoded])
+        if decoded:
+            drawn[:, :decoded] = self._decode(read, asked, known, randomness[:, :, : 1 + decoded])
         for name, values in estimates.items():
             drawn[:, few:, asked.index(name)] = values
-        place = {row: i for i, row in enumerate(distinct)}
-        of_all = drawn[[place[rows[key]] for key in keys]]
-        return [of_all[:, :, asked.index(name)] for name in metrics]
+        return [drawn[place, :, asked.index(name)] for name in metrics]
 
     def _decode(
         self, texts: list[str], metrics: list[str], known: dict[str, np.ndarray], randomness: np.ndarray
     ) -> np.ndarray:
-        """The decoder's samples (n, S, metrics) by random numbers (n, metrics, 1 + S)."""
+        """The decoder's samples (n, S, metrics) by random numbers (n, metrics, 1 + S), the same for the same text."""
+        known = {name: values for name, values in known.items() if not is_chosen(name)}
+        distinct, place = _firsts(zip(texts, *known.values(), strict=True))
+        known = {name: values[distinct] for name, values in known.items()}
+        read, randomness = [texts[row] for row in distinct], randomness[distinct]
         reader, decoder = self._parts()
         slots, allowed = [self._slot(name) for name in metrics], torch.from_numpy(self.number.allowed)
-        drawn = np.empty((len(texts), randomness.shape[2] - 1, len(metrics)))
-        for rows in batches(range(len(texts)), [len(ids) for ids in reader.tokens(texts)]):
+        drawn = np.empty((len(read), randomness.shape[2] - 1, len(metrics)))
+        for rows in batches(range(len(read)), [len(ids) for ids in reader.tokens(read)]):
             sampler = Sampler(allowed, torch.from_numpy(randomness[rows]))
-            memory, prefix = reader.recall([texts[i] for i in rows]), self._prefix(known, rows)
+            memory, prefix = reader.recall([read[i] for i in rows]), self._prefix(known, rows)
             drawn[rows] = self.number.decode(sample_numbers(decoder, memory, prefix, slots, sampler).numpy())
         for column, name in enumerate(metrics):
             drawn[:, :, column] = self.scales[name].from_scale(drawn[:, :, column])
-        return drawn
+        return drawn[place]
 
     def _estimates(
         self, texts: list[str], metrics: list[str], known: dict[str, np.ndarray], randomness: np.ndarray
     ) -> dict[str, np.ndarray]:
         """The estimator's samples (n, S') of each metric that it has learned, for S samples a metric in all."""
-        count = _estimated(randomness.shape[2] - 1)
+        count = self._estimated(randomness.shape[2] - 1)
         if self.estimator is None or not count:
             return {}
         seen = self._seen(texts, self.estimator.names)
@@ -455,10 +464,16 @@ class RLM(Predictor):
                 found[name] = values
         return found
 
+    def _estimated(self, samples: int) -> int:
+        """How many of a fitted model's samples are its estimator's."""
+        return samples if self.alone else samples * 2 // 3
+
     def _prefix(self, known: dict[str, np.ndarray], rows: Sequence[int]) -> torch.Tensor:
         """The known metrics of some rows as tokens (rows, P)."""
         prefix = [torch.empty(len(rows), 0, dtype=torch.long)]
         for name, values in known.items():
+            if is_chosen(name):
+                continue
             tokens = torch.from_numpy(self.number.encode(self.scales[name].to_scale(values[list(rows)])))
             prefix += [torch.full((len(rows), 1), NUMBER_TOKENS + self._slot(name)), tokens]
         return torch.cat(prefix, 1)
@@ -479,7 +494,7 @@ class RLM(Predictor):
         if self.estimator is not None:
             names = {"estimated": list(self.estimator.values), "counted": self.estimator.names}
             kernels = [[*key, kernel.numbers] for key, kernel in self.estimator.kernels.items()]
-            config |= {"by_value": self.estimator.by_value, "kernels": kernels, **names}
+            config |= {"by_value": self.estimator.by_value, "alone": self.alone, "kernels": kernels, **names}
             tensors |= self.estimator.seen._asdict()
             tensors["values"] = np.stack(list(self.estimator.values.values()))
             if self.before is not None and self.remembered:
@@ -509,6 +524,7 @@ class RLM(Predictor):
             table, predictor.by_value = dict(zip(names, values, strict=True)), config["by_value"]
             kernels = {tuple(key): Kernel(numbers) for *key, numbers in config["kernels"]}
             predictor.estimator = Estimator(seen, counted, table, predictor.by_value, kernels)
+            predictor.alone = config.get("alone", False)
         if names := config.get("remembered"):
             predictor.remembered = names
             predictor.before = cls._recalled(config["before"], under("before", tensors), reader)
@@ -532,9 +548,15 @@ def _scales(knots: dict[str, list[float]]) -> dict[str, Scale]:
     return {name: Scale(tuple(of_name)) for name, of_name in knots.items()}
 
 
-def _estimated(samples: int) -> int:
-    """How many of a fitted model's samples are its estimator's."""
-    return samples * 2 // 3
+def _firsts(keys: Iterable[tuple]) -> tuple[list[int], list[int]]:
+    """Rows of the first of all equal keys, and for every key which of these it is."""
+    first: dict[tuple, int] = {}
+    rows: list[int] = []
+    place = [first.setdefault(key, len(first)) for key in keys]
+    for row, at in enumerate(place):
+        if at == len(rows):
+            rows.append(row)
+    return rows, place
 
 
 def _counts(texts: list[str], names: list[str]) -> np.ndarray:

@@ -81,6 +81,29 @@ def test_a_given_metric_is_exact_and_handed_to_the_predictor() -> None:
     assert guess.told["flops"].tolist() == [SPACE.flops(STRANGER)]
 
 
+def test_a_predictor_is_told_what_was_chosen_since_twins_may_differ_by_it() -> None:
+    surrogate, guess = _surrogate({TWIN: 60.0, OTHER_TWIN: 61.0})
+    surrogate.samples([OTHER_TWIN])
+    # Only what differs can tell anything: both have a convolution.
+    assert guess.told.keys() == {"test_accuracy", "none chosen", "skip_connect chosen"}
+    assert guess.told["none chosen"].tolist() == [5, 4]
+    assert guess.given["skip_connect chosen"].tolist() == [1]
+
+
+def test_twins_are_believed_to_differ_as_they_were_predicted_to() -> None:
+    class Counting(Guess):
+        def predict(self, texts, metrics, given, samples, seed):  # type: ignore[no-untyped-def]
+            predicted = super().predict(texts, metrics, given, samples, seed).samples
+            chosen = given.get("skip_connect chosen", np.zeros(len(texts)))
+            return Predictions.of_samples(metrics, predicted + 10 * chosen[:, None, None])
+
+    surrogate = Surrogate(SPACE, Counting, ("x_ms",), ())  # type: ignore[arg-type]
+    surrogate.fit({TWIN: np.array([55.0]), STRANGER: np.array([50.0]), OTHER_TWIN: np.array([65.0])}, seed=0)
+    means = surrogate.samples([TWIN, OTHER_TWIN]).mean((1, 2))
+    assert means[1] - means[0] == pytest.approx(10)
+    assert surrogate.samples([TWIN]).std() < 3, "twins that differ as predicted do not differ by chance"
+
+
 def test_metrics_that_are_all_given_need_no_predictor() -> None:
     surrogate = Surrogate(SPACE, lambda: pytest.fail("no predictor is needed"), ("params",), ("params",))
     surrogate.fit({TWIN: np.array([float(SPACE.params(TWIN))])}, seed=0)

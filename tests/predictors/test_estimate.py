@@ -49,6 +49,20 @@ def test_a_latency_that_adds_up_over_operators_is_learned_from_few(measured: int
         assert least <= spearmanr(found[:, 0], latency[REST]).statistic <= most
 
 
+def test_what_was_chosen_tells_a_latency_that_no_text_tells() -> None:
+    chosen = COUNTS[:, 2].astype(float)
+    estimator = Estimator(
+        _seen(FIRST, True)._replace(counts=COUNTS[FIRST, :2]),
+        NAMES[:2],
+        {"latency_ms": (20 + COUNTS[:, 0] + 3 * chosen)[FIRST], "pool chosen": chosen[FIRST]},
+        by_value=True,
+    )
+    seen = _seen(REST, True)._replace(counts=COUNTS[REST, :2])
+    found = estimator.expect("latency_ms", seen, {"pool chosen": chosen[REST]})
+    assert found is not None
+    np.testing.assert_allclose(found, (20 + COUNTS[:, 0] + 3 * chosen)[REST], rtol=0.02)
+
+
 def test_counts_far_beyond_those_learned_do_not_make_latencies_negative() -> None:
     estimator = Estimator(_seen(FIRST, True), NAMES, {"latency_ms": 1 + COUNTS[FIRST, 0]})
     far = Seen(STATES[REST], COUNTS[REST] - 1000)

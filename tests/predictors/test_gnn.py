@@ -173,6 +173,22 @@ def test_point_estimates_are_those_of_the_processes_where_there_are_any(base: st
     assert np.isfinite(estimates[:, 1]).all()  # the ensemble's
 
 
+def test_a_quick_fit_is_its_processes_alone_and_stays_so_when_it_is_saved(base: str, tmp_path: Path) -> None:
+    texts = some_texts(12)
+    values = {"x_ms": np.arange(24.0), "skip chosen": np.arange(24.0) % 3}
+    quick, whole = (GNN(base=base, **SMALL, quick=quick, steps=4).fit(texts, values) for quick in (True, False))
+    assert quick.metrics == ("x_ms",)
+    given = {"skip chosen": np.zeros(24)}
+    np.testing.assert_array_equal(quick.estimate(texts, ["x_ms"], given), whole.estimate(texts, ["x_ms"], given))
+    samples = quick.predict(texts, ["x_ms"], given, samples=8).samples
+    assert (samples != whole.predict(texts, ["x_ms"], given, samples=8).samples).any()
+    quick.save(tmp_path)
+    np.testing.assert_array_equal(load(tmp_path).predict(texts, ["x_ms"], given, samples=8).samples, samples)
+    # Of three values no process learns: then the ensemble does.
+    few = GNN(base=base, **SMALL, quick=True, steps=4).fit(texts[:3], {"x_ms": np.arange(3.0)})
+    assert np.isfinite(few.predict(texts, ["x_ms"]).samples).all()
+
+
 def test_with_a_memory_a_base_makes_a_text_once(base: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     embed = GNN.embed

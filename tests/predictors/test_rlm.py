@@ -302,6 +302,42 @@ def test_two_thirds_of_the_samples_of_a_fine_tuned_model_are_the_estimators(tmp_
     assert np.isfinite(both.samples).all()
 
 
+def test_a_quick_fit_is_its_estimator_alone_and_stays_so_when_it_is_saved(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    texts, metrics = _table()
+    base, saved = str(tmp_path / "base"), tmp_path / "quick"
+    _fitted().save(base)
+    values = {"other_ms": metrics["d_latency_ms"], "skip chosen": np.arange(60.0) % 3}
+    quick = predictors.create("rlm", base=base, quick=True).fit(texts, values)
+    assert isinstance(quick, RLM)
+    assert "skip chosen" not in quick.metrics
+    assert quick.losses == []
+    given = {"skip chosen": np.ones(60)}
+    samples = quick.predict(texts, ["other_ms"], given, samples=6).samples
+    np.testing.assert_allclose(
+        np.median(samples[:, :, 0], 1), quick.estimate(texts, ["other_ms"], given)[:, 0], rtol=0.1
+    )
+    quick.save(saved)
+    np.testing.assert_array_equal(
+        predictors.load(saved).predict(texts, ["other_ms"], given, samples=6).samples, samples
+    )
+    # Of three values no process learns: then the decoder does.
+    few = predictors.create("rlm", base=base, quick=True).fit(texts[:3], {"other_ms": np.arange(3.0)})
+    assert isinstance(few, RLM)
+    assert few.losses
+
+
+def test_the_decoder_is_not_told_what_was_chosen(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    texts, metrics = _table()
+    _fitted().save(tmp_path)
+    values = {"other_ms": metrics["d_latency_ms"], "skip chosen": np.arange(60.0)}
+    model = predictors.create("rlm", base=str(tmp_path), steps=5).fit(texts, values)
+    given = [
+        model.predict(texts, ["other_ms"], {"skip chosen": np.full(60, n)}, samples=6).samples for n in (0.0, 40.0)
+    ]
+    np.testing.assert_array_equal(given[0][:, :2], given[1][:, :2])
+    assert (given[0][:, 2:] != given[1][:, 2:]).all()
+
+
 def test_few_values_of_a_known_metric_do_not_undo_what_the_base_knows(tmp_path) -> None:  # type: ignore[no-untyped-def]
     texts, metrics = _table()
     _fitted().save(tmp_path / "base")
