@@ -41,6 +41,7 @@ SHARE = Prior(1.0, 1.5)  # of the distance between known metrics in a distance
 NOISE = Prior(0.05, 2.0)
 KNOWN = Prior(1.0, 2.0)
 EXPECTED, REST = Prior(6.0, 1.0), Prior(2.6, 1.0)  # what is expected tells most, and most that is left is noise
+RANKED = "by rank"  # begins the key of a kernel for ranks where there is another for values
 BEFORE = " before"  # `x before` is what was expected of `x` before it was learned
 KINDS = ("operators", "pairs", "paths")  # of counts: how many operators follow each other in what is counted
 # Weights of the three kinds, and of what was chosen. Latencies add up over operators.
@@ -205,8 +206,9 @@ class Estimator:
 
     seen: of n texts; names: the F counts' names, operators that follow each other joined by ` > `.
     values: metrics in their units, (n,) each, NaN where unknown.
-    by_value: whether distances between values count, or their ranks.
-    kernels: those that were found before, by a metric and what is known for it.
+    by_value: whether what is not measured on a device is expected half by distances between values, of which the best
+        may be surpassed, and half by ranks, which order better; all by ranks otherwise.
+    kernels: those that were found before, by a metric and what is known for it, and `RANKED` before these.
     """
 
     def __init__(
@@ -218,8 +220,10 @@ class Estimator:
         kernels: Mapping[tuple[str, ...], Kernel] | None = None,
     ) -> None:
         self.seen, self.names, self.values, self.by_value = seen, list(names), dict(values), by_value
-        self._standards = {name: _standard(name, known[~np.isnan(known)], by_value) for name, known in values.items()}
-        self._scores = {name: self._standards[name].normalize(known) for name, known in values.items()}
+        self._standards = {
+            way: {name: _standard(name, known[~np.isnan(known)], way) for name, known in values.items()}
+            for way in {by_value, False}
+        }
         self._kinds = np.array([min(name.count(" > "), len(KINDS) - 1) for name in names], int)
         self._usual, self._spread = seen.counts.mean(0), np.maximum(seen.counts.std(0), 1e-6)
         self._processes: dict[tuple[str, ...], Process | None] = {}
@@ -239,41 +243,53 @@ class Estimator:
 
         None where the table has fewer than `LEAST` values to learn from.
         """
-        process, inputs = self._asked(metric, seen, given)
-        if process is None:
-            return None
-        mean, spread = process.predict(inputs)
-        return self._standards[metric].restore(mean[:, None] + spread[:, None] * noise)
+        ways, found = self._ways(metric), []
+        for way, own in zip(ways, np.array_split(noise, len(ways), axis=1), strict=True):
+            process, inputs = self._asked(metric, seen, given, way)
+            if process is None:
+                return None
+            mean, spread = process.predict(inputs)
+            found.append(self._standards[way][metric].restore(mean[:, None] + spread[:, None] * own))
+        return np.concatenate(found, 1)
 
     def expect(self, metric: str, seen: Seen, given: Mapping[str, np.ndarray]) -> np.ndarray | None:
         """The middle (m,) of such values."""
-        process, inputs = self._asked(metric, seen, given)
-        return None if process is None else self._standards[metric].restore(process.expect(inputs))
+        found = []
+        for way in self._ways(metric):
+            process, inputs = self._asked(metric, seen, given, way)
+            if process is None:
+                return None
+            found.append(self._standards[way][metric].restore(process.expect(inputs)))
+        return np.mean(found, 0)
 
-    def _asked(self, metric: str, seen: Seen, given: Mapping[str, np.ndarray]) -> tuple[Process | None, Inputs]:
+    def _ways(self, metric: str) -> tuple[bool, ...]:
+        """By value, by rank, or both."""
+        return (True, False) if self.by_value and not is_measured(metric) else (self.by_value,)
+
+    def _asked(
+        self, metric: str, seen: Seen, given: Mapping[str, np.ndarray], by_value: bool
+    ) -> tuple[Process | None, Inputs]:
         """The process for a metric where so much is given, if there is one, and what it sees of m texts."""
         own = metric + BEFORE
         names = [n for n in self.values if n in given and n != metric and (n == own or not n.endswith(BEFORE))]
-        known = {name: self._standards[name].normalize(given[name]) for name in names}
-        return self._process(metric, names), self._inputs(seen, known)
-
-    def _process(self, metric: str, names: Sequence[str]) -> Process | None:
-        key = (metric, *names)
+        known = {name: self._standards[by_value][name].normalize(given[name]) for name in names}
+        key = (metric, *names) if by_value == self.by_value else (RANKED, metric, *names)
         if key not in self._processes:
-            self._processes[key] = self._fit(metric, names)
-        return self._processes[key]
+            self._processes[key] = self._fit(metric, names, by_value, self._kernels.get(key))
+        return self._processes[key], self._inputs(seen, known)
 
-    def _fit(self, metric: str, names: Sequence[str]) -> Process | None:
+    def _fit(self, metric: str, names: Sequence[str], by_value: bool, kernel: Kernel | None) -> Process | None:
         if metric not in self.values:
             return None
-        rows = np.flatnonzero(~np.isnan([self._scores[name] for name in (metric, *names)]).any(0))
+        rows = np.flatnonzero(~np.isnan([self.values[name] for name in (metric, *names)]).any(0))
         if len(rows) < LEAST:
             return None
+        scores = {name: self._standards[by_value][name].normalize(self.values[name][rows]) for name in (metric, *names)}
         seen = Seen(self.seen.states[rows], self.seen.counts[rows])
-        inputs = self._inputs(seen, {name: self._scores[name][rows] for name in names})
+        inputs = self._inputs(seen, {name: scores[name] for name in names})
         additive = not is_accuracy(metric) and not any(map(is_measured, names))
         counted = dict(zip((*KINDS, "chosen"), COUNTED if additive else [HARDLY] * (len(KINDS) + 1), strict=True))
-        return _fitted(inputs, self._scores[metric][rows], counted, self._kernels.get((metric, *names)))
+        return _fitted(inputs, scores[metric], counted, kernel)
 
     def _inputs(self, seen: Seen, known: Mapping[str, np.ndarray]) -> Inputs:
         counts = ((seen.counts - self._usual) / self._spread).clip(-FARTHEST, FARTHEST).astype(float)

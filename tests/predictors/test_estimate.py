@@ -79,9 +79,13 @@ def test_by_value_the_best_can_be_surpassed_and_failures_do_not_matter() -> None
     for by_value in (False, True):
         estimator = Estimator(_seen(FIRST), [], {"accuracy": accuracy[FIRST]}, by_value)
         for name, seen in (("best", best), ("rest", _seen(REST))):
-            found = estimator.sample("accuracy", seen, {}, np.zeros((len(seen.states), 1)))
+            found = estimator.sample("accuracy", seen, {}, np.zeros((len(seen.states), 4)))
+            expected = estimator.expect("accuracy", seen, {})
             assert found is not None
             middle[name, by_value] = found[:, 0]
+            np.testing.assert_allclose(found.mean(1), expected)
+            # By value, half of the samples still go by ranks.
+            assert (found[:, 0] != found[:, 2]).any() == by_value
     assert middle["best", True] > middle["best", False]
     assert kendalltau(middle["rest", True], accuracy[REST]).statistic > 0.6
 
