@@ -14,16 +14,13 @@ from predictors.base import (
     GUESSES,
     Inputs,
     Metrics,
-    Predictions,
-    Predictor,
     as_targets,
     as_texts,
-    check_request,
     checkpoint,
     load,
-    patterns,
     under,
 )
+from predictors.conditioned import Conditioned
 from predictors.estimate import MOST, Estimator, Kernel, Seen, some_of
 from predictors.features import feature_matrix, telling
 from predictors.gnn.graph import Batch, TextGraph, Vocabulary, collate, text_graph
@@ -52,7 +49,7 @@ def _base(folder: str) -> GNN:
     return loaded
 
 
-class GNN(Predictor):
+class GNN(Conditioned):
     """Directed graph flow and graph attention on the blocks of the ONNX graph (FLAN, Akhauri and Abdelfattah 2024).
 
     Metrics are learned as normal scores. An ensemble begins with the base's weights and is trained further; half of the
@@ -161,37 +158,6 @@ class GNN(Predictor):
         return Estimator(self._seen(some, counted), counted, known, self.by_value)
 
     # --- predicting
-
-    def predict(
-        self,
-        architectures: Inputs,
-        metrics: Sequence[str],
-        given: Metrics | None = None,
-        samples: int = 64,
-        seed: int = 0,
-    ) -> Predictions:
-        known = check_request(self, architectures, metrics, given, samples)
-        texts = as_texts(architectures)
-        drawn = np.empty((len(texts), samples, len(metrics)))
-        for rows, names in patterns(len(texts), known) if texts else ():
-            forced = {name: known[name][rows] for name in names}
-            asked = [name for name in metrics if name not in forced]
-            sampled = iter(self._sample([texts[i] for i in rows], asked, forced, samples, seed))
-            for column, name in enumerate(metrics):
-                drawn[rows, :, column] = forced[name][:, None] if name in forced else next(sampled)
-        return Predictions.of_samples(metrics, drawn)
-
-    def estimate(self, architectures: Inputs, metrics: Sequence[str], given: Metrics | None = None) -> np.ndarray:
-        """Point estimates (n, metrics): what its processes expect, without the ensemble, of what they have learned."""
-        known = check_request(self, architectures, metrics, given, GUESSES)
-        texts = as_texts(architectures)
-        found = np.empty((len(texts), len(metrics)))
-        for rows, names in patterns(len(texts), known) if found.size else ():
-            forced = {name: known[name][rows] for name in names}
-            asked = [name for name in metrics if name not in forced]
-            expected = forced | self._expected([texts[i] for i in rows], asked, forced)
-            found[rows] = np.stack([expected[name] for name in metrics], 1)
-        return found
 
     def _expected(
         self, texts: list[str], metrics: Sequence[str], given: Mapping[str, np.ndarray]

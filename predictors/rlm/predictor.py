@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from functools import lru_cache
@@ -22,16 +22,14 @@ from predictors.base import (
     GUESSES,
     Inputs,
     Metrics,
-    Predictions,
-    Predictor,
     as_targets,
     as_texts,
     check_request,
     checkpoint,
     load,
-    patterns,
     under,
 )
+from predictors.conditioned import Conditioned
 from predictors.estimate import BEFORE, MOST, Estimator, Kernel, Seen, some_of
 from predictors.features import feature_matrix, telling
 from predictors.metrics import decoding_order, is_cheap, is_chosen
@@ -76,7 +74,7 @@ def _embeddings(teacher: str, texts: list[str]) -> np.ndarray:
     return (embedded - embedded.mean(0)) / max(float(np.sqrt(embedded.var(0).mean())), 1e-6)
 
 
-class RLM(Predictor):
+class RLM(Conditioned):
     """Reads ONNX text and decodes metrics digit by digit: cheap ones first, then accuracies, then latencies.
 
     base: checkpoint folder or shipped name to fine-tune, None to start from nothing.
@@ -323,21 +321,18 @@ class RLM(Predictor):
         """What the base expected (n,) of those metrics that it knew before they were learned again."""
         if self.before is None or not self.remembered:
             return {}
-        return {name + BEFORE: values for name, values in self.before._expected(texts, self.remembered).items()}
+        return {name + BEFORE: values for name, values in self.before._expected(texts, self.remembered, {}).items()}
 
-    def _expected(
-        self, texts: list[str], metrics: list[str], known: dict[str, np.ndarray] | None = None
-    ) -> dict[str, np.ndarray]:
+    def _expected(self, texts: list[str], metrics: list[str], given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """What is expected (n,) of each metric: by the estimator where it has learned it, or by a few samples."""
         found: dict[str, np.ndarray] = {}
-        known = known or {}
         if self.estimator is not None:
-            seen, all_known = self._seen(texts, self.estimator.names), known | self._expected_before(texts)
-            expected = {name: self.estimator.expect(name, seen, all_known) for name in metrics}
+            seen, known = self._seen(texts, self.estimator.names), {**given, **self._expected_before(texts)}
+            expected = {name: self.estimator.expect(name, seen, known) for name in metrics}
             found = {name: values for name, values in expected.items() if values is not None}
         if rest := [name for name in metrics if name not in found]:
             randomness = np.stack([_randomness(text, 0, len(rest), GUESSES) for text in texts])
-            found |= dict(zip(rest, np.median(self._decode(texts, rest, known, randomness), 1).T, strict=True))
+            found |= dict(zip(rest, np.median(self._decode(texts, rest, given, randomness), 1).T, strict=True))
         return found
 
     def _seen(self, texts: list[str], counted: list[str]) -> Seen:
@@ -352,51 +347,17 @@ class RLM(Predictor):
 
     # --- predicting
 
-    def predict(
-        self,
-        architectures: Inputs,
-        metrics: Sequence[str],
-        given: Metrics | None = None,
-        samples: int = 64,
-        seed: int = 0,
-    ) -> Predictions:
-        """Sample `metrics`, each conditioned on `given` and on those decoded before it; a given one comes back."""
-        known = check_request(self, architectures, metrics, given, samples)
-        texts = as_texts(architectures)
-        result = np.empty((len(texts), samples, len(metrics)))
-        for rows, names in patterns(len(texts), known) if result.size else ():
-            forced = {name: known[name][rows] for name in sorted(names, key=self._order)}
-            asked = [name for name in metrics if name not in forced]
-            drawn = iter(self._sample([texts[i] for i in rows], asked, forced, samples, seed) if asked else ())
-            for column, name in enumerate(metrics):
-                result[rows, :, column] = forced[name][:, None] if name in forced else next(drawn)
-        return Predictions.of_samples(metrics, result)
-
-    def estimate(self, architectures: Inputs, metrics: Sequence[str], given: Metrics | None = None) -> np.ndarray:
-        """Point estimates (n, metrics): what its processes expect, without decoding, of all that these have learned."""
-        known = check_request(self, architectures, metrics, given, GUESSES)
-        texts = as_texts(architectures)
-        found = np.empty((len(texts), len(metrics)))
-        for rows, names in patterns(len(texts), known) if found.size else ():
-            forced = {name: known[name][rows] for name in sorted(names, key=self._order)}
-            asked = sorted((name for name in metrics if name not in forced), key=self._order)
-            expected = forced | self._expected([texts[i] for i in rows], asked, forced)
-            found[rows] = np.stack([expected[name] for name in metrics], 1)
-        return found
-
     def expect(self, architectures: Inputs, metrics: Sequence[str], given: Metrics | None = None) -> np.ndarray:
         """(n, metrics): what the decoder expects of each metric by itself, by its digits' probabilities, unsampled."""
         known = check_request(self, architectures, metrics, given, 1)
         texts = as_texts(architectures)
         found = np.empty((len(texts), len(metrics)))
-        for rows, names in patterns(len(texts), known) if found.size else ():
-            forced = {name: known[name][rows] for name in sorted(names, key=self._order)}
-            for column, name in enumerate(metrics):
-                here = [texts[i] for i in rows]
-                found[rows, column] = forced[name] if name in forced else self._expect(here, name, forced)
+        for rows, here, asked, forced in self._requests(texts, metrics, known):
+            values = forced | {name: self._expect(here, name, forced) for name in asked}
+            found[rows] = np.stack([values[name] for name in metrics], 1)
         return found
 
-    def _expect(self, texts: list[str], metric: str, forced: dict[str, np.ndarray]) -> np.ndarray:
+    def _expect(self, texts: list[str], metric: str, forced: Mapping[str, np.ndarray]) -> np.ndarray:
         reader, decoder = self._parts()
         found, allowed = np.empty(len(texts)), torch.from_numpy(self.number.allowed)
         for rows in batches(range(len(texts)), [len(ids) for ids in reader.tokens(texts)]):
@@ -406,30 +367,29 @@ class RLM(Predictor):
             found[rows] = (values * probability.numpy()).sum(1)
         return found
 
-    def _order(self, metric: str) -> tuple[int, int]:
-        return decoding_order(metric), -1 if is_chosen(metric) else self._slot(metric)
+    def _ordered(self, names: Iterable[str]) -> list[str]:
+        """In the order of decoding."""
+        return sorted(names, key=lambda name: (decoding_order(name), -1 if is_chosen(name) else self._slot(name)))
 
     def _sample(
-        self, texts: list[str], metrics: Sequence[str], forced: dict[str, np.ndarray], samples: int, seed: int
+        self, texts: list[str], metrics: list[str], given: Mapping[str, np.ndarray], samples: int, seed: int
     ) -> list[np.ndarray]:
-        """(n, samples) per metric, for texts that all have the same metrics given."""
-        distinct, place = _firsts(zip(texts, *forced.values(), strict=True))
+        distinct, place = _firsts(zip(texts, *given.values(), strict=True))
         read = [texts[row] for row in distinct]
-        known = {name: values[distinct] for name, values in forced.items()}
-        asked = sorted(metrics, key=self._order)
-        randomness = np.stack([_randomness(text, seed, len(asked), samples) for text in read])
-        estimates = self._estimates(read, asked, known, randomness)
+        known = {name: values[distinct] for name, values in given.items()}
+        randomness = np.stack([_randomness(text, seed, len(metrics), samples) for text in read])
+        estimates = self._estimates(read, metrics, known, randomness)
         few = samples - self._estimated(samples)
-        decoded = few if len(estimates) == len(asked) else samples
-        drawn = np.empty((len(read), samples, len(asked)))
+        decoded = few if len(estimates) == len(metrics) else samples
+        drawn = np.empty((len(read), samples, len(metrics)))
         if decoded:
-            drawn[:, :decoded] = self._decode(read, asked, known, randomness[:, :, : 1 + decoded])
+            drawn[:, :decoded] = self._decode(read, metrics, known, randomness[:, :, : 1 + decoded])
         for name, values in estimates.items():
-            drawn[:, few:, asked.index(name)] = values
-        return [drawn[place, :, asked.index(name)] for name in metrics]
+            drawn[:, few:, metrics.index(name)] = values
+        return [drawn[place, :, metrics.index(name)] for name in metrics]
 
     def _decode(
-        self, texts: list[str], metrics: list[str], known: dict[str, np.ndarray], randomness: np.ndarray
+        self, texts: list[str], metrics: list[str], known: Mapping[str, np.ndarray], randomness: np.ndarray
     ) -> np.ndarray:
         """The decoder's samples (n, S, metrics) by random numbers (n, metrics, 1 + S), the same for the same text."""
         known = {name: values for name, values in known.items() if not is_chosen(name)}
@@ -448,14 +408,14 @@ class RLM(Predictor):
         return drawn[place]
 
     def _estimates(
-        self, texts: list[str], metrics: list[str], known: dict[str, np.ndarray], randomness: np.ndarray
+        self, texts: list[str], metrics: list[str], known: Mapping[str, np.ndarray], randomness: np.ndarray
     ) -> dict[str, np.ndarray]:
         """The estimator's samples (n, S') of each metric that it has learned, for S samples a metric in all."""
         count = self._estimated(randomness.shape[2] - 1)
         if self.estimator is None or not count:
             return {}
         seen = self._seen(texts, self.estimator.names)
-        found, known = {}, known | self._expected_before(texts)
+        found, known = {}, {**known, **self._expected_before(texts)}
         for column, name in enumerate(metrics):
             order = randomness[:, column, 1 : 1 + count].argsort(1)
             noise = ndtri((order + randomness[:, column, :1]) / count).clip(-FARTHEST, FARTHEST)
@@ -468,7 +428,7 @@ class RLM(Predictor):
         """How many of a fitted model's samples are its estimator's."""
         return samples if self.alone else samples * 2 // 3
 
-    def _prefix(self, known: dict[str, np.ndarray], rows: Sequence[int]) -> torch.Tensor:
+    def _prefix(self, known: Mapping[str, np.ndarray], rows: Sequence[int]) -> torch.Tensor:
         """The known metrics of some rows as tokens (rows, P)."""
         prefix = [torch.empty(len(rows), 0, dtype=torch.long)]
         for name, values in known.items():
