@@ -45,6 +45,7 @@ PROBLEMS = {
     "S3": "cifar10_validation_accuracy,raspi4_latency_ms,eyeriss_latency_ms",
 }
 SAMPLERS = ("random", "nsga2", "nsga3", "tpe", "gp", "gnn", "rlm")
+OTHERS = ("gnn by thompson", "rlm by thompson")
 MARKS = (20, 50, 100, 200, 500)
 SHARES = (0.90, 0.95, 0.99)
 DRAWN = 50  # points of a curve in the plot
@@ -59,7 +60,10 @@ def score(problem: str, name: str, evaluations: int, seed: int) -> Scores:
     objectives, table = parse_objectives(PROBLEMS[problem]), _table()
     metrics = [objective.metric for objective in objectives]
     reference = Reference.of_table(np.stack([table.values(metric) for metric in metrics], 1), objectives)
-    found = search(table.space, objectives, TableEvaluator(table, metrics), name, evaluations, seed)
+    kind, _, acquisition = name.partition(" by ")
+    options = {"acquisition": acquisition} if acquisition else {}
+    evaluator = TableEvaluator(table, metrics)
+    found = search(table.space, objectives, evaluator, kind, evaluations, seed, sampler_options=options)
     return scores(reference.curve(found.evaluated.values))
 
 
@@ -120,7 +124,7 @@ def main(
     """Search, show means over the seeds, and draw them."""
     if quick:
         evaluations, seeds, only = 100, 2, ",".join(QUICK)
-    names = chosen(only, SAMPLERS)
+    names = chosen(only, (*SAMPLERS, *OTHERS))
     tasks: list[Task] = [
         (problem, name, evaluations, seed)
         for problem in chosen(problems, list(PROBLEMS))

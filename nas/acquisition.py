@@ -1,4 +1,4 @@
-"""Expected hypervolume improvement: how much candidates are expected to add to the front, from predicted samples.
+"""What to evaluate next, from predicted samples: by expected hypervolume improvement, or by Thompson sampling.
 
 The region that a front does not dominate is kept as disjoint boxes. What a point adds is then exactly the volume of the
 boxes' parts that it dominates, for any number of objectives, and numpy does it for many points at once.
@@ -76,3 +76,25 @@ def choose_batch(
         gains[best] = -np.inf
         boxes = [cut(free, samples[best, s]) if weights[best, s] > 0 else free for s, free in enumerate(boxes)]
     return chosen
+
+
+def choose_by_thompson(
+    samples: np.ndarray, weights: np.ndarray, front: np.ndarray, reference: np.ndarray, size: int
+) -> list[int]:
+    """Like `choose_batch`, but each choice is what adds most if one sample, another for each, is what comes true.
+
+    Thompson sampling (Thompson 1933) with the hypervolume as what is won; samples of different candidates are
+    independent of each other.
+    """
+    chosen: list[int] = []
+    for place in range(min(size, len(samples))):
+        s = place % samples.shape[1]
+        made = [i for i in chosen if weights[i, s] > 0]
+        boxes = free_boxes(np.concatenate([front, samples[made, s]]), reference)
+        gains = expected_improvement(samples[:, [s]], weights[:, [s]], [boxes])
+        gains[chosen] = -np.inf
+        chosen.append(int(np.argmax(gains)))
+    return chosen
+
+
+ACQUISITIONS = {"ehvi": choose_batch, "thompson": choose_by_thompson}

@@ -12,7 +12,7 @@ import numpy as np
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.trial import TrialState
 
-from nas.acquisition import choose_batch
+from nas.acquisition import ACQUISITIONS
 from nas.evolution import best_first, evolve, random_unseen
 from nas.objectives import Constraint, Objective, parse_constraints, parse_objectives
 from nas.pareto import non_dominated
@@ -20,7 +20,7 @@ from nas.result import PREDICTED_KEY
 from nas.startup import first_design
 from nas.surrogate import Surrogate
 from nas.trials import TrialReader
-from search_spaces.errors import InputError
+from search_spaces.errors import InputError, unknown
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -70,6 +70,7 @@ class PredictorSampler(BaseSampler):
         fresh: new candidates per fit.
         seed: of all random choices: a trial's choice depends on it, on the trial's number and on the study alone.
         given: metrics known exactly without evaluation, of `"params"` and `"flops"`: handed to the predictor.
+        acquisition: how to choose, "ehvi" (expected hypervolume improvement) or "thompson" (`nas.acquisition`).
         constraints: see `nas.objectives.parse_constraints`; `trial.constraints[str(constraint)]` is the violation.
     """
 
@@ -85,6 +86,7 @@ class PredictorSampler(BaseSampler):
         fresh: int = 300,
         seed: int = 0,
         given: Sequence[str] = (),
+        acquisition: str = "ehvi",
         constraints: str | Iterable[str | Constraint] | None = None,
     ) -> None:
         if min(n_startup, refit_every, pool, fresh) < 1:
@@ -92,7 +94,10 @@ class PredictorSampler(BaseSampler):
         for metric in given:
             if metric not in ("params", "flops"):
                 raise InputError(f"metric {metric!r} cannot be given: only params and flops can be known in advance")
+        if acquisition not in ACQUISITIONS:
+            raise unknown("acquisition", acquisition, list(ACQUISITIONS))
         self.space = space
+        self.acquisition = acquisition
         self.n_startup = n_startup
         self.refit_every = refit_every
         self.pool = pool
@@ -186,7 +191,7 @@ class PredictorSampler(BaseSampler):
         unit = reference - ideal
         losses, front = (reader.losses(samples) - ideal) / unit, (front - ideal) / unit
         size = max(self.refit_every, len(evaluated) // GROWTH)
-        chosen = choose_batch(losses, weights, front, np.ones(len(unit)), size)
+        chosen = ACQUISITIONS[self.acquisition](losses, weights, front, np.ones(len(unit)), size)
         self._predicted = {best[i]: self._summary(samples[i]) for i in chosen}
         return [best[i] for i in chosen]
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nas.acquisition import choose_batch, expected_improvement, free_boxes
+from nas.acquisition import choose_batch, choose_by_thompson, expected_improvement, free_boxes
 from nas.pareto import hypervolume
 
 
@@ -39,6 +39,21 @@ def test_batch_is_chosen_greedily_by_what_it_adds_together(seed: int, m: int) ->
         assert value(chosen[:size]) == pytest.approx(best)
 
 
+@given(seed=st.integers(0, 10_000), m=st.integers(1, 3))
+@settings(deadline=None)
+def test_by_thompson_each_choice_is_the_best_if_its_sample_comes_true(seed: int, m: int) -> None:
+    front, samples, reference = _random_problem(seed, m)
+    chosen = choose_by_thompson(samples, np.ones((6, 3)), front, reference, 5)
+    assert len(set(chosen)) == 5
+    for place, best in enumerate(chosen):
+        now = np.vstack([front, samples[chosen[:place], place % 3]])
+        gains = [
+            -1.0 if i in chosen[:place] else hypervolume(np.vstack([now, samples[i, place % 3]]), reference)
+            for i in range(6)
+        ]
+        assert gains[best] == pytest.approx(max(gains))
+
+
 def test_two_equal_candidates_are_not_both_chosen() -> None:
     samples = np.array([[[0.2, 0.2]], [[0.2, 0.2]], [[0.1, 0.9]]])
     assert choose_batch(samples, np.ones((3, 1)), np.empty((0, 2)), np.ones(2), 2) == [0, 2]
@@ -46,7 +61,8 @@ def test_two_equal_candidates_are_not_both_chosen() -> None:
 
 def test_samples_that_break_a_constraint_add_nothing() -> None:
     samples = np.array([[[0.1, 0.1]], [[0.5, 0.5]]])
-    assert choose_batch(samples, np.array([[0.0], [1.0]]), np.empty((0, 2)), np.ones(2), 1) == [1]
+    for choose in (choose_batch, choose_by_thompson):
+        assert choose(samples, np.array([[0.0], [1.0]]), np.empty((0, 2)), np.ones(2), 2)[0] == 1
 
 
 def test_a_batch_is_never_larger_than_the_candidates() -> None:
