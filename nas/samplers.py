@@ -56,8 +56,8 @@ def create_sampler(
     installed package.
 
     For the guided ones, `predictor` makes the predictor of each refit (by default a new one of that name), and
-    `options` are n_startup, refit_every, pool, fresh, given and acquisition of `PredictorSampler`. Raises InputError for
-    an unknown name.
+    `options` are n_startup, refit_every, pool, fresh, given and acquisition of `PredictorSampler`. Raises InputError
+    for an unknown name.
     """
     if name in list_predictors():
         of_search = search_options(name)
