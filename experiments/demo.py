@@ -52,7 +52,7 @@ def rank_unseen(
 
 def main(
     evaluations: Annotated[int, typer.Option(min=1, help="True evaluations of each search.")] = 120,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds of each search.")] = 5,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds of each search.")] = 3,
     out: Annotated[Path, typer.Option(help="Result folder.")] = Path("results/demo"),
     quick: Quick = False,
 ) -> None:
