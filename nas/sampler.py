@@ -241,10 +241,13 @@ class PredictorSampler(BaseSampler):
 
 
 def _frame(losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Ideal (m,) of a front (k, m), and a reference point (m,) a tenth of the front's span beyond its nadir."""
+    """Ideal (m,) of a front (k, m), and a reference point (m,) as far beyond its nadir as the front is wide.
+
+    Nearer ones keep a search where its front is: what is more accurate, but slower than the reference, adds nothing.
+    """
     ideal, nadir = losses.min(axis=0), losses.max(axis=0)
     span = np.where(nadir > ideal, nadir - ideal, np.maximum(np.abs(nadir), 1.0))
-    return ideal, nadir + 0.1 * span
+    return ideal, nadir + span
 
 
 def _constrained_ranks(losses: np.ndarray, violations: np.ndarray) -> np.ndarray:
