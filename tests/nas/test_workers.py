@@ -36,7 +36,7 @@ storage, log, evaluations, host = sys.argv[1:]
 nas.storage.HEARTBEAT, nas.storage.GRACE, nas.workers.LOOK_EVERY = 1, 2, 0.2
 if host:
     socket.gethostname = lambda: host
-space = get_space("tiny-resnet")
+space = get_space("fbnet")
 
 class Slow:
     metrics = ("params", "flops")
@@ -56,7 +56,7 @@ from nas.storage import open_storage
 
 run_grpc_proxy_server(open_storage(sys.argv[1]), host="127.0.0.1", port=int(sys.argv[2]))
 """
-SPACE = get_space("tiny-resnet")
+SPACE = get_space("fbnet")  # so large that two processes never choose the same by chance at once
 
 
 def free_port() -> int:
@@ -153,7 +153,7 @@ def test_a_proxy_serves_a_search(tmp_path: Path) -> None:
     server = subprocess.Popen([sys.executable, "-c", serve, database, str(port)], stderr=subprocess.DEVNULL)
     try:
         url = f"grpc://127.0.0.1:{port}"
-        found = search(get_space("tiny-resnet"), "params:max,flops", Costs(), "random", 5, storage=url)
+        found = search(SPACE, "params:max,flops", Costs(), "random", 5, storage=url)
         assert read_search(database).front == found.front
     finally:
         server.kill()
