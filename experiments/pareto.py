@@ -45,7 +45,7 @@ PROBLEMS = {
     "S3": "cifar10_validation_accuracy,raspi4_latency_ms,eyeriss_latency_ms",
 }
 SAMPLERS = ("random", "nsga2", "nsga3", "tpe", "gp", "gnn", "rlm")
-OTHERS = ("gnn by thompson", "rlm by thompson")
+BY_THOMPSON = ("gnn by thompson", "rlm by thompson")  # only where they are asked for
 MARKS = (20, 50, 100, 200, 500)
 SHARES = (0.90, 0.95, 0.99)
 DRAWN = 50  # points of a curve in the plot
@@ -124,7 +124,7 @@ def main(
     """Search, show means over the seeds, and draw them."""
     if quick:
         evaluations, seeds, only = 100, 2, ",".join(QUICK)
-    names = chosen(only, (*SAMPLERS, *OTHERS))
+    names = chosen(only, (*SAMPLERS, *BY_THOMPSON))
     tasks: list[Task] = [
         (problem, name, evaluations, seed)
         for problem in chosen(problems, list(PROBLEMS))
