@@ -68,6 +68,10 @@ class SearchSpace:
         """Build the network that `trial` chooses with `net`; returns the logits."""
         raise InputError(f"{type(self).__name__} does not define build(self, trial, net)")
 
+    def ask(self, trial: Trial) -> Any:
+        """Ask `trial` what `build` asks it; a space that can do so without building is searched many times as fast."""
+        return self._built(trial)
+
     @property
     def size(self) -> int | None:
         """Number of architectures where it is known."""
@@ -86,7 +90,7 @@ class SearchSpace:
         return net, self.build(trial, net)
 
     def _chosen(self, chooser: Chooser) -> Architecture:
-        self._built(chooser)
+        self.ask(chooser)
         return Architecture(self.name, tuple(chooser.choices.items()))
 
     def architecture(self, choices: Mapping[str, Choice]) -> Architecture:
@@ -109,7 +113,7 @@ class SearchSpace:
         """The architecture with one choice changed, and whatever newly depends on it chosen at random."""
         parent = arch.as_dict()
         replay = choosers.ReplayChooser(parent)
-        self._built(replay)
+        self.ask(replay)
         free = [name for name, options in replay.options.items() if len(options) > 1]
         if not free:
             return arch

@@ -88,8 +88,12 @@ class FBNet(SearchSpace):
             "num_classes": self.num_classes,
         }
 
+    def ask(self, trial: Trial) -> list[str]:
+        """The block of every layer."""
+        return [trial.suggest_categorical(_choice(layer), NAMES) for layer in range(LAYERS)]
+
     def build(self, trial: Trial, net: Network) -> Tensor:
-        names = iter([trial.suggest_categorical(_choice(layer), NAMES) for layer in range(LAYERS)])
+        names = iter(self.ask(trial))
         _, _, head, (stride, *strides) = SKELETONS[self.skeleton]
         x = net.conv_bn_relu(net.input, self._channels(STAGES[0][0]), stride=stride)
         for (channels, layers), stage_stride in zip(STAGES, strides, strict=True):

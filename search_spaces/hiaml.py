@@ -51,10 +51,13 @@ class HiAML(Family):
     def size(self) -> int:
         return len(BLOCKS) ** STAGES
 
+    def ask(self, trial: Trial) -> list[str]:
+        """The block of every stage."""
+        return [trial.suggest_categorical(f"stage{stage}", tuple(BLOCKS)) for stage in range(STAGES)]
+
     def build(self, trial: Trial, net: Network) -> Tensor:
         x = net.conv_bn_relu(net.input, self.channels, stride=2)
-        for stage in range(STAGES):
-            name = trial.suggest_categorical(f"stage{stage}", tuple(BLOCKS))
+        for stage, name in enumerate(self.ask(trial)):
             for index in range(BLOCKS_PER_STAGE):
                 with net.block("block"):
                     x = _block(net, x, name, reduce=stage % 2 == 1 and index == 0)

@@ -81,9 +81,31 @@ class NASBench101(SearchSpace):
             "canonical": self.canonical,
         }
 
+    def ask(self, trial: Trial) -> tuple[Edges, Operations]:
+        """Edges and the five operations of a valid cell.
+
+        Edges are asked from the output backwards, so that all vertices before a target need just one more edge each:
+        the one from the vertex before them feeds both.
+        """
+        operations = tuple([trial.suggest_categorical(f"op{v}", (*OPERATIONS, NONE)) for v in range(1, _OUTPUT)])
+        vertices = [0, *(v for v, operation in enumerate(operations, start=1) if operation != NONE), _OUTPUT]
+        edges: set[tuple[int, int]] = set()
+        feeding, fed = {0}, set()
+        for at in range(len(vertices) - 1, 0, -1):
+            target = vertices[at]
+            for source in vertices[at - 1 :: -1]:
+                if len(edges) + at > MAX_EDGES:
+                    break
+                needed = (source == vertices[at - 1] and source not in feeding) or (source == 0 and target not in fed)
+                if needed or trial.suggest_categorical(_name(source, target), (False, True)):
+                    edges.add((source, target))
+                    feeding.add(source)
+                    fed.add(target)
+        return frozenset(edges), operations
+
     def build(self, trial: Trial, net: Network) -> Tensor:
         channels = tuple(self.channels * 2**stack for stack in range(self.stacks))
-        cell = _cell(*_choose(trial), channels, self.canonical)
+        cell = _cell(*self.ask(trial), channels, self.canonical)
         x = net.conv_bn_relu(net.input, self.channels)
         for stack, width in enumerate(channels):
             if stack:
@@ -107,12 +129,12 @@ class NASBench101(SearchSpace):
         given: dict[str, Any] = {f"op{v}": operations[v] if v in kept else NONE for v in range(1, _OUTPUT)}
         given |= {_name(s, t): (s, t) in edges for t in range(MAX_VERTICES) for s in range(t)}
         chooser = ReplayChooser(given)
-        _choose(chooser)
+        self.ask(chooser)
         return Architecture(self.name, tuple(chooser.choices.items()))
 
     def format(self, arch: Architecture) -> str:
         """Write the official notation, 7 × 7; a vertex without edges is written with the first operation."""
-        edges, operations = _choose(ReplayChooser(arch.as_dict()))
+        edges, operations = self.ask(ReplayChooser(arch.as_dict()))
         matrix = [[int((s, t) in edges) for t in range(MAX_VERTICES)] for s in range(MAX_VERTICES)]
         inner = [OPERATIONS[0] if operation == NONE else operation for operation in operations]
         return repr({"matrix": matrix, "ops": ["input", *inner, "output"]})
@@ -120,29 +142,6 @@ class NASBench101(SearchSpace):
 
 def _name(source: int, target: int) -> str:
     return f"{source}->{target}"
-
-
-def _choose(trial: Trial) -> tuple[Edges, Operations]:
-    """Edges and the five operations of a valid cell.
-
-    Edges are asked from the output backwards, so that all vertices before a target need just one more edge each: the
-    one from the vertex before them feeds both.
-    """
-    operations = tuple([trial.suggest_categorical(f"op{v}", (*OPERATIONS, NONE)) for v in range(1, _OUTPUT)])
-    vertices = [0, *(v for v, operation in enumerate(operations, start=1) if operation != NONE), _OUTPUT]
-    edges: set[tuple[int, int]] = set()
-    feeding, fed = {0}, set()
-    for at in range(len(vertices) - 1, 0, -1):
-        target = vertices[at]
-        for source in vertices[at - 1 :: -1]:
-            if len(edges) + at > MAX_EDGES:
-                break
-            needed = (source == vertices[at - 1] and source not in feeding) or (source == 0 and target not in fed)
-            if needed or trial.suggest_categorical(_name(source, target), (False, True)):
-                edges.add((source, target))
-                feeding.add(source)
-                fed.add(target)
-    return frozenset(edges), operations
 
 
 # --- the order of the vertices ---------------------------------------------------------------------------------------

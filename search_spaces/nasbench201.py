@@ -52,8 +52,12 @@ class NASBench201(SearchSpace):
             "prune": self.prune,
         }
 
+    def ask(self, trial: Trial) -> Edges:
+        """The operation of every edge."""
+        return {edge: trial.suggest_categorical(_NAMES[edge], OPERATIONS) for edge in EDGES}
+
     def build(self, trial: Trial, net: Network) -> Tensor:
-        edges = {edge: trial.suggest_categorical(_NAMES[edge], OPERATIONS) for edge in EDGES}
+        edges = self.ask(trial)
         if self.prune:
             edges = _prune(edges)
         x = net.conv_bn(net.input, self.channels)

@@ -103,7 +103,8 @@ class CellSpace(SearchSpace):
 
     # --- choices
 
-    def _design(self, trial: Trial) -> _Design:
+    def ask(self, trial: Trial) -> _Design:
+        """The network's size and both cells' edges."""
         return _Design(
             _choose(trial, "width", self.widths),
             _choose(trial, "cells", self.depths),
@@ -129,7 +130,7 @@ class CellSpace(SearchSpace):
     # --- network
 
     def build(self, trial: Trial, net: Network) -> Tensor:
-        design = self._design(trial)
+        design = self.ask(trial)
         chain = _Chain(net, self, design)
         third, two_thirds = design.cells // 3, 2 * design.cells // 3
         sizes = (third, two_thirds - third, design.cells - two_thirds)
@@ -168,7 +169,7 @@ class CellSpace(SearchSpace):
             for (name, _), (operation, source) in zip(self._questions(kind), edges, strict=True):
                 choices |= {f"{name}_op": operation, f"{name}_input": source}
         chooser = ReplayChooser(choices)
-        self._design(chooser)
+        self.ask(chooser)
         return Architecture(self.name, tuple(chooser.choices.items()))
 
     def _check_cell(self, kind: str, edges: tuple[Edge, ...], concat: tuple[int, ...] | None) -> None:
@@ -179,7 +180,7 @@ class CellSpace(SearchSpace):
 
     def format(self, arch: Architecture) -> str:
         """Write DARTS' notation with the skeleton as keywords."""
-        width, cells, normal, reduce = self._design(ReplayChooser(arch.as_dict()))
+        width, cells, normal, reduce = self.ask(ReplayChooser(arch.as_dict()))
         return genotypes.write(Genotype(normal, self.concat(normal), reduce, self.concat(reduce), width, cells))
 
 

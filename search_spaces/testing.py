@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 
 from search_spaces import Architecture, SearchSpace, compact, from_model, from_text, graph_flops, graph_params, write
+from search_spaces.choosers import ReplayChooser
 
 
 def check_space(space: SearchSpace, count: int = 20, seed: int = 0) -> None:
@@ -29,6 +30,9 @@ def check_space(space: SearchSpace, count: int = 20, seed: int = 0) -> None:
 def _check_architecture(space: SearchSpace, arch: Architecture) -> None:
     assert isinstance(hash(arch), int), "choices must be hashable: use strings and numbers as options"
     assert space.architecture(arch.as_dict()) == arch, "build must ask the same questions for the same choices"
+    built = ReplayChooser(arch.as_dict())
+    space._built(built)
+    assert tuple(built.choices.items()) == arch.choices, "ask must ask what build asks, in the same order"
     assert space.parse(space.format(arch)) == arch, f"parse(format(arch)) must give arch back: {space.format(arch)}"
 
 

@@ -22,6 +22,16 @@ def test_small_skeleton_of_another_data_set_conforms() -> None:
     check_space(get_space("nasbench201", channels=4, cells=1, input_shape=(1, 8, 8), num_classes=3, prune=True))
 
 
+def test_space_that_asks_and_builds_differently_does_not_conform() -> None:
+    class Wider(type(get_space("hiaml"))):  # type: ignore[misc]
+        def build(self, trial, net):  # type: ignore[no-untyped-def]
+            net.conv(net.input, trial.suggest_categorical("width", [4, 8]))
+            return super().build(trial, net)
+
+    with pytest.raises(InputError, match="'width' is missing"):
+        check_space(Wider(input_shape=(1, 16, 16), channels=4), count=1)
+
+
 def test_enumeration_visits_every_architecture_once() -> None:
     class Conditional(SearchSpace):
         name = "conditional"
