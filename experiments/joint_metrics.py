@@ -2,20 +2,28 @@
 
 Every predictor learns all five from 1,000 architectures and ranks all others: from the text alone, with the true
 accuracy given, and with the true latency of one of the devices given. Figures are Spearman's rank correlations.
-`same text` knows the whole table, and of each network the mean of those with its text: a text hardly tells more.
+`same text` knows the whole table, and of each network the mean of those with its text: a text hardly tells more. On
+some devices operators that compute nothing, which no text has, take time, too: those `with choices` are also told how
+often each operation was chosen, and `ridge on choices` sees which operation each edge has, and no text.
 """
 
 from __future__ import annotations
 
 import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
 
 from experiments.tables import Quick, Scores, chosen, compute, publish, show, summarize
+from predictors.metrics import CHOSEN
 from search_spaces.errors import InputError
+
+if TYPE_CHECKING:
+    from search_spaces import Architecture
 
 ACCURACY = "cifar10_test_accuracy"
 DEVICES = ("pixel3", "eyeriss", "gold_6240", "1080ti_1")
@@ -23,7 +31,12 @@ LATENCIES = tuple(f"{device}_latency_ms" for device in DEVICES)
 METRICS = (ACCURACY, *LATENCIES)
 GIVEN_DEVICE = "gold_6240_latency_ms"
 SAME_TEXT = "same text"
-PREDICTORS = ("rlm", "gnn", "forest", "ridge", SAME_TEXT)
+WITH_CHOICES = " with choices"
+ON_CHOICES = "ridge on choices"
+PREDICTORS = (
+    "rlm", "rlm" + WITH_CHOICES, "gnn", "gnn" + WITH_CHOICES, "forest", "ridge", ON_CHOICES, SAME_TEXT,
+)  # fmt: skip
+PENALTIES = np.logspace(-3, 3, 13)
 SAMPLES = 16
 
 
@@ -42,12 +55,16 @@ def score(predictor: str, size: int, most: int, seed: int) -> Scores:
     if predictor == SAME_TEXT:
         means = {metric: _means(texts, column) for metric, column in values.items()}
         return {_short(m): float(spearmanr(means[m][test], values[m][test]).statistic) for m in METRICS}
-    model = predictors.create(predictor, seed=seed)
-    model.fit([texts[i] for i in train], {metric: column[train] for metric, column in values.items()})
+    if predictor == ON_CHOICES:
+        found = _ridge_on_choices(table.architectures, values, train, test)
+        return {_short(m): float(spearmanr(found[m], values[m][test]).statistic) for m in METRICS}
+    counts = _times_chosen(table.architectures) if predictor.endswith(WITH_CHOICES) else {}
+    model = predictors.create(predictor.removesuffix(WITH_CHOICES), seed=seed)
+    model.fit([texts[i] for i in train], {metric: column[train] for metric, column in {**values, **counts}.items()})
     scores = {}
     for given in ((), (ACCURACY,), (GIVEN_DEVICE,)):
         asked = [metric for metric in METRICS if metric not in given]
-        known = {metric: values[metric][test] for metric in given}
+        known = {metric: values[metric][test] for metric in given} | {n: column[test] for n, column in counts.items()}
         predicted = model.predict([texts[i] for i in test], asked, given=known, samples=SAMPLES, seed=seed)
         for metric in asked:
             name = " | ".join(_short(m) for m in (metric, *given))
@@ -59,6 +76,25 @@ def _means(texts: list[str], values: np.ndarray) -> np.ndarray:
     """For each network (n,) the mean of the values of all with its text."""
     _, group, counts = np.unique(texts, return_inverse=True, return_counts=True)
     return (np.bincount(group, values) / counts)[group]
+
+
+def _times_chosen(architectures: Sequence[Architecture]) -> dict[str, np.ndarray]:
+    """How often each of n architectures chose an option: (n,) by `OPTION chosen`."""
+    found = [Counter(str(option) for _, option in architecture.choices) for architecture in architectures]
+    options = sorted(set().union(*found))
+    return {option + CHOSEN: np.array([float(counts[option]) for counts in found]) for option in options}
+
+
+def _ridge_on_choices(
+    architectures: Sequence[Architecture], values: Mapping[str, np.ndarray], train: np.ndarray, test: np.ndarray
+) -> dict[str, np.ndarray]:
+    """What ridge regression on one-hot choices makes of those to test, by metric; its penalty by cross-validation."""
+    from sklearn.linear_model import RidgeCV
+    from sklearn.preprocessing import OneHotEncoder
+
+    choices = [[str(option) for _, option in architecture.choices] for architecture in architectures]
+    inputs = OneHotEncoder(sparse_output=False).fit_transform(choices)
+    return {m: RidgeCV(PENALTIES).fit(inputs[train], v[train]).predict(inputs[test]) for m, v in values.items()}
 
 
 def _short(metric: str) -> str:

@@ -91,16 +91,27 @@ def print_json(value: object) -> None:
 
 
 def print_table(title: str, rows: list[dict[str, Any]]) -> None:
-    """Rows of one kind as a table on standard output."""
+    """Rows of one kind as a table on standard output, turned on its side where it is too wide for the terminal."""
     from rich.console import Console
     from rich.table import Table
 
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    values = [[row.get(name, "") for name in names] for row in rows]
+    lines = [names, *([f"{v:.4g}" if isinstance(v, float) else str(v) for v in row] for row in values)]
+    console, turned = Console(), [list(column) for column in zip(*lines, strict=True)]
+    if _width(lines) > max(console.width, _width(turned)):
+        lines = turned
     table = Table(title=title, title_justify="left")
-    for name in rows[0] if rows else ():
+    for name in lines[0]:
         table.add_column(name, overflow="fold")
-    for row in rows:
-        table.add_row(*(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()))
-    Console().print(table)
+    for line in lines[1:]:
+        table.add_row(*line)
+    console.print(table)
+
+
+def _width(lines: list[list[str]]) -> int:
+    """Characters that a table of such lines needs, its frame included."""
+    return sum(max(map(len, column)) + 3 for column in zip(*lines, strict=True)) + 1
 
 
 def _write_text(path: Path | None, text: str) -> None:

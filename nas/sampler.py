@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from search_spaces import Architecture, SearchSpace
 
 SAMPLED = 3000  # candidates of which samples are drawn: of few, only the sure ones are left
+FAR = 3.0  # standard deviations from the median: what is worse is not what anybody looks for
+NORMAL = 1.4826  # standard deviations of a normal distribution in its median deviation
 GROWTH = 20  # a fit waits for a twentieth of the evaluations, at least: of more, a few change less and cost more
 CHOICES_KEY = "nas:choices"  # trial system attribute: the architecture that this sampler chose for the trial
 
@@ -177,7 +179,7 @@ class PredictorSampler(BaseSampler):
         losses = reader.losses(values)
         feasible = reader.violation(values) <= 0
         front = losses[feasible][non_dominated(losses[feasible])]
-        ideal, reference = _frame(front if len(front) else losses)
+        ideal, reference = _frame(front if len(front) else losses, losses)
         # What lies beyond the reference point adds nothing: how bad it is must not dominate the fit.
         signs = [objective.sign for objective in reader.objectives]
         values[:, : len(signs)] = np.minimum(losses, reference) * signs
@@ -240,12 +242,16 @@ class PredictorSampler(BaseSampler):
         return taken, evaluated
 
 
-def _frame(losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _frame(front: np.ndarray, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Ideal (m,) of a front (k, m), and a reference point (m,) as far beyond its nadir as the front is wide.
 
     Nearer ones keep a search where its front is: what is more accurate, but slower than the reference, adds nothing.
+    But a network that computes nothing, the fastest of all, is on the front, too: the nadir is no farther from the
+    median of all losses (n, m) than `FAR` of their standard deviations, by their median deviation.
     """
-    ideal, nadir = losses.min(axis=0), losses.max(axis=0)
+    ideal, median = front.min(axis=0), np.median(losses, axis=0)
+    far = median + FAR * NORMAL * np.median(np.abs(losses - median), axis=0)
+    nadir = np.clip(front.max(axis=0), ideal, np.maximum(far, ideal))
     span = np.where(nadir > ideal, nadir - ideal, np.maximum(np.abs(nadir), 1.0))
     return ideal, nadir + span
 

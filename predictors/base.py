@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 from abc import ABC, abstractmethod
@@ -165,7 +166,9 @@ def _loaded(kind: type[Predictor], folder: str) -> Predictor:
     import torch
 
     torch.set_num_threads(1)
-    return load(folder, kind)
+    loaded = load(folder, kind)
+    gc.freeze()  # what is there stays: the collector spends a fourth of the time looking at it again and again
+    return loaded
 
 
 def _in_worker(kind: type[Predictor], folder: str, method: str, texts: list[str], options: dict[str, Any]) -> Any:
