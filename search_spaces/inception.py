@@ -65,10 +65,13 @@ class Inception(Family):
     def _width(self, stage: int) -> int:
         return self.channels * 2**stage
 
+    def ask(self, trial: Trial) -> list[tuple[int, list[Path]]]:
+        """Number of blocks of every stage, and the paths of each."""
+        return [_suggest_stage(trial, f"stage{stage}", self._width(stage)) for stage in range(STAGES)]
+
     def build(self, trial: Trial, net: Network) -> Tensor:
         x = _conv(net, net.input, self.channels, (3, 3))
-        for stage in range(STAGES):
-            blocks, paths = _suggest_stage(trial, f"stage{stage}", self._width(stage))
+        for stage, (blocks, paths) in enumerate(self.ask(trial)):
             for index in range(blocks):
                 with net.block("block"):
                     x = _block(net, x, paths, self._width(stage), 2 if stage and not index else 1)
@@ -91,10 +94,8 @@ class Inception(Family):
 
     def format(self, arch: Architecture) -> str:
         """Write the list of the stages."""
-        replay = ReplayChooser(arch.as_dict())
         stages = []
-        for stage in range(STAGES):
-            blocks, paths = _suggest_stage(replay, f"stage{stage}", self._width(stage))
+        for blocks, paths in self.ask(ReplayChooser(arch.as_dict())):
             written = [{"ops": p.operations, "C_internal": p.inner, "C_out": p.outer} for p in paths]
             stages.append({"n_blocks": blocks, "paths": written})
         return repr(stages)

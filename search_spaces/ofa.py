@@ -59,8 +59,12 @@ class _OnceForAll(SearchSpace):
         """Number of resolutions to choose from."""
         return 1 if self.resolution else len(RESOLUTIONS)
 
+    def _size(self, trial: Trial) -> int:
+        """Pixels of the input's sides."""
+        return self.resolution or trial.suggest_categorical("r", RESOLUTIONS)
+
     def _built(self, trial: Trial) -> tuple[Network, Tensor]:
-        size = self.resolution or trial.suggest_categorical("r", RESOLUTIONS)
+        size = self._size(trial)
         net = Network((3, size, size), self.num_classes)
         return net, self.build(trial, net)
 
@@ -130,17 +134,27 @@ class _MobileNet(_OnceForAll):
     def _scaled(self, channels: int) -> int:
         return divisible(channels * self.width)
 
-    def _layers(self, trial: Trial, net: Network, x: Tensor) -> Tensor:
-        position = 0
+    def ask(self, trial: Trial) -> list[list[tuple[int, int]]]:
+        """Kernel and expansion of every layer, by stage; the size of the input before."""
+        self._size(trial)
+        stages, position = [], 0
         for number, stage in enumerate(self.stages):
-            depth = trial.suggest_categorical(f"d{number}", stage.depths)
-            for layer in range(depth):
-                kernel = trial.suggest_categorical(f"ks{position + layer}", KERNELS)
-                expansion = trial.suggest_categorical(f"e{position + layer}", EXPANSIONS)
+            layers = range(position, position + trial.suggest_categorical(f"d{number}", stage.depths))
+            stages.append([_ask_layer(trial, layer) for layer in layers])
+            position += max(stage.depths)
+        return stages
+
+    def _layers(self, trial: Trial, net: Network, x: Tensor) -> Tensor:
+        for stage, layers in zip(self.stages, self.ask(trial), strict=True):
+            for layer, (kernel, expansion) in enumerate(layers):
                 strided = stage._replace(width=self._scaled(stage.width), stride=1 if layer else stage.stride)
                 x = _inverted_residual(net, x, strided, kernel, expansion)
-            position += max(stage.depths)
         return x
+
+
+def _ask_layer(trial: Trial, layer: int) -> tuple[int, int]:
+    """Kernel and expansion."""
+    return trial.suggest_categorical(f"ks{layer}", KERNELS), trial.suggest_categorical(f"e{layer}", EXPANSIONS)
 
 
 def _inverted_residual(net: Network, x: Tensor, stage: Stage, kernel: int, expansion: int) -> Tensor:
@@ -221,6 +235,17 @@ _STAGES = ((256, 2, 1), (512, 2, 2), (1024, 4, 2), (2048, 2, 2))
 """Width, smallest depth, stride."""
 
 
+class ResNet(NamedTuple):
+    """Width multipliers of the stem's inner convolutions and of its last one, whether it has its residual convolution,
+    and by stage the width multiplier and every block's bottleneck ratio.
+    """
+
+    inner: float
+    residual: bool
+    outer: float
+    stages: list[tuple[float, list[float]]]
+
+
 @register_space("ofa-resnet50")
 class OFAResNet50(_OnceForAll):
     """ResNet-50-D with elastic depth, bottleneck ratio, width and resolution.
@@ -238,22 +263,34 @@ class OFAResNet50(_OnceForAll):
         stages = prod(sum(len(RATIOS) ** (depth + more) for more in range(3)) for _, depth, _ in _STAGES)
         return self._resolutions * 2 * len(WIDTHS) ** 6 * stages
 
-    def build(self, trial: Trial, net: Network) -> Tensor:
+    def ask(self, trial: Trial) -> ResNet:
+        """The network's stem and stages; the size of the input before."""
+        self._size(trial)
+
         def width(position: int) -> float:
             return WIDTHS[trial.suggest_categorical(f"w{position}", range(len(WIDTHS)))]
 
-        x = net.conv_bn_relu(net.input, divisible(divisible(64 * width(0)) // 2), stride=2)
-        if trial.suggest_categorical("d0", (0, 2)):
-            x = net.add(x, net.conv_bn_relu(x))
-        x = net.max_pool(net.conv_bn_relu(x, divisible(64 * width(1))), stride=2)
+        inner, residual, outer = width(0), trial.suggest_categorical("d0", (0, 2)), width(1)
+        stages: list[tuple[float, list[float]]] = []
         position = 0
-        for number, (channels, depth, stride) in enumerate(_STAGES):
-            scaled = divisible(channels * width(2 + number))
-            for block in range(depth + trial.suggest_int(f"d{number + 1}", 0, 2)):
-                ratio = trial.suggest_categorical(f"e{position + block}", RATIOS)
+        for number, (_, depth, _) in enumerate(_STAGES):
+            wide = width(2 + number)
+            blocks = range(position, position + depth + trial.suggest_int(f"d{number + 1}", 0, 2))
+            stages.append((wide, [trial.suggest_categorical(f"e{block}", RATIOS) for block in blocks]))
+            position += depth + 2
+        return ResNet(inner, bool(residual), outer, stages)
+
+    def build(self, trial: Trial, net: Network) -> Tensor:
+        chosen = self.ask(trial)
+        x = net.conv_bn_relu(net.input, divisible(divisible(64 * chosen.inner) // 2), stride=2)
+        if chosen.residual:
+            x = net.add(x, net.conv_bn_relu(x))
+        x = net.max_pool(net.conv_bn_relu(x, divisible(64 * chosen.outer)), stride=2)
+        for (channels, _, stride), (wide, ratios) in zip(_STAGES, chosen.stages, strict=True):
+            scaled = divisible(channels * wide)
+            for block, ratio in enumerate(ratios):
                 with net.block("block"):
                     x = _bottleneck(net, x, scaled, divisible(round(scaled * ratio)), 1 if block else stride)
-            position += depth + 2
         return net.classifier(x)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import comb
+from typing import NamedTuple
 
 from search_spaces.base import Architecture, register_space
 from search_spaces.choosers import Choice, Trial
@@ -46,10 +47,14 @@ class TwoPath(Family):
         blocks = lone + sum(lone**n + n * more * lone ** (n - 1) for n in lengths)
         return sum(comb(n, 2) * blocks**n for n in range(LEAST_BLOCKS, MOST_BLOCKS + 1)) ** 2
 
+    def ask(self, trial: Trial) -> list[Path]:
+        """Both paths."""
+        return [_ask_path(trial, path) for path in PATHS]
+
     def build(self, trial: Trial, net: Network) -> Tensor:
         x = net.relu6(net.conv_bn(net.input, self.channels))
         x = net.relu6(net.conv_bn(x, stride=2))
-        x = net.concat(*(_path(trial, net, x, path) for path in PATHS))
+        x = net.concat(*(_path(net, x, path) for path in self.ask(trial)))
         return net.classifier(net.relu6(net.conv_bn(x, 16 * self.channels)))
 
     def parse(self, native: str) -> Architecture:
@@ -80,14 +85,26 @@ class TwoPath(Family):
         return repr(written)
 
 
-def _path(trial: Trial, net: Network, x: Tensor, path: str) -> Tensor:
-    blocks = trial.suggest_int(f"{path}_blocks", LEAST_BLOCKS, MOST_BLOCKS)
-    first = trial.suggest_int(f"{path}_reduce0", 0, blocks - 2)
-    second = trial.suggest_int(f"{path}_reduce1", first + 1, blocks - 1)
-    for b in range(blocks):
-        operations = suggest_operations(trial, f"{path}_block{b}", 1, MOST_OPERATIONS, CONVOLUTIONS, SUPPLEMENTS)
+class Path(NamedTuple):
+    """The operations of every block, and the two blocks that halve the size."""
+
+    blocks: list[list[str]]
+    reducing: tuple[int, int]
+
+
+def _ask_path(trial: Trial, name: str) -> Path:
+    blocks = trial.suggest_int(f"{name}_blocks", LEAST_BLOCKS, MOST_BLOCKS)
+    first = trial.suggest_int(f"{name}_reduce0", 0, blocks - 2)
+    second = trial.suggest_int(f"{name}_reduce1", first + 1, blocks - 1)
+    names = [f"{name}_block{b}" for b in range(blocks)]
+    operations = [suggest_operations(trial, b, 1, MOST_OPERATIONS, CONVOLUTIONS, SUPPLEMENTS) for b in names]
+    return Path(operations, (first, second))
+
+
+def _path(net: Network, x: Tensor, path: Path) -> Tensor:
+    for b, operations in enumerate(path.blocks):
         with net.block("block"):
-            x = _block(net, x, operations, b in (first, second))
+            x = _block(net, x, operations, b in path.reducing)
     return x
 
 
