@@ -77,6 +77,7 @@ def main(quick: Quick = False) -> None:
     rows: list[tuple[str, float, str]] = [
         ("nas --help", _seconds(lambda: _run("-m", "nas.cli", "--help")), "s"),
         ("import search_spaces", _seconds(lambda: _run("-c", "import search_spaces")), "s"),
+        ("random choices", count / _seconds(lambda: [space.sample(rng) for _ in range(count)]), "networks/s"),
         ("choices → text", count / _seconds(lambda: [space.to_text(arch) for arch in archs]), "texts/s"),
         (
             "choices → ONNX model",
