@@ -10,7 +10,6 @@ often each operation was chosen, and `ridge on choices` sees which operation eac
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -80,7 +79,7 @@ def _means(texts: list[str], values: np.ndarray) -> np.ndarray:
 
 def _times_chosen(architectures: Sequence[Architecture]) -> dict[str, np.ndarray]:
     """How often each of n architectures chose an option: (n,) by `OPTION chosen`."""
-    found = [Counter(str(option) for _, option in architecture.choices) for architecture in architectures]
+    found = [architecture.times_chosen() for architecture in architectures]
     options = sorted(set().union(*found))
     return {option + CHOSEN: np.array([float(counts[option]) for counts in found]) for option in options}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -157,7 +156,7 @@ class Surrogate:
 
     def _told(self, architectures: Iterable[Architecture]) -> list[Told]:
         architectures = list(architectures)
-        counts = [Counter([str(option) for _, option in architecture.choices]) for architecture in architectures]
+        counts = [architecture.times_chosen() for architecture in architectures]
         chosen = [tuple([count[option] for option in self._options]) for count in counts]
         return list(map(Told, self.texts(architectures), chosen))
 
@@ -178,7 +177,7 @@ class Surrogate:
 
 def _differing(architectures: Iterable[Architecture]) -> list[str]:
     """Options that were not chosen equally often in all architectures."""
-    counts = [Counter([str(option) for _, option in architecture.choices]) for architecture in architectures]
+    counts = [architecture.times_chosen() for architecture in architectures]
     return [name for name in sorted(set().union(*counts)) if len({count[name] for count in counts}) > 1]
 
 

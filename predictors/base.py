@@ -167,7 +167,7 @@ def _loaded(kind: type[Predictor], folder: str) -> Predictor:
 
     torch.set_num_threads(1)
     loaded = load(folder, kind)
-    gc.freeze()  # what is there stays: the collector spends a fourth of the time looking at it again and again
+    gc.freeze()  # what is there stays: looking at it again and again took the collector a tenth of the time
     return loaded
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,10 @@ class Architecture:
 
     def as_dict(self) -> dict[str, Choice]:
         return dict(self.choices)
+
+    def times_chosen(self) -> Counter[str]:
+        """How often each option was chosen, whatever was asked."""
+        return Counter([str(option) for _, option in self.choices])
 
 
 class SearchSpace:

@@ -9,6 +9,7 @@ import onnx
 
 from search_spaces import Architecture, SearchSpace, compact, from_model, from_text, graph_flops, graph_params, write
 from search_spaces.choosers import ReplayChooser
+from search_spaces.errors import InputError
 
 
 def check_space(space: SearchSpace, count: int = 20, seed: int = 0) -> None:
@@ -31,7 +32,10 @@ def _check_architecture(space: SearchSpace, arch: Architecture) -> None:
     assert isinstance(hash(arch), int), "choices must be hashable: use strings and numbers as options"
     assert space.architecture(arch.as_dict()) == arch, "build must ask the same questions for the same choices"
     built = ReplayChooser(arch.as_dict())
-    space._built(built)
+    try:
+        space._built(built)
+    except InputError as error:
+        raise AssertionError(f"ask must ask what build asks: {error}") from None
     assert tuple(built.choices.items()) == arch.choices, "ask must ask what build asks, in the same order"
     assert space.parse(space.format(arch)) == arch, f"parse(format(arch)) must give arch back: {space.format(arch)}"
 

@@ -81,6 +81,18 @@ def test_spaces_and_samples_as_json(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["0000.onnx", "0000.txt", "0001.onnx", "0001.txt"]
 
 
+def test_a_table_that_is_too_wide_is_turned(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    rows = [{"who": "a", **{f"metric {i}": i / 8 for i in range(9)}}, {"who": "b", "metric 8": 0.25, "only b": 7}]
+    cli.print_table("Scores", rows)
+    shown = [[cell.strip() for cell in line.split("│")[1:-1]] for line in capsys.readouterr().out.splitlines()]
+    assert ["metric 1", "0.125", ""] in shown
+    assert ["metric 8", "1", "0.25"] in shown
+    assert ["only b", "", "7"] in shown
+
+
 def test_text_of_a_model(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], model: Path) -> None:
     assert run(monkeypatch, "text", str(model)) == 0
     assert capsys.readouterr().out == SPACE.to_text(SPACE.parse(ARCHS[0]))
