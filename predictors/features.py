@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from search_spaces import read
+from search_spaces.blocks import ItemAttrs
 from search_spaces.errors import InputError
 from search_spaces.graph import Shape, Value
 from search_spaces.operators import multiply_accumulates, output_shape, weights
@@ -37,6 +38,7 @@ class Site(NamedTuple):
 
 
 Arguments = tuple[tuple[str, Value], ...]
+Paths = dict[tuple[str, ...], int]
 
 
 def sites(program: Program) -> tuple[Site, ...]:
@@ -45,43 +47,46 @@ def sites(program: Program) -> tuple[Site, ...]:
 
     def run(
         block: Block, shapes: tuple[Shape, ...], arguments: Arguments, depth: int
-    ) -> tuple[list[Shape], list[Site]]:
+    ) -> tuple[list[Shape], list[tuple[tuple[Shape, ...], tuple[Shape, ...], Cost]]]:
+        """All values' shapes; and each item's inputs, outputs and cost."""
         if depth > MAX_DEPTH:
             raise InputError(f"functions call each other more than {MAX_DEPTH} deep; a function must not call itself")
         values, found = list(shapes), []
-        for item in block.items:
-            inputs = tuple([values[v] for v in item.inputs])
-            site = Site(inputs, *visit(item.op, inputs, _bind(item, arguments), depth))
-            if len(site.outputs) != item.outputs:
-                raise InputError(f"{item.op} makes {len(site.outputs)} values, not {item.outputs}")
-            values += site.outputs
-            found.append(site)
+        for op, numbers, attrs, makes in block.items:
+            inputs = tuple([values[v] for v in numbers])
+            outputs, cost = visit(op, inputs, _bind(attrs, arguments), depth)
+            if len(outputs) != makes:
+                raise InputError(f"{op} makes {len(outputs)} values, not {makes}")
+            values += outputs
+            found.append((inputs, outputs, cost))
         return values, found
 
     def visit(op: str, inputs: tuple[Shape, ...], attrs: Arguments, depth: int) -> tuple[tuple[Shape, ...], Cost]:
         function = program.functions.get(op)
         if function is None:
             return _operator(op, attrs, inputs)
-        if (op, inputs, attrs) not in known:
+        key = op, inputs, attrs
+        if key not in known:
             if len(inputs) != function.inputs:
                 raise InputError(f"function {op} takes {function.inputs} inputs, not {len(inputs)}")
             values, found = run(function, inputs, attrs, depth + 1)
-            cost = Cost(sum(site.cost.params for site in found), sum(site.cost.flops for site in found))
-            known[op, inputs, attrs] = tuple(values[v] for v in function.outputs), cost
-        return known[op, inputs, attrs]
+            costs = [cost for _, _, cost in found]
+            total = Cost(sum([params for params, _ in costs]), sum([flops for _, flops in costs]))
+            known[key] = tuple([values[v] for v in function.outputs]), total
+        return known[key]
 
-    return tuple(run(program.main, program.input_shapes, (), 0)[1])
+    return tuple([Site(*found) for found in run(program.main, program.input_shapes, (), 0)[1]])
 
 
-def _bind(item: Item, arguments: Arguments) -> Arguments:
-    for _, value in item.attrs:
+def _bind(attrs: ItemAttrs, arguments: Arguments) -> Arguments:
+    for _, value in attrs:
         if isinstance(value, Ref):
             break
     else:  # as usual; a loop, since `any` with a generator takes longer and this runs for every item
-        return item.attrs
+        return attrs
     given = dict(arguments)
     try:
-        return tuple((name, given[value.name] if isinstance(value, Ref) else value) for name, value in item.attrs)
+        return tuple((name, given[value.name] if isinstance(value, Ref) else value) for name, value in attrs)
     except KeyError as error:
         raise InputError(f"a function's parameter {error.args[0]} is not given by its caller") from None
 
@@ -175,10 +180,11 @@ def features(text: str) -> dict[str, float]:
     output), times how often the block runs.
     """
     program, found, runs = reading(text)
-    total: Counter[str] = Counter()
-    for block, times in [(program.main, 1), *((program.functions[name], n) for name, n in runs.items())]:
-        for path, n in _paths(block, frozenset(program.functions)).items():
-            total[path] += n * times
+    functions = frozenset(program.functions)
+    total = dict(_paths(program.main, functions))
+    for name, times in runs.items():
+        for path, n in _paths(program.functions[name], functions).items():
+            total[path] = total.get(path, 0) + n * times
     params, flops = (sum(column) for column in zip(*(site.cost for site in found), strict=True)) if found else (0, 0)
     return {"log2 params": log2(1 + params), "log2 flops": log2(1 + flops), **total}
 
@@ -195,24 +201,27 @@ def feature_matrix(texts: Sequence[str], names: Sequence[str]) -> np.ndarray:
 
 
 @lru_cache(maxsize=16384)
-def _paths(block: Block, functions: frozenset[str]) -> Counter[str]:
-    """Paths of 1 to PATH_NODES operators by their kinds."""
-    start: Counter[tuple[str, ...]] = Counter({("x",): 1})
-    ends = [start] * block.inputs
-    counts: Counter[tuple[str, ...]] = Counter()
+def _paths(block: Block, functions: frozenset[str]) -> dict[str, int]:
+    """How many paths of 1 to PATH_NODES operators there are, by their kinds."""
+    ends: list[Paths] = [{("x",): 1}] * block.inputs
+    counts: Paths = {}
     for item in block.items:
         kind = "call" if item.op in functions else kind_name(item)
-        here: Counter[tuple[str, ...]] = Counter({(kind,): 1})
+        here: Paths = {(kind,): 1}
         for value in item.inputs:
-            for path, n in ends[value].items():
-                if len(path) < PATH_NODES:
-                    here[(*path, kind)] += n
-        counts.update(here)
+            _add(here, {(*path, kind): n for path, n in ends[value].items() if len(path) < PATH_NODES})
+        _add(counts, here)
         ends += [here] * item.outputs
     for value in block.outputs:
         for path, n in ends[value].items():
-            counts[(*path[-PATH_NODES + 1 :], "y")] += n
-    return Counter({" > ".join(path): n for path, n in counts.items()})
+            _add(counts, {(*path[-PATH_NODES + 1 :], "y"): n})
+    return {" > ".join(path): n for path, n in counts.items()}
+
+
+def _add(counts: Paths, more: Paths) -> None:
+    """What `Counter.update` does, which takes twice as long."""
+    for path, n in more.items():
+        counts[path] = counts.get(path, 0) + n
 
 
 def kind_name(item: Item) -> str:

@@ -139,8 +139,8 @@ def read(text: str) -> Program:
 
 def _check_whole(item: Item) -> None:
     for name, value in item.attrs:
-        for number in value if isinstance(value, tuple) and not isinstance(value, Ref) else (value,):
-            if not isinstance(number, int | Ref) and name != "epsilon":
+        for number in value if type(value) is tuple else (value,):
+            if type(number) is not int and type(number) is not Ref and name != "epsilon":
                 raise InputError(f"{item.op} takes whole numbers only: {name} = {value}")
 
 
@@ -170,10 +170,11 @@ def _block(inputs: list[str], nodes: list[onnx.NodeProto], outputs: list[str], p
     number = {name: i for i, name in enumerate(inputs)}
     items = []
     for node in nodes:
-        if missing := [name for name in node.input if name not in number]:
+        read, made = list(node.input), list(node.output)  # once: every look at a field of a node takes its time
+        if missing := [name for name in read if name not in number]:
             raise InputError(f"{node.op_type} reads {missing[0]!r}, which no line above it makes")
-        items.append(Item(node.op_type, tuple(number[n] for n in node.input), _read_attrs(node), len(node.output)))
-        for name in node.output:
+        items.append(Item(node.op_type, tuple([number[name] for name in read]), _read_attrs(node), len(made)))
+        for name in made:
             if name in number:
                 raise InputError(f"the value {name!r} is made twice")
             number[name] = len(number)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import log2, prod
 
@@ -70,8 +70,10 @@ def text_graph(text: str) -> TextGraph:
 
     def graph(block: Block) -> BlockGraph:
         callees = tuple([called(item.op) if item.op in program.functions else None for item in block.items])
-        named = [i._replace(op="call") if callee else i for i, callee in zip(block.items, callees, strict=True)]
-        return _block_graph(block._replace(items=tuple(named)), callees)
+        if not any(callees):
+            return _flat(block)
+        items = [Item("call", *item[1:]) if callee else item for item, callee in zip(block.items, callees, strict=True)]
+        return _calling(_flat(block._replace(items=tuple(items))), callees)
 
     def called(name: str) -> BlockGraph:
         if name not in graphs:
@@ -86,8 +88,16 @@ def text_graph(text: str) -> TextGraph:
 
 
 @lru_cache(maxsize=32768)
-def _block_graph(block: Block, callees: tuple[BlockGraph | None, ...]) -> BlockGraph:
-    """`callees`: per item the graph of the function that it calls."""
+def _calling(flat: BlockGraph, callees: tuple[BlockGraph | None, ...]) -> BlockGraph:
+    """A block's graph with the graphs of the functions that it calls: per item one, or None."""
+    first = len(flat.kinds) - len(callees)
+    calls = [(node, callee) for node, callee in enumerate(callees, start=first) if callee]
+    return replace(flat, callees=tuple(calls), level=1 + max([callee.level for _, callee in calls]))
+
+
+@lru_cache(maxsize=32768)
+def _flat(block: Block) -> BlockGraph:
+    """A block's graph without its callees; blocks that differ in these alone, as most texts' skeletons do, share it."""
     owner = list(range(block.inputs))
     edges: list[tuple[int, int]] = []
     for node, item in enumerate(block.items, start=block.inputs):
@@ -100,11 +110,11 @@ def _block_graph(block: Block, callees: tuple[BlockGraph | None, ...]) -> BlockG
     numbers[:, :_FLOW_NUMBERS] = _flow(heavy, edges, outputs)
     return BlockGraph(
         kinds=kinds,
-        callees=tuple((node, callee) for node, callee in enumerate(callees, start=block.inputs) if callee),
+        callees=(),
         edges=np.array(edges, np.int64).reshape(-1, 2).T,
         outputs=np.array(outputs, np.int64),
         numbers=numbers,
-        level=max((callee.level + 1 for callee in callees if callee), default=0),
+        level=0,
     )
 
 
@@ -135,7 +145,7 @@ def _placed(graph: BlockGraph, places: Sequence[Site]) -> BlockGraph:
     numbers = graph.numbers.copy()
     if places:
         numbers[len(numbers) - len(places) :, _FLOW_NUMBERS:] = [_site_numbers(site) for site in places]
-    return BlockGraph(graph.kinds, graph.callees, graph.edges, graph.outputs, numbers, graph.level)
+    return replace(graph, numbers=numbers)
 
 
 def _site_numbers(site: Site) -> list[float]:
@@ -143,7 +153,8 @@ def _site_numbers(site: Site) -> list[float]:
     return [*sizes, *(log2(1 + cost) / 16 for cost in site.cost)]
 
 
-def _shape_numbers(shapes: Sequence[Shape]) -> tuple[float, float]:
+@lru_cache(maxsize=4096)
+def _shape_numbers(shapes: tuple[Shape, ...]) -> tuple[float, float]:
     """Width and number of positions of the first of the shapes (N, width, positions...)."""
     sizes = [float(d) if isinstance(d, int) else 1.0 for d in (shapes[0][1:] if shapes else ())]
     return log2(1 + sizes[0]) / 8 if sizes else 0.0, log2(1 + prod(sizes[1:])) / 8

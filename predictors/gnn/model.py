@@ -107,10 +107,12 @@ class FlowLayer(nn.Module):
         total = torch.zeros(members, 2 * nodes).index_add(1, edges.target, weight)
         weight = weight / _gather(total, edges.target)
         weights = torch.stack([edges.share.expand_as(weight), weight], dim=-1)  # of flow and attention
-        messages = _gather(values, edges.source).view(members, -1, 2, width) * weights[..., None]
+        messages = _gather(values, edges.source).view(members, -1, 2, width)
+        messages *= weights[..., None]  # in place, here and below: new memory takes longer than the arithmetic
         received = _scatter(messages.flatten(2), edges.target, 2 * nodes)  # (K, 2N, 2D)
-        moved = gates.reshape(members, 2 * nodes, width) * received[..., :width] + received[..., width:]
-        moved = moved + values[..., :width]
+        moved = gates.reshape(members, 2 * nodes, width) * received[..., :width]
+        moved += received[..., width:]
+        moved += values[..., :width]
         return h + F.gelu(moved.view(members, nodes, 2, width).sum(2) / 2)
 
 
