@@ -44,6 +44,7 @@ Paths = dict[tuple[str, ...], int]
 def sites(program: Program) -> tuple[Site, ...]:
     """The items of the main block with their shapes and costs; `InputError` where sizes or calls do not fit."""
     known: dict[tuple[str, tuple[Shape, ...], Arguments], tuple[tuple[Shape, ...], Cost]] = {}
+    functions = program.functions
 
     def run(
         block: Block, shapes: tuple[Shape, ...], arguments: Arguments, depth: int
@@ -54,19 +55,19 @@ def sites(program: Program) -> tuple[Site, ...]:
         values, found = list(shapes), []
         for op, numbers, attrs, makes in block.items:
             inputs = tuple([values[v] for v in numbers])
-            outputs, cost = visit(op, inputs, _bind(attrs, arguments), depth)
+            if block.params:
+                attrs = _bind(attrs, arguments)
+            outputs, cost = call(op, inputs, attrs, depth) if op in functions else _operator(op, attrs, inputs)
             if len(outputs) != makes:
                 raise InputError(f"{op} makes {len(outputs)} values, not {makes}")
             values += outputs
             found.append((inputs, outputs, cost))
         return values, found
 
-    def visit(op: str, inputs: tuple[Shape, ...], attrs: Arguments, depth: int) -> tuple[tuple[Shape, ...], Cost]:
-        function = program.functions.get(op)
-        if function is None:
-            return _operator(op, attrs, inputs)
+    def call(op: str, inputs: tuple[Shape, ...], attrs: Arguments, depth: int) -> tuple[tuple[Shape, ...], Cost]:
         key = op, inputs, attrs
         if key not in known:
+            function = functions[op]
             if len(inputs) != function.inputs:
                 raise InputError(f"function {op} takes {function.inputs} inputs, not {len(inputs)}")
             values, found = run(function, inputs, attrs, depth + 1)
@@ -79,11 +80,6 @@ def sites(program: Program) -> tuple[Site, ...]:
 
 
 def _bind(attrs: ItemAttrs, arguments: Arguments) -> Arguments:
-    for _, value in attrs:
-        if isinstance(value, Ref):
-            break
-    else:  # as usual; a loop, since `any` with a generator takes longer and this runs for every item
-        return attrs
     given = dict(arguments)
     try:
         return tuple((name, given[value.name] if isinstance(value, Ref) else value) for name, value in attrs)

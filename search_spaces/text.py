@@ -17,7 +17,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import onnx
 
@@ -28,6 +28,8 @@ from search_spaces.program import Block, Item, Program, Ref
 from search_spaces.standard import IR_VERSION, OPSET, attribute_value, element_name, is_standard, opset
 
 MAX_TEXT_BYTES = 4_000_000
+_FUNCTION = "\n<domain:"  # begins a function
+_NOTHING = f'<ir_version: {IR_VERSION}, opset_import: ["" : {OPSET}]>\nnet () => () {{\n}}'
 
 
 def write(program: Program) -> str:
@@ -121,20 +123,70 @@ def read(text: str) -> Program:
     """The program of a text; `InputError` where it is not ONNX text of this dialect."""
     if len(text) > MAX_TEXT_BYTES:
         raise InputError(f"the text has {len(text)} characters; at most {MAX_TEXT_BYTES} are read")
-    try:
-        model = onnx.parser.parse_model(text)
-    except Exception as error:  # the native parser's are of many kinds
-        raise InputError(f"not ONNX text: {' '.join(str(error).split())[:300]}") from None
-    graph = model.graph
-    functions = {f.name: _function(f.SerializeToString()) for f in model.functions}
-    main = _main(graph.SerializeToString())
-    for item in (item for block in (main, *functions.values()) for item in block.items):
+    main, functions = _pieces(text)
+    for item in (item for block in (main.block, *functions.values()) for item in block.items):
         outputs = len(functions[item.op].outputs) if item.op in functions else 1
         if item.outputs != outputs:
             raise InputError(f"{item.op} has {outputs} outputs, not {item.outputs}")
         if item.op in functions or item.op in CONVOLUTIONS:
             _check_whole(item)
-    return Program(main, functions, tuple(map(_shape, graph.input)), tuple(map(_shape, graph.output)))
+    return Program(main.block, functions, main.input_shapes, main.output_shapes)
+
+
+class _Main(NamedTuple):
+    """The main block, and the shapes of what goes in and comes out."""
+
+    block: Block
+    input_shapes: tuple[Shape, ...]
+    output_shapes: tuple[Shape, ...]
+
+
+def _pieces(text: str) -> tuple[_Main, dict[str, Block]]:
+    """Main block and functions, each read once for all texts that have it: texts of a space have most in common."""
+    first, *others = text.split(_FUNCTION)
+    try:
+        return _main(first), dict(map(_function, others))
+    except _NotAlone:
+        model = _parsed(text)
+        return _main_block(model.graph), dict(map(_function_block, model.functions))
+
+
+class _NotAlone(Exception):
+    """A piece of a text that is none, since it is written otherwise than we write, or wrong."""
+
+
+@lru_cache(maxsize=4096)
+def _main(text: str) -> _Main:
+    model = _parsed(text, _NotAlone)
+    if model.functions:
+        raise _NotAlone
+    return _main_block(model.graph)
+
+
+@lru_cache(maxsize=16384)
+def _function(text: str) -> tuple[str, Block]:
+    """Name and block. As part of a model, since the parser of a lone function does not mind what comes after it."""
+    functions = _parsed(_NOTHING + _FUNCTION + text, _NotAlone).functions
+    if len(functions) != 1:
+        raise _NotAlone
+    return _function_block(functions[0])
+
+
+def _parsed(text: str, error: type[Exception] = InputError) -> onnx.ModelProto:
+    try:
+        return onnx.parser.parse_model(text)
+    except Exception as found:  # the native parser's are of many kinds
+        raise error(f"not ONNX text: {' '.join(str(found).split())[:300]}") from None
+
+
+def _main_block(graph: onnx.GraphProto) -> _Main:
+    block = _block([v.name for v in graph.input], list(graph.node), [v.name for v in graph.output], ())
+    return _Main(block, tuple(map(_shape, graph.input)), tuple(map(_shape, graph.output)))
+
+
+def _function_block(function: onnx.FunctionProto) -> tuple[str, Block]:
+    block = _block(list(function.input), list(function.node), list(function.output), tuple(function.attribute))
+    return function.name, block
 
 
 def _check_whole(item: Item) -> None:
@@ -152,20 +204,6 @@ def _shape(info: onnx.ValueInfoProto) -> Shape:
     return typed(dims, element_name(tensor.elem_type))
 
 
-@lru_cache(maxsize=16384)
-def _function(serialized: bytes) -> Block:
-    """A function's block; the texts of a space have most of theirs in common."""
-    function = onnx.FunctionProto.FromString(serialized)
-    return _block(list(function.input), list(function.node), list(function.output), tuple(function.attribute))
-
-
-@lru_cache(maxsize=4096)
-def _main(serialized: bytes) -> Block:
-    """The main block, from the whole graph."""
-    graph = onnx.GraphProto.FromString(serialized)
-    return _block([v.name for v in graph.input], list(graph.node), [v.name for v in graph.output], ())
-
-
 def _block(inputs: list[str], nodes: list[onnx.NodeProto], outputs: list[str], params: tuple[str, ...]) -> Block:
     number = {name: i for i, name in enumerate(inputs)}
     items = []
@@ -173,7 +211,7 @@ def _block(inputs: list[str], nodes: list[onnx.NodeProto], outputs: list[str], p
         read, made = list(node.input), list(node.output)  # once: every look at a field of a node takes its time
         if missing := [name for name in read if name not in number]:
             raise InputError(f"{node.op_type} reads {missing[0]!r}, which no line above it makes")
-        items.append(Item(node.op_type, tuple([number[name] for name in read]), _read_attrs(node), len(made)))
+        items.append(Item(node.op_type, tuple([number[name] for name in read]), _read_attrs(node, params), len(made)))
         for name in made:
             if name in number:
                 raise InputError(f"the value {name!r} is made twice")
@@ -183,14 +221,16 @@ def _block(inputs: list[str], nodes: list[onnx.NodeProto], outputs: list[str], p
     return Block(len(inputs), tuple(items), tuple(number[name] for name in outputs), params)
 
 
-def _read_attrs(node: onnx.NodeProto) -> tuple[tuple[str, Value | Ref], ...]:
-    attrs = {a.name: _read_attr(node, a) for a in node.attribute}
+def _read_attrs(node: onnx.NodeProto, params: tuple[str, ...]) -> tuple[tuple[str, Value | Ref], ...]:
+    attrs = {a.name: _read_attr(node, a, params) for a in node.attribute}
     if len(attrs) < len(node.attribute):
         raise InputError(f"{node.op_type} has an attribute twice")
     return tuple([(name, attrs[name]) for name in sorted(attrs)])
 
 
-def _read_attr(node: onnx.NodeProto, attr: onnx.AttributeProto) -> Value | Ref:
+def _read_attr(node: onnx.NodeProto, attr: onnx.AttributeProto, params: tuple[str, ...]) -> Value | Ref:
     if attr.ref_attr_name:
+        if attr.ref_attr_name not in params:
+            raise InputError(f"{node.op_type} takes {attr.ref_attr_name}, which is no parameter of its function")
         return Ref(attr.ref_attr_name)
     return attribute_value(node.op_type, attr)
