@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from predictors.metrics import CHOSEN
+from predictors.metrics import CHOSEN, QUIETEST, is_measured
 
 if TYPE_CHECKING:
     from predictors import Predictor
@@ -133,10 +133,12 @@ class Surrogate:
         samples = self._predict(told)
         away, variance = values - samples.mean(axis=1), samples[first].var(axis=1)
         away_of_text = np.array([away[group == i].mean(axis=0) for i in range(len(unique))])
-        squares = ((away - away_of_text[group]) ** 2).sum(axis=0)
+        level = self._noise_levels(np.array([values[group == i].mean(axis=0) for i in range(len(unique))]))
+        squares = (((away - away_of_text[group]) / level[group]) ** 2).sum(axis=0)
         freedom = len(values) - len(unique)
-        prior = _PRIOR_SHARE**2 * np.median(variance, axis=0)
-        noise = (_PRIOR_WEIGHT * prior + squares) / (_PRIOR_WEIGHT + freedom)  # (m,) variance
+        prior = _PRIOR_SHARE**2 * np.median(variance / level**2, axis=0)
+        usual = (_PRIOR_WEIGHT * prior + squares) / (_PRIOR_WEIGHT + freedom)  # (m,) variance
+        noise = usual * level**2
         if looked_up:
             noise = np.zeros_like(noise)
         noise_of_mean = noise / counts[:, None]
@@ -145,6 +147,13 @@ class Surrogate:
         spread = np.sqrt(noise + trust * noise_of_mean)  # noise of the next training and doubt about the network
         found = zip(unique.tolist(), (trust * away_of_text)[:, None], spread[:, None], strict=True)
         self._measured = {text: Measured(*of_text) for text, *of_text in found}
+
+    def _noise_levels(self, values: np.ndarray) -> np.ndarray:
+        """The standard deviation of noise around values (k, m), in units of the usual: a device's grows with them."""
+        sizes, measured = np.abs(values), np.array(list(map(is_measured, self.metrics)))
+        usual = np.median(sizes, axis=0)
+        levels = np.divide(sizes, usual, out=np.ones_like(sizes), where=measured & (usual > 0))
+        return np.maximum(levels, QUIETEST)
 
     def _believed(self, text: str, samples: np.ndarray) -> np.ndarray:
         """Predicted samples (SAMPLES, m), corrected where trainings of the same network were measured."""

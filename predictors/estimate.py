@@ -17,7 +17,7 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import minimize
 from scipy.spatial.distance import cdist
 
-from predictors.metrics import is_accuracy, is_chosen, is_measured
+from predictors.metrics import QUIETEST, is_accuracy, is_chosen, is_measured
 from predictors.scale import Scale
 
 MOST = 3000
@@ -69,6 +69,11 @@ class Linear(NamedTuple):
 
     def restore(self, scores: np.ndarray) -> np.ndarray:
         return np.maximum(self.mean + self.spread * scores, self.least)
+
+    def noise(self, scores: np.ndarray) -> np.ndarray:
+        """The variance of noise that grows with a value, in units of a usual value's."""
+        levels = np.abs(self.restore(scores)) / max(abs(self.mean), QUIETEST * self.spread)
+        return levels.clip(QUIETEST, 1 / QUIETEST) ** 2
 
 
 class Robust(NamedTuple):
@@ -155,11 +160,15 @@ class Kernel(NamedTuple):
         root = self._root(products)
         return (1 + root) * np.exp(-root) + 1 + sum(self.numbers[name] * p for name, p in products.linear.items())
 
-    def slopes(self, products: Products) -> dict[str, np.ndarray]:
+    def noisy(self, matrix: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        """A matrix (n, n) with noise, given how much of it (n,) each value has in units of the usual."""
+        return matrix + self.numbers["noise"] * np.diag(noise)
+
+    def slopes(self, products: Products, noise: np.ndarray) -> dict[str, np.ndarray]:
         """What the matrix (n, n) with noise changes by, for a change of each number's logarithm."""
         root = self._root(products)
         falling = np.exp(-root)
-        found = {"length": root**2 * falling, "noise": self.numbers["noise"] * np.eye(len(root))}
+        found = {"length": root**2 * falling, "noise": self.numbers["noise"] * np.diag(noise)}
         if "share" in self.numbers:
             nearer = -1.5 * falling / self.numbers["length"] ** 2
             found["share"] = nearer * self.numbers["share"] * products.known
@@ -176,7 +185,10 @@ class Kernel(NamedTuple):
 
 
 class Process(NamedTuple):
-    """A fitted process on the inputs of n texts. inverse: (n, n) of the kernel matrix with noise; weights: (n,)."""
+    """A fitted process on the inputs of n texts. inverse: (n, n) of the kernel matrix with noise; weights: (n,).
+
+    growing: of values whose noise grows with them.
+    """
 
     inputs: Inputs
     units: Units
@@ -185,6 +197,7 @@ class Process(NamedTuple):
     variance: float
     inverse: np.ndarray
     weights: np.ndarray
+    growing: Linear | None
 
     def expect(self, asked: Inputs) -> np.ndarray:
         """The mean (m,) of what a measurement would give."""
@@ -194,8 +207,9 @@ class Process(NamedTuple):
         """Mean and standard deviation (m,) of what a measurement would give."""
         matrix = self._matrix(asked)
         left = self.kernel.itself(asked) - ((matrix @ self.inverse) * matrix).sum(1)
-        spread = np.sqrt(self.variance * (left.clip(min=0) + self.kernel.numbers["noise"]))
-        return self.mean + matrix @ self.weights, spread
+        mean = self.mean + matrix @ self.weights
+        noise = self.kernel.numbers["noise"] * _noise(mean, self.growing)
+        return mean, np.sqrt(self.variance * (left.clip(min=0) + noise))
 
     def _matrix(self, asked: Inputs) -> np.ndarray:
         return self.kernel.matrix(self.units.products(asked, self.inputs))
@@ -207,7 +221,9 @@ class Estimator:
     seen: of n texts; names: the F counts' names, operators that follow each other joined by ` > `.
     values: metrics in their units, (n,) each, NaN where unknown.
     by_value: whether what is not measured on a device is expected half by distances between values, of which the best
-        may be surpassed, and half by ranks, which order better; all by ranks otherwise.
+        may be surpassed, and half by ranks, which order better, and the noise of what is measured grows with it; all by
+        ranks, and with the same noise, otherwise.
+    likeness: (D, D'), what of the states tells how alike texts are in what is not measured on a device.
     kernels: those that were found before, by a metric and what is known for it, and `RANKED` before these.
     """
 
@@ -218,7 +234,9 @@ class Estimator:
         values: Mapping[str, np.ndarray],
         by_value: bool = False,
         kernels: Mapping[tuple[str, ...], Kernel] | None = None,
+        likeness: np.ndarray | None = None,
     ) -> None:
+        self.likeness = likeness
         self.seen, self.names, self.values, self.by_value = seen, list(names), dict(values), by_value
         self._standards = {
             way: {name: _standard(name, known[~np.isnan(known)], way) for name, known in values.items()}
@@ -276,7 +294,7 @@ class Estimator:
         key = (metric, *names) if by_value == self.by_value else (RANKED, metric, *names)
         if key not in self._processes:
             self._processes[key] = self._fit(metric, names, by_value, self._kernels.get(key))
-        return self._processes[key], self._inputs(seen, known)
+        return self._processes[key], self._inputs(metric, seen, known)
 
     def _fit(self, metric: str, names: Sequence[str], by_value: bool, kernel: Kernel | None) -> Process | None:
         if metric not in self.values:
@@ -286,18 +304,22 @@ class Estimator:
             return None
         scores = {name: self._standards[by_value][name].normalize(self.values[name][rows]) for name in (metric, *names)}
         seen = Seen(self.seen.states[rows], self.seen.counts[rows])
-        inputs = self._inputs(seen, {name: scores[name] for name in names})
+        inputs = self._inputs(metric, seen, {name: scores[name] for name in names})
         additive = not is_accuracy(metric) and not any(map(is_measured, names))
         counted = dict(zip((*KINDS, "chosen"), COUNTED if additive else [HARDLY] * (len(KINDS) + 1), strict=True))
-        return _fitted(inputs, scores[metric], counted, kernel)
+        standard = self._standards[by_value][metric]
+        growing = standard if by_value and isinstance(standard, Linear) else None
+        return _fitted(inputs, scores[metric], counted, kernel, growing)
 
-    def _inputs(self, seen: Seen, known: Mapping[str, np.ndarray]) -> Inputs:
+    def _inputs(self, metric: str, seen: Seen, known: Mapping[str, np.ndarray]) -> Inputs:
+        """What the metric's process sees."""
+        states = seen.states if self.likeness is None or is_measured(metric) else seen.states @ self.likeness
         counts = ((seen.counts - self._usual) / self._spread).clip(-FARTHEST, FARTHEST).astype(float)
         linear = {kind: counts[:, self._kinds == i] for i, kind in enumerate(KINDS) if (self._kinds == i).any()}
         for group in ("known", "chosen", "expected"):
             if columns := [values for name, values in known.items() if _group(name) == group]:
                 linear[group] = np.stack(columns, 1)
-        return Inputs(seen.states, linear)
+        return Inputs(states, linear)
 
 
 def some_of(count: int, most: int) -> np.ndarray:
@@ -319,16 +341,29 @@ def _standard(name: str, known: np.ndarray, by_value: bool) -> Standard:
     return Robust.of(known) if by_value else Scale.fit(known)
 
 
-def _fitted(inputs: Inputs, target: np.ndarray, counted: Mapping[str, Prior], kernel: Kernel | None = None) -> Process:
+def _fitted(
+    inputs: Inputs,
+    target: np.ndarray,
+    counted: Mapping[str, Prior],
+    kernel: Kernel | None = None,
+    growing: Linear | None = None,
+) -> Process:
     """The process for targets (n,), with the kernel that is likeliest for `TRIED` of them if none is known."""
-    mean, n = float(target.mean()), len(target)
-    tried = some_of(n, TRIED)
+    mean, noise = float(target.mean()), _noise(target, growing)
+    tried = some_of(len(target), TRIED)
     some = inputs.at(tried)
     units = Units.of(some)
-    best = kernel or _likeliest(units.products(some, some), target[tried] - mean, _priors(inputs, counted))
-    inverse = np.linalg.inv(best.matrix(units.products(inputs, inputs)) + best.numbers["noise"] * np.eye(n))
+    if kernel is None:
+        products, priors = units.products(some, some), _priors(inputs, counted)
+        kernel = _likeliest(products, target[tried] - mean, noise[tried], priors)
+    inverse = np.linalg.inv(kernel.noisy(kernel.matrix(units.products(inputs, inputs)), noise))
     weights = inverse @ (target - mean)
-    return Process(inputs, units, best, mean, _variance(weights, target - mean), inverse, weights)
+    return Process(inputs, units, kernel, mean, _variance(weights, target - mean), inverse, weights, growing)
+
+
+def _noise(scores: np.ndarray, growing: Linear | None) -> np.ndarray:
+    """The variance (n,) of noise, in units of the usual."""
+    return np.ones(len(scores)) if growing is None else growing.noise(scores)
 
 
 def _priors(inputs: Inputs, counted: Mapping[str, Prior]) -> dict[str, Prior]:
@@ -339,8 +374,8 @@ def _priors(inputs: Inputs, counted: Mapping[str, Prior]) -> dict[str, Prior]:
     return usual | ({"share": SHARE} if "known" in inputs.linear else {})
 
 
-def _likeliest(products: Products, target: np.ndarray, priors: Mapping[str, Prior]) -> Kernel:
-    """The kernel that is likeliest by targets (n,) of mean 0 and by what is usual."""
+def _likeliest(products: Products, target: np.ndarray, noise: np.ndarray, priors: Mapping[str, Prior]) -> Kernel:
+    """The kernel that is likeliest by targets (n,) of mean 0, with so much noise (n,), and by what is usual."""
     usual, spread = np.log([prior.median for prior in priors.values()]), np.array([p.spread for p in priors.values()])
 
     def kernel(logarithms: np.ndarray) -> Kernel:
@@ -350,12 +385,12 @@ def _likeliest(products: Products, target: np.ndarray, priors: Mapping[str, Prio
         """The negative logarithm of the likelihood, at the best variance, and of the prior; and its slope."""
         tried = kernel(logarithms)
         try:
-            value, inverse = _unlikeliness(tried, products, target)
+            value, inverse = _unlikeliness(tried, products, target, noise)
         except LinAlgError:
             return 1e10, np.zeros(len(priors))
         weights = inverse @ target
         residual = inverse - np.outer(weights, weights) / _variance(weights, target)
-        slopes = tried.slopes(products)
+        slopes = tried.slopes(products, noise)
         slope = np.array([0.5 * np.vdot(residual, slopes[name]) for name in priors])
         away = (logarithms - usual) / spread
         return value + 0.5 * float(away @ away), slope + away / spread
@@ -364,10 +399,12 @@ def _likeliest(products: Products, target: np.ndarray, priors: Mapping[str, Prio
     return kernel(minimize(unlikeliness, usual, jac=True, method="L-BFGS-B", bounds=bounds).x)
 
 
-def _unlikeliness(kernel: Kernel, products: Products, target: np.ndarray) -> tuple[float, np.ndarray]:
+def _unlikeliness(
+    kernel: Kernel, products: Products, target: np.ndarray, noise: np.ndarray
+) -> tuple[float, np.ndarray]:
     """The negative logarithm of the likelihood at the best variance, but for a constant, and the inverse (n, n)."""
     n = len(target)
-    factor = cho_factor(kernel.matrix(products) + kernel.numbers["noise"] * np.eye(n), lower=True, check_finite=False)
+    factor = cho_factor(kernel.noisy(kernel.matrix(products), noise), lower=True, check_finite=False)
     inverse = cho_solve(factor, np.eye(n), check_finite=False)
     variance = _variance(inverse @ target, target)
     return float(0.5 * n * np.log(variance) + np.log(np.diag(factor[0])).sum()), inverse

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from math import log2, prod
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -39,6 +38,7 @@ class Site(NamedTuple):
 
 Arguments = tuple[tuple[str, Value], ...]
 Paths = dict[tuple[str, ...], int]
+Name = TypeVar("Name")
 
 
 def sites(program: Program) -> tuple[Site, ...]:
@@ -94,18 +94,18 @@ def _operator(op: str, attrs: Arguments, inputs: tuple[Shape, ...]) -> tuple[tup
     return (shape,), Cost(params, multiply_accumulates(op, attrs, inputs))
 
 
-def calls(program: Program) -> Counter[str]:
+def calls(program: Program) -> dict[str, int]:
     """How many times each function runs in one pass; call `sites` first, which finds functions that call themselves."""
-    inside: dict[str, Counter[str]] = {}
+    inside: dict[str, dict[str, int]] = {}
 
-    def count(block: Block) -> Counter[str]:
-        total: Counter[str] = Counter()
+    def count(block: Block) -> dict[str, int]:
+        total: dict[str, int] = {}
         for item in block.items:
             if item.op in program.functions:
                 if item.op not in inside:
                     inside[item.op] = count(program.functions[item.op])
-                total[item.op] += 1
-                total.update(inside[item.op])
+                total[item.op] = total.get(item.op, 0) + 1
+                _add(total, inside[item.op])
         return total
 
     return count(program.main)
@@ -156,7 +156,7 @@ class Reading(NamedTuple):
 
     program: Program
     sites: tuple[Site, ...]
-    calls: Counter[str]
+    calls: dict[str, int]
 
 
 @lru_cache(maxsize=16384)
@@ -214,10 +214,10 @@ def _paths(block: Block, functions: frozenset[str]) -> dict[str, int]:
     return {" > ".join(path): n for path, n in counts.items()}
 
 
-def _add(counts: Paths, more: Paths) -> None:
+def _add(counts: dict[Name, int], more: Mapping[Name, int]) -> None:
     """What `Counter.update` does, which takes twice as long."""
-    for path, n in more.items():
-        counts[path] = counts.get(path, 0) + n
+    for name, n in more.items():
+        counts[name] = counts.get(name, 0) + n
 
 
 def kind_name(item: Item) -> str:

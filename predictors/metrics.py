@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 CHOSEN = " chosen"
+QUIETEST = 0.05  # of the usual noise: what the smallest measurements have at least, whose noise grows with them
 _MEASURED = re.compile(r"_(ms|us|s|mj|j|mw|w|mib|kib)$")
 
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 import torch
-from scipy.special import ndtri
 from scipy.stats import rankdata
 from tokenizers import Tokenizer
 
@@ -33,6 +32,7 @@ from predictors.conditioned import Conditioned
 from predictors.estimate import BEFORE, MOST, Estimator, Kernel, Seen, some_of
 from predictors.features import feature_matrix, telling
 from predictors.metrics import decoding_order, is_cheap, is_chosen
+from predictors.noise import text_noise
 from predictors.rlm.backbone import load_backbone, text_encoder
 from predictors.rlm.decoding import Sampler, digit_tree, sample_numbers
 from predictors.rlm.model import MAX_METRICS, ModelConfig, NumberDecoder, Readout, TextEncoder
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
 Module = TypeVar("Module", bound=torch.nn.Module)
 BASE = "rlm-base"
-FARTHEST = 3.0  # standard deviations of an estimate's sample from its mean
 LONGEST = 4  # times the usual number of steps
 MIN_RANKED, FEW = 4, 40  # so many values of a new metric are compared with the known ones
 
@@ -87,7 +86,8 @@ class RLM(Conditioned):
     learn: the metrics that are learned, whichever they are; the others only serve as known values for these.
     quick: whether the processes answer alone, where they can, and the decoder learns nothing: a fit takes a second.
     by_value: whether estimates go by distances between values, as a search needs to know how far the best may be
-        surpassed, and not by ranks, which orders networks better where some of them fail.
+        surpassed, and not by ranks, which orders networks better where some of them fail. Where the encoder had a
+        teacher, the processes of accuracies then see what it tells of the teacher's embeddings, and not its states.
     steps: optimizer steps of a fit; None chooses by the amount of data, and with the encoder by a part of it.
     accelerator: where a fit runs, in which precision and in how many processes; None: on the processor, alone.
     backbone: a T5Gemma by folder or hub name to read with instead of an encoder of ours, without a base; `encoder` says
@@ -128,6 +128,7 @@ class RLM(Conditioned):
         self.losses: list[float] = []
         self.scales: dict[str, Scale] = {}
         self.reader: Reader | None = None
+        self.likeness: np.ndarray | None = None  # (D, D'), from a text's mean state to its teacher's embedding
         self.estimator: Estimator | None = None
         self.alone = False  # whether the processes answer alone
         self.remembered: list[str] = []
@@ -175,6 +176,7 @@ class RLM(Conditioned):
             return self
         if tuned:
             reader.forget()
+            self.likeness = None  # of the encoder as it was
         decoder.train()
         reader.encoder.train(tuned)
         columns = self._columns(targets)
@@ -183,6 +185,9 @@ class RLM(Conditioned):
         self.losses = train(training, self.progress, self.kept)
         decoder.eval()
         reader.encoder.cpu().eval()
+        if self.teacher:
+            head = training.modules["likeness"].cpu()
+            self.likeness = head.get_parameter("weight").detach().numpy().T
         return self
 
     def _steps(self, texts: list[str], columns: list[Column], tuned: bool) -> int:
@@ -253,7 +258,7 @@ class RLM(Conditioned):
             assert base.reader is not None
             self.reader, self.decoder, self.scales = base.reader, copy.deepcopy(base.decoder), dict(base.scales)
             tuned = self.mode != "frozen"
-            self.before = base
+            self.before, self.likeness = base, base.likeness
         if tuned:
             assert self.reader is not None
             self.reader = Reader(self.reader.tokenizer, copy.deepcopy(self.reader.encoder))
@@ -315,7 +320,16 @@ class RLM(Conditioned):
         known |= self._expected_before(here)
         counted = telling(here) if is_onnx(here) else []
         table = {name: values for name, values in known.items() if not np.isnan(values).all()}
-        return Estimator(self._seen(here, counted), counted, table, self.by_value)
+        return self._estimator(self._seen(here, counted), counted, table)
+
+    def _estimator(
+        self,
+        seen: Seen,
+        names: Sequence[str],
+        values: Mapping[str, np.ndarray],
+        kernels: Mapping[tuple[str, ...], Kernel] | None = None,
+    ) -> Estimator:
+        return Estimator(seen, names, values, self.by_value, kernels, self.likeness if self.by_value else None)
 
     def _expected_before(self, texts: list[str]) -> dict[str, np.ndarray]:
         """What the base expected (n,) of those metrics that it knew before they were learned again."""
@@ -378,7 +392,7 @@ class RLM(Conditioned):
         read = [texts[row] for row in distinct]
         known = {name: values[distinct] for name, values in given.items()}
         randomness = np.stack([_randomness(text, seed, len(metrics), samples) for text in read])
-        estimates = self._estimates(read, metrics, known, randomness)
+        estimates = self._estimates(read, metrics, known, self._estimated(samples), seed)
         few = samples - self._estimated(samples)
         decoded = few if len(estimates) == len(metrics) else samples
         drawn = np.empty((len(read), samples, len(metrics)))
@@ -408,21 +422,16 @@ class RLM(Conditioned):
         return drawn[place]
 
     def _estimates(
-        self, texts: list[str], metrics: list[str], known: Mapping[str, np.ndarray], randomness: np.ndarray
+        self, texts: list[str], metrics: list[str], known: Mapping[str, np.ndarray], count: int, seed: int
     ) -> dict[str, np.ndarray]:
-        """The estimator's samples (n, S') of each metric that it has learned, for S samples a metric in all."""
-        count = self._estimated(randomness.shape[2] - 1)
+        """So many of the estimator's samples (n, count) of each metric that it has learned."""
         if self.estimator is None or not count:
             return {}
         seen = self._seen(texts, self.estimator.names)
-        found, known = {}, {**known, **self._expected_before(texts)}
-        for column, name in enumerate(metrics):
-            order = randomness[:, column, 1 : 1 + count].argsort(1)
-            noise = ndtri((order + randomness[:, column, :1]) / count).clip(-FARTHEST, FARTHEST)
-            values = self.estimator.sample(name, seen, known, noise)
-            if values is not None:
-                found[name] = values
-        return found
+        known = {**known, **self._expected_before(texts)}
+        noise = text_noise(texts, count, len(metrics), (seed,))
+        drawn = {name: self.estimator.sample(name, seen, known, noise[:, :, i]) for i, name in enumerate(metrics)}
+        return {name: values for name, values in drawn.items() if values is not None}
 
     def _estimated(self, samples: int) -> int:
         """How many of a fitted model's samples are its estimator's."""
@@ -444,6 +453,8 @@ class RLM(Conditioned):
         reader = self._parts()[0]
         config, tensors = self._learned()
         config |= {"seed": self.seed, "encoder": self.mode, "tokenizer": json.loads(reader.tokenizer.to_str())}
+        if self.likeness is not None:
+            tensors["likeness"] = self.likeness
         return config, tensors | _weights("encoder", reader.encoder)
 
     def _learned(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -474,7 +485,7 @@ class RLM(Conditioned):
     def _recalled(cls, config: dict[str, Any], tensors: dict[str, np.ndarray], reader: Reader) -> Self:
         """The model that has learned what is in a checkpoint."""
         predictor = cls(base=None)
-        predictor.reader = reader
+        predictor.reader, predictor.likeness = reader, tensors.get("likeness")
         predictor.decoder = _with_weights(NumberDecoder(ModelConfig(**config["model"])), under("decoder", tensors))
         predictor.scales = _scales(config["scales"])
         if names := config.get("estimated"):
@@ -483,7 +494,7 @@ class RLM(Conditioned):
             values = tensors["values"].reshape(len(names), len(states))
             table, predictor.by_value = dict(zip(names, values, strict=True)), config["by_value"]
             kernels = {tuple(key): Kernel(numbers) for *key, numbers in config["kernels"]}
-            predictor.estimator = Estimator(seen, counted, table, predictor.by_value, kernels)
+            predictor.estimator = predictor._estimator(seen, counted, table, kernels)
             predictor.alone = config.get("alone", False)
         if names := config.get("remembered"):
             predictor.remembered = names

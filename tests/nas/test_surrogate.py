@@ -62,6 +62,16 @@ def test_twins_that_agree_teach_that_there_is_little_noise() -> None:
     assert agreeing.samples([TWIN]).std() < differing.samples([TWIN]).std()
 
 
+def test_a_fast_networks_latency_is_less_noisy_than_a_slow_ones() -> None:
+    def spread(metric: str) -> float:
+        surrogate = Surrogate(SPACE, Guess, (metric,), ())  # type: ignore[arg-type]
+        surrogate.fit({TWIN: np.array([40.0]), OTHER_TWIN: np.array([60.0]), STRANGER: np.array([1.0])}, seed=0)
+        fast, slow = surrogate.samples([STRANGER, TWIN]).std((1, 2))
+        return float(fast / slow)
+
+    assert spread("x_latency_ms") < 0.3 < 0.8 < spread("test_accuracy")
+
+
 def test_where_twins_are_equal_another_one_brings_nothing_new() -> None:
     looked_up, _ = _surrogate({TWIN: 60.0, OTHER_TWIN: 60.0})
     np.testing.assert_array_equal(looked_up.samples([TWIN]), 60.0)

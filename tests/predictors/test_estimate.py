@@ -94,19 +94,42 @@ def test_slopes_of_the_likelihood_are_those_of_its_values() -> None:
     inputs = Inputs(STATES[:30], {"operators": COUNTS[:30].astype(float), "known": HIDDEN[:30, None]})
     products = Units.of(inputs).products(inputs, inputs)
     names = ("length", "noise", "operators", "known", "share")
-    target = TARGET[:30] - 100
+    target, noise = TARGET[:30] - 100, np.linspace(0.1, 3, 30)
 
     def kernel(x: np.ndarray) -> Kernel:
         return Kernel(dict(zip(names, np.exp(x).tolist(), strict=True)))
 
     def slope(x: np.ndarray) -> np.ndarray:
-        inverse = _unlikeliness(kernel(x), products, target)[1]
+        inverse = _unlikeliness(kernel(x), products, target, noise)[1]
         weights = inverse @ target
         residual = inverse - np.outer(weights, weights) / _variance(weights, target)
-        return np.array([0.5 * np.vdot(residual, kernel(x).slopes(products)[name]) for name in names])
+        return np.array([0.5 * np.vdot(residual, kernel(x).slopes(products, noise)[name]) for name in names])
 
     at = np.array([0.3, -2.0, 0.1, -0.5, 0.4])
-    assert check_grad(lambda x: _unlikeliness(kernel(x), products, target)[0], slope, at) < 1e-4
+    assert check_grad(lambda x: _unlikeliness(kernel(x), products, target, noise)[0], slope, at) < 1e-4
+
+
+def test_by_value_the_noise_of_a_latency_grows_with_it() -> None:
+    latency = (10 + 3 * STATES[:, 0]).clip(1) * np.exp(0.1 * RNG.normal(size=160))
+    spreads = {}
+    for by_value in (False, True):
+        estimator = Estimator(_seen(FIRST), [], {"x_latency_ms": latency[FIRST]}, by_value)
+        found = estimator.sample("x_latency_ms", _seen(REST), {}, QUANTILES)
+        assert found is not None
+        order = found.mean(1).argsort()
+        spreads[by_value] = found.std(1)[order[:10]].mean() / found.std(1)[order[-10:]].mean()
+    assert spreads[True] < 0.6 < spreads[False]
+
+
+def test_how_alike_accuracies_are_may_go_by_less_than_the_states_and_latencies_go_by_all() -> None:
+    values = {"accuracy": 50 + 10 * STATES[FIRST, 0], "x_latency_ms": 50 + 10 * STATES[FIRST, 1]}
+    asked = _seen(slice(80, 81))
+    elsewhere = asked._replace(states=asked.states + np.array([0, 1, 1, 1]))
+    only_first = Estimator(_seen(FIRST), [], values, by_value=True, likeness=np.eye(4)[:, :1])
+    for metric, same in (("accuracy", True), ("x_latency_ms", False)):
+        found, there = (only_first.expect(metric, seen, {}) for seen in (asked, elsewhere))
+        assert found is not None
+        assert np.allclose(found, there) == same, metric
 
 
 def test_samples_are_in_the_metrics_unit_and_spread_as_the_errors_are() -> None:

@@ -506,6 +506,30 @@ def test_a_taught_encoder_tells_what_its_teacher_makes_of_a_text() -> None:
     assert unexplained("gnn-label-free") < 0.7 * unexplained(None)
 
 
+def test_a_searchs_accuracies_go_by_what_a_taught_encoder_tells_of_its_teacher(tmp_path: Path) -> None:
+    texts, metrics = _table()
+    taught = RLM(base=None, encoder="alone", teacher="gnn-label-free", sizes=TINY, steps=20).fit(texts, metrics)
+    assert taught.likeness is not None
+    assert taught.likeness.shape == (TINY["width"], predictors.load("gnn-label-free").embed(texts).shape[1])  # type: ignore[attr-defined]
+    taught.save(tmp_path / "taught")
+    found = {}
+    for by_value in (True, False):
+        model = RLM(base=str(tmp_path / "taught"), quick=True, by_value=by_value)
+        model.fit(texts, {"accuracy": np.random.default_rng(0).random(len(texts))})
+        assert model.estimator is not None
+        assert (model.estimator.likeness is not None) == by_value
+        model.save(tmp_path / "fitted")
+        found[by_value] = model.estimate(texts, ["accuracy"])
+        again = predictors.load(tmp_path / "fitted").estimate(texts, ["accuracy"])
+        np.testing.assert_allclose(again, found[by_value], rtol=1e-4)
+
+
+def test_an_encoder_that_learns_further_tells_of_no_teacher(tmp_path: Path) -> None:
+    texts, metrics = _table()
+    RLM(base=None, encoder="alone", teacher="gnn-label-free", sizes=TINY, steps=2).fit(texts, metrics).save(tmp_path)
+    assert RLM(base=str(tmp_path), encoder="tuned", steps=2).fit(texts, metrics).likeness is None
+
+
 def test_only_a_gnn_teaches_and_only_an_encoder_alone() -> None:
     texts, metrics = _table()
     with pytest.raises(InputError, match="trained alone"):
