@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 ENTRY_POINTS = "rlm_nas.predictors"
 FORMAT_VERSION = 2
 CHECKPOINTS = Path(__file__).parent / "checkpoints"
-STREAMED = 500
+STREAMED = 256  # of more, one process has nothing left to do while another is at its last
 GUESSES = 4  # samples of a point estimate
 _KINDS = {
     "rlm": "predictors.rlm.predictor:RLM",
@@ -107,7 +107,7 @@ class Predictor(ABC):
         seed: int = 0,
         jobs: int = 1,
     ) -> Iterator[Predictions]:
-        """Predict any number of architectures in constant memory: `predict` of every 500 as they come.
+        """Predict any number of architectures in constant memory: `predict` of some hundred at a time.
 
         jobs: processes of one thread each that share the work; each begins with what `save` writes.
         """
@@ -117,7 +117,7 @@ class Predictor(ABC):
     def estimate_stream(
         self, architectures: Iterable[str | onnx.ModelProto], metrics: Sequence[str], jobs: int = 1
     ) -> Iterator[np.ndarray]:
-        """`estimate`, of every 500 as they come; see `predict_stream`."""
+        """`estimate`, of some hundred at a time; see `predict_stream`."""
         yield from self._stream("estimate", architectures, jobs, {"metrics": metrics})
 
     def _stream(
