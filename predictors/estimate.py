@@ -40,7 +40,6 @@ LENGTH = Prior(1.5, 0.8)  # of the median distance between states
 SHARE = Prior(1.0, 1.5)  # of the distance between known metrics in a distance
 NOISE = Prior(0.05, 2.0)
 KNOWN = Prior(1.0, 2.0)
-TREND = Prior(0.3, 1.5)  # along the states: what is best lies beyond what was measured
 EXPECTED, REST = Prior(6.0, 1.0), Prior(2.6, 1.0)  # what is expected tells most, and most that is left is noise
 RANKED = "by rank"  # begins the key of a kernel for ranks where there is another for values
 BEFORE = " before"  # `x before` is what was expected of `x` before it was learned
@@ -314,21 +313,13 @@ class Estimator:
 
     def _inputs(self, metric: str, seen: Seen, known: Mapping[str, np.ndarray]) -> Inputs:
         """What the metric's process sees."""
-        states, learned = self._states(metric, seen), self._states(metric, self.seen)
+        states = seen.states if self.likeness is None or is_measured(metric) else seen.states @ self.likeness
         counts = ((seen.counts - self._usual) / self._spread).clip(-FARTHEST, FARTHEST).astype(float)
         linear = {kind: counts[:, self._kinds == i] for i, kind in enumerate(KINDS) if (self._kinds == i).any()}
         for group in ("known", "chosen", "expected"):
             if columns := [values for name, values in known.items() if _group(name) == group]:
                 linear[group] = np.stack(columns, 1)
-        if self.by_value:
-            away = states - learned.mean(0)
-            unit = max(float(np.sqrt(learned.var(0).mean())), 1e-9)
-            linear["states"] = (away / unit).clip(-FARTHEST, FARTHEST).astype(float)
         return Inputs(states, linear)
-
-    def _states(self, metric: str, seen: Seen) -> np.ndarray:
-        """What the metric goes by."""
-        return seen.states if self.likeness is None or is_measured(metric) else seen.states @ self.likeness
 
 
 def some_of(count: int, most: int) -> np.ndarray:
@@ -377,7 +368,7 @@ def _noise(scores: np.ndarray, growing: Linear | None) -> np.ndarray:
 
 def _priors(inputs: Inputs, counted: Mapping[str, Prior]) -> dict[str, Prior]:
     """What a process's numbers usually are."""
-    weights = {"states": TREND, "known": KNOWN, "expected": EXPECTED, **counted}
+    weights = {"known": KNOWN, "expected": EXPECTED, **counted}
     usual = {"length": LENGTH, "noise": REST if "expected" in inputs.linear else NOISE}
     usual |= {name: weights[name] for name in inputs.linear}
     return usual | ({"share": SHARE} if "known" in inputs.linear else {})

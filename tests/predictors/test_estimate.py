@@ -109,18 +109,6 @@ def test_slopes_of_the_likelihood_are_those_of_its_values() -> None:
     assert check_grad(lambda x: _unlikeliness(kernel(x), products, target, noise)[0], slope, at) < 1e-4
 
 
-def test_by_value_a_trend_along_many_states_is_learned_from_few() -> None:
-    states = np.random.default_rng(1).normal(size=(220, 16))
-    accuracy = 50 + 5 * states[:, :3].sum(1)
-    few, others = (Seen(states[rows], np.empty((len(states[rows]), 0))) for rows in (slice(0, 20), slice(20, None)))
-    errors = {}
-    for by_value in (False, True):
-        expected = Estimator(few, [], {"accuracy": accuracy[:20]}, by_value).expect("accuracy", others, {})
-        assert expected is not None
-        errors[by_value] = np.abs(expected - accuracy[20:]).mean()
-    assert errors[True] < 0.75 * errors[False]
-
-
 def test_by_value_the_noise_of_a_latency_grows_with_it() -> None:
     latency = (10 + 3 * STATES[:, 0]).clip(1) * np.exp(0.1 * np.random.default_rng(1).normal(size=160))
     spreads = {}
