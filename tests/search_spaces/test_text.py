@@ -201,6 +201,8 @@ def test_learned_constant_is_a_param_with_its_shape() -> None:
         ("", "not ONNX text"),
         ("hello", "not ONNX text"),
         (EXPECTED[:200], "not ONNX text"),
+        (EXPECTED + "and more", "not ONNX text"),
+        (EXPECTED.replace("kernel = [3,3]> (a)", "channels: int = @c, kernel = [3,3]> (a)"), "takes c, which is no"),
         (EXPECTED.replace("net.F1 (a)", "net.F9 (a)"), "operator F9 is not supported"),
         (EXPECTED.replace("Relu (x)", "Relu (q)"), "reads 'q', which no line above it makes"),
         (EXPECTED.replace("kernel = [3,3]> (x)", "kernel = [3]> (x)"), "does not take attributes"),
@@ -215,6 +217,10 @@ def test_learned_constant_is_a_param_with_its_shape() -> None:
 def test_wrong_text_is_refused_with_a_reason(text: str, message: str) -> None:
     with pytest.raises(InputError, match=message.replace("[", r"\[")):
         from_text(text)
+
+
+def test_text_that_is_laid_out_otherwise_is_the_same_program() -> None:
+    assert read(EXPECTED.replace("\n", "  ")) == read(EXPECTED.replace("\n<", "\n\n  <")) == read(EXPECTED)
 
 
 @settings(max_examples=300, deadline=None)
