@@ -107,7 +107,7 @@ class Predictor(ABC):
         seed: int = 0,
         jobs: int = 1,
     ) -> Iterator[Predictions]:
-        """Predict any number of architectures in constant memory: `predict` of some hundred at a time.
+        """Predict any number of architectures in constant memory: `predict` of 256 at a time.
 
         jobs: processes of one thread each that share the work; each begins with what `save` writes.
         """
@@ -117,7 +117,7 @@ class Predictor(ABC):
     def estimate_stream(
         self, architectures: Iterable[str | onnx.ModelProto], metrics: Sequence[str], jobs: int = 1
     ) -> Iterator[np.ndarray]:
-        """`estimate`, of some hundred at a time; see `predict_stream`."""
+        """`estimate`, of 256 at a time; see `predict_stream`."""
         yield from self._stream("estimate", architectures, jobs, {"metrics": metrics})
 
     def _stream(

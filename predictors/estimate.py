@@ -71,7 +71,7 @@ class Linear(NamedTuple):
         return np.maximum(self.mean + self.spread * scores, self.least)
 
     def noise(self, scores: np.ndarray) -> np.ndarray:
-        """The variance of noise that grows with a value, in units of a usual value's."""
+        """The variance (n,) of noise that grows with the value, in units of that around the mean."""
         levels = np.abs(self.restore(scores)) / max(abs(self.mean), QUIETEST * self.spread)
         return levels.clip(QUIETEST, 1 / QUIETEST) ** 2
 
@@ -187,7 +187,7 @@ class Kernel(NamedTuple):
 class Process(NamedTuple):
     """A fitted process on the inputs of n texts. inverse: (n, n) of the kernel matrix with noise; weights: (n,).
 
-    growing: of values whose noise grows with them.
+    growing: the standard of values whose noise grows with them; None where it is the same for all.
     """
 
     inputs: Inputs

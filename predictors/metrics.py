@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 CHOSEN = " chosen"
-QUIETEST = 0.05  # of the usual noise: what the smallest measurements have at least, whose noise grows with them
+QUIETEST = 0.05  # of the usual noise's deviation: noise grows with what is measured, and is no less for the smallest
 _MEASURED = re.compile(r"_(ms|us|s|mj|j|mw|w|mib|kib)$")
 
 
