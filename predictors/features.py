@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 from math import log2, prod
 from typing import NamedTuple, TypeVar
 
@@ -37,46 +37,65 @@ class Site(NamedTuple):
 
 
 Arguments = tuple[tuple[str, Value], ...]
+Outcome = tuple[tuple[Shape, ...], Cost]  # of a call: the shapes of what it makes, and what it costs
+Act = Callable[[str, tuple[Shape, ...], Arguments], Outcome]
 Paths = dict[tuple[str, ...], int]
 Name = TypeVar("Name")
 
 
 def sites(program: Program) -> tuple[Site, ...]:
     """The items of the main block with their shapes and costs; `InputError` where sizes or calls do not fit."""
-    known: dict[tuple[str, tuple[Shape, ...], Arguments], tuple[tuple[Shape, ...], Cost]] = {}
     functions = program.functions
+    calling = {name for name, block in functions.items() if any(item.op in functions for item in block.items)}
+    known: dict[tuple[str, tuple[Shape, ...], Arguments], Outcome] = {}
 
-    def run(
-        block: Block, shapes: tuple[Shape, ...], arguments: Arguments, depth: int
-    ) -> tuple[list[Shape], list[tuple[tuple[Shape, ...], tuple[Shape, ...], Cost]]]:
-        """All values' shapes; and each item's inputs, outputs and cost."""
-        if depth > MAX_DEPTH:
-            raise InputError(f"functions call each other more than {MAX_DEPTH} deep; a function must not call itself")
-        values, found = list(shapes), []
-        for op, numbers, attrs, makes in block.items:
-            inputs = tuple([values[v] for v in numbers])
-            if block.params:
-                attrs = _bind(attrs, arguments)
-            outputs, cost = call(op, inputs, attrs, depth) if op in functions else _operator(op, attrs, inputs)
-            if len(outputs) != makes:
-                raise InputError(f"{op} makes {len(outputs)} values, not {makes}")
-            values += outputs
-            found.append((inputs, outputs, cost))
-        return values, found
-
-    def call(op: str, inputs: tuple[Shape, ...], attrs: Arguments, depth: int) -> tuple[tuple[Shape, ...], Cost]:
+    def act(op: str, inputs: tuple[Shape, ...], attrs: Arguments, depth: int = 0) -> Outcome:
+        """What an operator or a function makes of its inputs."""
+        if op not in functions:
+            return _operator(op, inputs, attrs)
         key = op, inputs, attrs
-        if key not in known:
-            function = functions[op]
-            if len(inputs) != function.inputs:
-                raise InputError(f"function {op} takes {function.inputs} inputs, not {len(inputs)}")
-            values, found = run(function, inputs, attrs, depth + 1)
-            costs = [cost for _, _, cost in found]
-            total = Cost(sum([params for params, _ in costs]), sum([flops for _, flops in costs]))
-            known[key] = tuple([values[v] for v in function.outputs]), total
+        if key in known:
+            return known[key]
+        function = functions[op]
+        if len(inputs) != function.inputs:
+            raise InputError(f"function {op} takes {function.inputs} inputs, not {len(inputs)}")
+        if depth == MAX_DEPTH:
+            raise InputError(f"functions call each other more than {MAX_DEPTH} deep; a function must not call itself")
+        if op in calling:
+            known[key] = _outcome(function, inputs, attrs, partial(act, depth=depth + 1))
+        else:
+            known[key] = _lowest(function, inputs, attrs)
         return known[key]
 
-    return tuple([Site(*found) for found in run(program.main, program.input_shapes, (), 0)[1]])
+    return tuple([Site(*found) for found in _run(program.main, program.input_shapes, (), act)[1]])
+
+
+def _run(
+    block: Block, shapes: tuple[Shape, ...], arguments: Arguments, act: Act
+) -> tuple[list[Shape], list[tuple[tuple[Shape, ...], tuple[Shape, ...], Cost]]]:
+    """All values' shapes; and each item's inputs, outputs and cost."""
+    values, found = list(shapes), []
+    for op, numbers, attrs, makes in block.items:
+        inputs = tuple([values[v] for v in numbers])
+        outputs, cost = act(op, inputs, _bind(attrs, arguments) if block.params else attrs)
+        if len(outputs) != makes:
+            raise InputError(f"{op} makes {len(outputs)} values, not {makes}")
+        values += outputs
+        found.append((inputs, outputs, cost))
+    return values, found
+
+
+def _outcome(function: Block, shapes: tuple[Shape, ...], arguments: Arguments, act: Act) -> Outcome:
+    values, found = _run(function, shapes, arguments, act)
+    costs = [cost for _, _, cost in found]
+    total = Cost(sum([params for params, _ in costs]), sum([flops for _, flops in costs]))
+    return tuple([values[v] for v in function.outputs]), total
+
+
+@lru_cache(maxsize=16384)
+def _lowest(function: Block, shapes: tuple[Shape, ...], arguments: Arguments) -> Outcome:
+    """Of a function that calls no other: the same in all texts that have it, as those of one space have some."""
+    return _outcome(function, shapes, arguments, _operator)
 
 
 def _bind(attrs: ItemAttrs, arguments: Arguments) -> Arguments:
@@ -88,7 +107,7 @@ def _bind(attrs: ItemAttrs, arguments: Arguments) -> Arguments:
 
 
 @lru_cache(maxsize=65536)
-def _operator(op: str, attrs: Arguments, inputs: tuple[Shape, ...]) -> tuple[tuple[Shape, ...], Cost]:
+def _operator(op: str, inputs: tuple[Shape, ...], attrs: Arguments) -> Outcome:
     shape = output_shape(op, attrs, inputs)  # first, since it refuses what does not fit
     params = sum(prod(weight.shape) for weight in weights(op, attrs, inputs) if weight.trained)
     return (shape,), Cost(params, multiply_accumulates(op, attrs, inputs))

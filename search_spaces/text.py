@@ -16,11 +16,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import onnx
 
+from search_spaces.blocks import ItemAttrs
 from search_spaces.errors import InputError
 from search_spaces.graph import UNKNOWN, Shape, Value, element_type, typed
 from search_spaces.operators import CONVOLUTIONS, NET_OPERATORS
@@ -180,12 +182,12 @@ def _parsed(text: str, error: type[Exception] = InputError) -> onnx.ModelProto:
 
 
 def _main_block(graph: onnx.GraphProto) -> _Main:
-    block = _block([v.name for v in graph.input], list(graph.node), [v.name for v in graph.output], ())
+    block = _block([v.name for v in graph.input], graph.node, [v.name for v in graph.output], ())
     return _Main(block, tuple(map(_shape, graph.input)), tuple(map(_shape, graph.output)))
 
 
 def _function_block(function: onnx.FunctionProto) -> tuple[str, Block]:
-    block = _block(list(function.input), list(function.node), list(function.output), tuple(function.attribute))
+    block = _block(list(function.input), function.node, list(function.output), tuple(function.attribute))
     return function.name, block
 
 
@@ -204,24 +206,40 @@ def _shape(info: onnx.ValueInfoProto) -> Shape:
     return typed(dims, element_name(tensor.elem_type))
 
 
-def _block(inputs: list[str], nodes: list[onnx.NodeProto], outputs: list[str], params: tuple[str, ...]) -> Block:
+def _block(inputs: list[str], nodes: Iterable[onnx.NodeProto], outputs: list[str], params: tuple[str, ...]) -> Block:
     number = {name: i for i, name in enumerate(inputs)}
     items = []
     for node in nodes:
-        read, made = list(node.input), list(node.output)  # once: every look at a field of a node takes its time
+        op, read, made, attrs = _line(node.SerializeToString(), params)
         if missing := [name for name in read if name not in number]:
-            raise InputError(f"{node.op_type} reads {missing[0]!r}, which no line above it makes")
-        items.append(Item(node.op_type, tuple([number[name] for name in read]), _read_attrs(node, params), len(made)))
+            raise InputError(f"{op} reads {missing[0]!r}, which no line above it makes")
+        items.append(Item(op, tuple([number[name] for name in read]), attrs, len(made)))
         for name in made:
             if name in number:
                 raise InputError(f"the value {name!r} is made twice")
             number[name] = len(number)
     if missing := [name for name in outputs if name not in number]:
         raise InputError(f"the output {missing[0]!r} is made by no line")
-    return Block(len(inputs), tuple(items), tuple(number[name] for name in outputs), params)
+    return Block(len(inputs), tuple(items), tuple([number[name] for name in outputs]), params)
 
 
-def _read_attrs(node: onnx.NodeProto, params: tuple[str, ...]) -> tuple[tuple[str, Value | Ref], ...]:
+class _Line(NamedTuple):
+    """An operator, the names of what it reads and makes, and its attributes."""
+
+    op: str
+    read: tuple[str, ...]
+    made: tuple[str, ...]
+    attrs: ItemAttrs
+
+
+@lru_cache(maxsize=16384)
+def _line(node: bytes, params: tuple[str, ...]) -> _Line:
+    """A serialized node: looking at its fields takes ten times as long as looking it up, and most lines recur."""
+    found = onnx.NodeProto.FromString(node)
+    return _Line(found.op_type, tuple(found.input), tuple(found.output), _read_attrs(found, params))
+
+
+def _read_attrs(node: onnx.NodeProto, params: tuple[str, ...]) -> ItemAttrs:
     attrs = {a.name: _read_attr(node, a, params) for a in node.attribute}
     if len(attrs) < len(node.attribute):
         raise InputError(f"{node.op_type} has an attribute twice")

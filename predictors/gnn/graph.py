@@ -148,9 +148,10 @@ def _placed(graph: BlockGraph, places: Sequence[Site]) -> BlockGraph:
     return replace(graph, numbers=numbers)
 
 
-def _site_numbers(site: Site) -> list[float]:
-    sizes = [*_shape_numbers(site.inputs), *_shape_numbers(site.outputs)]
-    return [*sizes, *(log2(1 + cost) / 16 for cost in site.cost)]
+@lru_cache(maxsize=16384)
+def _site_numbers(site: Site) -> tuple[float, ...]:
+    sizes = (*_shape_numbers(site.inputs), *_shape_numbers(site.outputs))
+    return (*sizes, *[log2(1 + cost) / 16 for cost in site.cost])
 
 
 @lru_cache(maxsize=4096)
