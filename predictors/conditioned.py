@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from predictors.base import GUESSES, Inputs, Metrics, Predictions, Predictor, as_texts, check_request, patterns
+from predictors.estimate import Estimator, Seen
+from predictors.metrics import is_chosen, is_measured
+from predictors.noise import text_noise
 
 
 class Conditioned(Predictor):
@@ -64,3 +67,38 @@ class Conditioned(Predictor):
     @abstractmethod
     def _expected(self, texts: list[str], metrics: list[str], given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """What is expected (n,) of each metric, where `given` (n,) is known."""
+
+
+def is_told(metric: str, given: Iterable[str]) -> bool:
+    """Whether it depends on what was chosen, and this is given; only processes can be told it, and so they answer."""
+    return is_measured(metric) and any(map(is_chosen, given))
+
+
+def estimated(
+    estimator: Estimator,
+    texts: Sequence[str],
+    seen: Seen,
+    given: Mapping[str, np.ndarray],
+    counts: Mapping[str, int],
+    seed: Sequence[int],
+) -> dict[str, np.ndarray]:
+    """So many samples (n, count) of each metric by its process, where there is one; seen: of the n texts."""
+    wanted = {name: count for name, count in counts.items() if count}
+    noise = {count: text_noise(texts, count, len(counts), seed) for count in set(wanted.values())}
+    column = {name: i for i, name in enumerate(counts)}
+    drawn = {n: estimator.sample(n, seen, given, noise[count][:, :, column[n]]) for n, count in wanted.items()}
+    return {name: values for name, values in drawn.items() if values is not None}
+
+
+def mixed(
+    metrics: Sequence[str],
+    samples: int,
+    found: Mapping[str, np.ndarray],
+    draw: Callable[[list[str], int], Mapping[str, np.ndarray]],
+) -> list[np.ndarray]:
+    """(n, samples) of each metric: what was found (n, k), and before it as many as are left of those that are drawn."""
+    left = {name: samples - found[name].shape[1] if name in found else samples for name in metrics}
+    asked = [name for name in metrics if left[name]]
+    drawn = draw(asked, max(left.values())) if asked else {}
+    parts = {name: [drawn[name][:, : left[name]]] if name in drawn else [] for name in metrics}
+    return [np.concatenate([*parts[name], *([found[name]] if name in found else [])], 1) for name in metrics]

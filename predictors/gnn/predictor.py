@@ -20,7 +20,7 @@ from predictors.base import (
     load,
     under,
 )
-from predictors.conditioned import Conditioned
+from predictors.conditioned import Conditioned, estimated, is_told, mixed
 from predictors.estimate import MOST, Estimator, Kernel, Seen, some_of
 from predictors.features import feature_matrix, telling
 from predictors.gnn.graph import Batch, TextGraph, Vocabulary, collate, text_graph
@@ -55,9 +55,9 @@ class GNN(Conditioned):
     Metrics are learned as normal scores. An ensemble begins with the base's weights and is trained further; half of the
     samples are those of Gaussian processes on the base's embeddings, as they are, and on counts of operators and of
     short paths (`predictors.estimate`). Where metrics are given, which the processes have as inputs, all samples
-    are theirs. Without a base there are no processes: what is given moves the ensemble's samples of the others, since
-    the errors of two metrics on architectures that were held out are correlated, and where one is known the others
-    follow as in a joint normal distribution.
+    are theirs, and so are a device's where what was chosen is given. Without a base there are no processes: what is
+    given moves the ensemble's samples of the others, since the errors of two metrics on architectures that were held
+    out are correlated, and where one is known the others follow as in a joint normal distribution.
 
     base: checkpoint folder or shipped name of a pretrained network; None to start from nothing, without processes.
     processes: whether there are any; they keep what they were fitted to, and so does a saved model that has them.
@@ -177,19 +177,8 @@ class GNN(Conditioned):
         self, texts: list[str], metrics: Sequence[str], given: Mapping[str, np.ndarray], samples: int, seed: int
     ) -> list[np.ndarray]:
         """(n, samples) per metric, for texts that all have the same metrics given."""
-        estimated = samples // 2 if not self._alone and all(map(is_chosen, given)) else samples
-        found = self._estimates(texts, metrics, given, estimated, seed)
-        if len(found) < len(metrics):
-            estimated = 0
-        elif estimated == samples:
-            return [found[name] for name in metrics]
-        drawn = self._drawn(texts, metrics, given, samples - estimated, seed)
-        return [
-            np.concatenate([drawn[name][:, : samples - found[name].shape[1]], found[name]], axis=1)
-            if name in found
-            else drawn[name]
-            for name in metrics
-        ]
+        found = self._estimates(texts, metrics, given, samples, seed)
+        return mixed(metrics, samples, found, lambda asked, count: self._drawn(texts, asked, given, count, seed))
 
     def _drawn(
         self, texts: list[str], metrics: Sequence[str], given: Mapping[str, np.ndarray], samples: int, seed: int
@@ -206,15 +195,13 @@ class GNN(Conditioned):
     def _estimates(
         self, texts: list[str], metrics: Sequence[str], given: Mapping[str, np.ndarray], samples: int, seed: int
     ) -> dict[str, np.ndarray]:
-        """The processes' samples (n, samples) of each metric that there is a process for."""
-        if self._estimator is None or not samples:
+        """The processes' share of the samples (n, share) of each metric that there is a process for."""
+        alone = self._alone or not all(map(is_chosen, given))
+        counts = {name: samples if alone or is_told(name, given) else samples // 2 for name in metrics}
+        if self._estimator is None or not any(counts.values()):
             return {}
         seen = self._seen(texts, self._estimator.names)
-        noise = text_noise(texts, samples, len(metrics), (self.seed, seed, 1))
-        found = {
-            name: self._estimator.sample(name, seen, given, noise[:, :, column]) for column, name in enumerate(metrics)
-        }
-        return {name: values for name, values in found.items() if values is not None}
+        return estimated(self._estimator, texts, seen, given, counts, (self.seed, seed, 1))
 
     def _seen(self, texts: list[str], counted: list[str]) -> Seen:
         """What the processes see of texts: what all members of the base make of them, and counts."""

@@ -28,11 +28,10 @@ from predictors.base import (
     load,
     under,
 )
-from predictors.conditioned import Conditioned
+from predictors.conditioned import Conditioned, estimated, is_told, mixed
 from predictors.estimate import BEFORE, MOST, Estimator, Kernel, Seen, some_of
 from predictors.features import feature_matrix, telling
 from predictors.metrics import decoding_order, is_cheap, is_chosen
-from predictors.noise import text_noise
 from predictors.rlm.backbone import load_backbone, text_encoder
 from predictors.rlm.decoding import Sampler, digit_tree, sample_numbers
 from predictors.rlm.model import MAX_METRICS, ModelConfig, NumberDecoder, Readout, TextEncoder
@@ -78,9 +77,10 @@ class RLM(Conditioned):
 
     base: checkpoint folder or shipped name to fine-tune, None to start from nothing.
     encoder: "frozen" fine-tunes the decoder only, so a text is read once, however often the model is refitted, and
-        two thirds of the samples are those of Gaussian processes that see the same (`predictors.estimate`);
-        "tuned" trains everything; "alone" trains the encoder on all metrics of a text at once, and on its operators
-        and paths, and leaves the decoder as it is, to be trained afterwards. Without a base nothing is frozen.
+        two thirds of the samples are those of Gaussian processes that see the same (`predictors.estimate`): all of a
+        device's where it is given what was chosen, which the decoder is not told; "tuned" trains everything; "alone"
+        trains the encoder on all metrics of a text at once, and on its operators and paths, and leaves the decoder as
+        it is, to be trained afterwards. Without a base nothing is frozen.
     teacher: checkpoint of a GNN; an encoder that is trained alone also learns what this makes of a text.
     rehearse: cheap metrics are learned like the others, as in pretraining, and not only used as known values.
     learn: the metrics that are learned, whichever they are; the others only serve as known values for these.
@@ -391,16 +391,13 @@ class RLM(Conditioned):
         distinct, place = _firsts(zip(texts, *given.values(), strict=True))
         read = [texts[row] for row in distinct]
         known = {name: values[distinct] for name, values in given.items()}
-        randomness = np.stack([_randomness(text, seed, len(metrics), samples) for text in read])
-        estimates = self._estimates(read, metrics, known, self._estimated(samples), seed)
-        few = samples - self._estimated(samples)
-        decoded = few if len(estimates) == len(metrics) else samples
-        drawn = np.empty((len(read), samples, len(metrics)))
-        if decoded:
-            drawn[:, :decoded] = self._decode(read, metrics, known, randomness[:, :, : 1 + decoded])
-        for name, values in estimates.items():
-            drawn[:, few:, metrics.index(name)] = values
-        return [drawn[place, :, metrics.index(name)] for name in metrics]
+        found = self._estimates(read, metrics, known, samples, seed)
+
+        def draw(asked: list[str], count: int) -> dict[str, np.ndarray]:
+            randomness = np.stack([_randomness(text, seed, len(asked), samples)[:, : 1 + count] for text in read])
+            return dict(zip(asked, self._decode(read, asked, known, randomness).transpose(2, 0, 1), strict=True))
+
+        return [values[place] for values in mixed(metrics, samples, found, draw)]
 
     def _decode(
         self, texts: list[str], metrics: list[str], known: Mapping[str, np.ndarray], randomness: np.ndarray
@@ -422,20 +419,16 @@ class RLM(Conditioned):
         return drawn[place]
 
     def _estimates(
-        self, texts: list[str], metrics: list[str], known: Mapping[str, np.ndarray], count: int, seed: int
+        self, texts: list[str], metrics: list[str], known: Mapping[str, np.ndarray], samples: int, seed: int
     ) -> dict[str, np.ndarray]:
-        """So many of the estimator's samples (n, count) of each metric that it has learned."""
-        if self.estimator is None or not count:
+        """The estimator's share of the samples (n, share) of each metric that it has learned."""
+        share = samples * 2 // 3
+        counts = {name: samples if self.alone or is_told(name, known) else share for name in metrics}
+        if self.estimator is None or not any(counts.values()):
             return {}
         seen = self._seen(texts, self.estimator.names)
         known = {**known, **self._expected_before(texts)}
-        noise = text_noise(texts, count, len(metrics), (seed,))
-        drawn = {name: self.estimator.sample(name, seen, known, noise[:, :, i]) for i, name in enumerate(metrics)}
-        return {name: values for name, values in drawn.items() if values is not None}
-
-    def _estimated(self, samples: int) -> int:
-        """How many of a fitted model's samples are its estimator's."""
-        return samples if self.alone else samples * 2 // 3
+        return estimated(self.estimator, texts, seen, known, counts, (seed,))
 
     def _prefix(self, known: Mapping[str, np.ndarray], rows: Sequence[int]) -> torch.Tensor:
         """The known metrics of some rows as tokens (rows, P)."""

@@ -175,15 +175,16 @@ def test_point_estimates_are_those_of_the_processes_where_there_are_any(base: st
 
 def test_a_quick_fit_is_its_processes_alone_and_stays_so_when_it_is_saved(base: str, tmp_path: Path) -> None:
     texts = some_texts(12)
-    values = {"x_ms": np.arange(24.0), "skip chosen": np.arange(24.0) % 3}
+    values = {"x_ms": np.arange(24.0), "y_accuracy": np.arange(24.0) % 7, "skip chosen": np.arange(24.0) % 3}
     quick, whole = (GNN(base=base, **SMALL, quick=quick, steps=4).fit(texts, values) for quick in (True, False))
-    assert quick.metrics == ("x_ms",)
+    assert quick.metrics == ("x_ms", "y_accuracy")
     given = {"skip chosen": np.zeros(24)}
     np.testing.assert_array_equal(quick.estimate(texts, ["x_ms"], given), whole.estimate(texts, ["x_ms"], given))
-    samples = quick.predict(texts, ["x_ms"], given, samples=8).samples
-    assert (samples != whole.predict(texts, ["x_ms"], given, samples=8).samples).any()
+    samples, mixed = (p.predict(texts, quick.metrics, given, samples=8).samples for p in (quick, whole))
+    assert (samples[:, :, 1] != mixed[:, :, 1]).any()
+    np.testing.assert_array_equal(samples[:, :, 0], mixed[:, :, 0])  # only processes can be told what was chosen
     quick.save(tmp_path)
-    np.testing.assert_array_equal(load(tmp_path).predict(texts, ["x_ms"], given, samples=8).samples, samples)
+    np.testing.assert_array_equal(load(tmp_path).predict(texts, quick.metrics, given, samples=8).samples, samples)
     # Of three values no process learns: then the ensemble does.
     few = GNN(base=base, **SMALL, quick=True, steps=4).fit(texts[:3], {"x_ms": np.arange(3.0)})
     assert np.isfinite(few.predict(texts, ["x_ms"]).samples).all()

@@ -326,16 +326,24 @@ def test_a_quick_fit_is_its_estimator_alone_and_stays_so_when_it_is_saved(tmp_pa
     assert few.losses
 
 
-def test_the_decoder_is_not_told_what_was_chosen(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_the_decoder_is_not_told_what_was_chosen_so_processes_alone_answer_for_latencies(tmp_path) -> None:  # type: ignore[no-untyped-def]
     texts, metrics = _table()
     _fitted().save(tmp_path)
-    values = {"other_ms": metrics["d_latency_ms"], "skip chosen": np.arange(60.0)}
-    model = predictors.create("rlm", base=str(tmp_path), steps=5).fit(texts, values)
-    given = [
-        model.predict(texts, ["other_ms"], {"skip chosen": np.full(60, n)}, samples=6).samples for n in (0.0, 40.0)
-    ]
-    np.testing.assert_array_equal(given[0][:, :2], given[1][:, :2])
-    assert (given[0][:, 2:] != given[1][:, 2:]).all()
+    asked = ["other_accuracy", "other_ms"]
+    values = {asked[0]: metrics["x_accuracy"], asked[1]: metrics["d_latency_ms"], "skip chosen": np.arange(60.0)}
+    model, quick = (
+        predictors.create("rlm", base=str(tmp_path), steps=5, quick=quick).fit(texts, values) for quick in (False, True)
+    )
+    few, many = ({"skip chosen": np.full(60, n)} for n in (0.0, 40.0))
+    told, otherwise, alone = (
+        model.predict(texts, asked, few, samples=6).samples,
+        model.predict(texts, asked, many, samples=6).samples,
+        quick.predict(texts, asked, few, samples=6).samples,
+    )
+    np.testing.assert_array_equal(told[:, :2, 0], otherwise[:, :2, 0])
+    assert (told[:, 2:, 0] != otherwise[:, 2:, 0]).all()
+    np.testing.assert_array_equal(told[:, :, 1], alone[:, :, 1])
+    assert (model.predict(texts, asked, samples=6).samples[:, :2, 1] != alone[:, :2, 1]).all()
 
 
 def test_few_values_of_a_known_metric_do_not_undo_what_the_base_knows(tmp_path) -> None:  # type: ignore[no-untyped-def]
