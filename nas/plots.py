@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart; black is kept for the truth.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-_MARKERS = ("o", "s", "^", "D", "v", "P")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # one more than colours: no style comes twice
 _LINES = ("-", "--", "-.", ":")
 _CLOUD: dict[str, Any] = {"s": 5, "c": "#B4BAC2", "alpha": 0.35, "linewidths": 0, "rasterized": True}
 _TRUTH: dict[str, Any] = {"color": "black", "linewidth": 1.3, "linestyle": (0, (4, 2))}
