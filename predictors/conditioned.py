@@ -100,5 +100,5 @@ def mixed(
     left = {name: samples - found[name].shape[1] if name in found else samples for name in metrics}
     asked = [name for name in metrics if left[name]]
     drawn = draw(asked, max(left.values())) if asked else {}
-    parts = {name: [drawn[name][:, : left[name]]] if name in drawn else [] for name in metrics}
-    return [np.concatenate([*parts[name], *([found[name]] if name in found else [])], 1) for name in metrics]
+    first = {name: drawn[name][:, : left[name]] for name in asked}
+    return [np.concatenate([part[name] for part in (first, found) if name in part], 1) for name in metrics]
