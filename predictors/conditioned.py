@@ -96,7 +96,10 @@ def mixed(
     found: Mapping[str, np.ndarray],
     draw: Callable[[list[str], int], Mapping[str, np.ndarray]],
 ) -> list[np.ndarray]:
-    """(n, samples) of each metric: what was found (n, k), and before it as many as are left of those that are drawn."""
+    """(n, samples) of each metric: what was found (n, k), and before it as many as are left of those that are drawn.
+
+    draw: (n, count) of each metric that it is asked for, by the metrics' names and the count.
+    """
     left = {name: samples - found[name].shape[1] if name in found else samples for name in metrics}
     asked = [name for name in metrics if left[name]]
     drawn = draw(asked, max(left.values())) if asked else {}
