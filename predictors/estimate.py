@@ -27,6 +27,9 @@ ENOUGH = 100  # values show the shape of a device's distribution; of fewer, a li
 FARTHEST = 5.0  # standard deviations: what is rarer among the texts that were learned tells no more
 LOWEST = 0.1  # of the smallest latency that was measured
 BENT = 20.0  # more is beyond any value's unit
+FEW = 20  # texts do not yet show how large errors are
+USUAL = 0.6745  # standard deviations: half of a normal distribution's errors are smaller
+TRUSTED = (0.3, 1.5)  # what errors may be found to be, in units of what was believed
 
 
 class Prior(NamedTuple):
@@ -188,6 +191,7 @@ class Process(NamedTuple):
     """A fitted process on the inputs of n texts. inverse: (n, n) of the kernel matrix with noise; weights: (n,).
 
     growing: the standard of values whose noise grows with them; None where it is the same for all.
+    errors: how large they are, in units of what they are believed to be.
     """
 
     inputs: Inputs
@@ -198,6 +202,7 @@ class Process(NamedTuple):
     inverse: np.ndarray
     weights: np.ndarray
     growing: Linear | None
+    errors: float = 1.0
 
     def expect(self, asked: Inputs) -> np.ndarray:
         """The mean (m,) of what a measurement would give."""
@@ -209,7 +214,26 @@ class Process(NamedTuple):
         left = self.kernel.itself(asked) - ((matrix @ self.inverse) * matrix).sum(1)
         mean = self.mean + matrix @ self.weights
         noise = self.kernel.numbers["noise"] * _noise(mean, self.growing)
-        return mean, np.sqrt(self.variance * (left.clip(min=0) + noise))
+        return mean, self.errors * np.sqrt(self.variance * (left.clip(min=0) + noise))
+
+    def calibrated(self) -> Process:
+        """The same, believing its usual errors for texts that were left out (Rasmussen and Williams, section 5.4.2).
+
+        By their median: a few failed trainings make all others look as uncertain, and what hardly differs from the
+        best looks as if it might be far better.
+        """
+        rows: dict[bytes, list[int]] = {}
+        for i, state in enumerate(self.inputs.states):
+            rows.setdefault(state.tobytes(), []).append(i)
+        if len(rows) < FEW:
+            return self
+        usual = np.median([np.abs(self._left_out(of_text)).mean() for of_text in rows.values()]) / USUAL
+        return self._replace(errors=float(np.clip(usual, *TRUSTED)))
+
+    def _left_out(self, rows: list[int]) -> np.ndarray:
+        """Errors (k,) in standard deviations of k of the n texts, had these been left out."""
+        covariance = np.linalg.inv(self.inverse[np.ix_(rows, rows)])
+        return covariance @ self.weights[rows] / np.sqrt(self.variance * np.diag(covariance))
 
     def _matrix(self, asked: Inputs) -> np.ndarray:
         return self.kernel.matrix(self.units.products(asked, self.inputs))
@@ -221,8 +245,8 @@ class Estimator:
     seen: of n texts; names: the F counts' names, operators that follow each other joined by ` > `.
     values: metrics in their units, (n,) each, NaN where unknown.
     by_value: whether what is not measured on a device is expected half by distances between values, of which the best
-        may be surpassed, and half by ranks, which order better, and the noise of what is measured grows with it; all by
-        ranks, and with the same noise, otherwise.
+        may be surpassed, and half by ranks, which order better, the noise of what is measured grows with it, and
+        uncertainties are those that texts left out show; all by ranks, and with the same noise, otherwise.
     likeness: (D, D'), what of the states tells how alike texts are in what is not measured on a device.
     kernels: those that were found before, by a metric and what is known for it, and `RANKED` before these.
     """
@@ -288,8 +312,7 @@ class Estimator:
         self, metric: str, seen: Seen, given: Mapping[str, np.ndarray], by_value: bool
     ) -> tuple[Process | None, Inputs]:
         """The process for a metric where so much is given, if there is one, and what it sees of m texts."""
-        own = metric + BEFORE
-        names = [n for n in self.values if n in given and n != metric and (n == own or not n.endswith(BEFORE))]
+        names = [name for name in self.values if name in given and _tells(name, metric)]
         known = {name: self._standards[by_value][name].normalize(given[name]) for name in names}
         key = (metric, *names) if by_value == self.by_value else (RANKED, metric, *names)
         if key not in self._processes:
@@ -309,7 +332,8 @@ class Estimator:
         counted = dict(zip((*KINDS, "chosen"), COUNTED if additive else [HARDLY] * (len(KINDS) + 1), strict=True))
         standard = self._standards[by_value][metric]
         growing = standard if by_value and isinstance(standard, Linear) else None
-        return _fitted(inputs, scores[metric], counted, kernel, growing)
+        process = _fitted(inputs, scores[metric], counted, kernel, growing)
+        return process.calibrated() if self.by_value else process
 
     def _inputs(self, metric: str, seen: Seen, known: Mapping[str, np.ndarray]) -> Inputs:
         """What the metric's process sees."""
@@ -325,6 +349,15 @@ class Estimator:
 def some_of(count: int, most: int) -> np.ndarray:
     """Up to `most` of so many rows, by chance, but always the same: a table's order may be that of its networks."""
     return np.sort(np.random.default_rng(0).permutation(count)[:most])
+
+
+def _tells(name: str, metric: str) -> bool:
+    """Whether a known one may tell of a metric: what was chosen and no text shows changes how a device runs a network,
+    but not what the network computes, so that of accuracies it tells nothing.
+    """
+    if is_chosen(name):
+        return is_measured(metric)
+    return name == metric + BEFORE or not (name == metric or name.endswith(BEFORE))
 
 
 def _group(name: str) -> str:

@@ -63,6 +63,17 @@ def test_what_was_chosen_tells_a_latency_that_no_text_tells() -> None:
     np.testing.assert_allclose(found, (20 + COUNTS[:, 0] + 3 * chosen)[REST], rtol=0.02)
 
 
+def test_what_was_chosen_and_no_text_shows_tells_nothing_of_an_accuracy() -> None:
+    chosen, values = COUNTS[:, 2].astype(float), {}
+    for metric in ("accuracy", "latency_ms"):
+        values[metric] = 50 + 10 * STATES[FIRST, 0] + 3 * chosen[FIRST]
+    estimator = Estimator(_seen(FIRST), [], values | {"pool chosen": chosen[FIRST]}, by_value=True)
+    for metric, same in (("accuracy", True), ("latency_ms", False)):
+        few, many = (estimator.expect(metric, _seen(REST), {"pool chosen": np.full(80, n)}) for n in (0.0, 8.0))
+        assert few is not None
+        assert np.array_equal(few, many) == same, metric
+
+
 def test_counts_far_beyond_those_learned_do_not_make_latencies_negative() -> None:
     estimator = Estimator(_seen(FIRST, True), NAMES, {"latency_ms": 1 + COUNTS[FIRST, 0]})
     far = Seen(STATES[REST], COUNTS[REST] - 1000)
@@ -119,6 +130,18 @@ def test_by_value_the_noise_of_a_latency_grows_with_it() -> None:
         order = found.mean(1).argsort()
         spreads[by_value] = found.std(1)[order[:10]].mean() / found.std(1)[order[-10:]].mean()
     assert spreads[True] < 0.6 < spreads[False]
+
+
+def test_by_value_failures_do_not_make_all_others_look_uncertain() -> None:
+    rng = np.random.default_rng(2)
+    fine = np.arange(160) % 8 > 0
+    accuracy = np.where(fine, 90 + 2 * STATES[:, 0] + 0.3 * rng.normal(size=160), 50)
+    estimator = Estimator(_seen(FIRST), [], {"accuracy": accuracy[FIRST]}, by_value=True)
+    found = estimator.sample("accuracy", _seen(REST), {}, rng.permuted(QUANTILES, axis=1))
+    assert found is not None
+    low, high = np.quantile(found, [0.25, 0.75], axis=1)
+    inside = ((low <= accuracy[REST]) & (accuracy[REST] <= high))[fine[REST]].mean()
+    assert 0.3 <= inside <= 0.7
 
 
 def test_how_alike_accuracies_are_may_go_by_less_than_the_states_and_latencies_go_by_all() -> None:
