@@ -4,8 +4,9 @@ BIN := .venv/bin
 
 .PHONY: demo test lint clean
 
+# One thread: its matrices are small, and threads that wait for each other on busy cores made it four times slower.
 demo: .venv/ready
-	$(BIN)/python -m experiments.demo
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m experiments.demo
 
 test: .venv/ready
 	$(BIN)/python -m pytest -n 2
