@@ -32,9 +32,7 @@ _PLAIN: dict[str, Callable[[int], BaseSampler]] = {
 
 def search_options(predictor: str) -> dict[str, Any]:
     """Options of a predictor that suit one search."""
-    if predictor == "rlm":
-        return {"by_value": True, "quick": True}
-    return {"by_value": True, "quick": True, "memory": {}} if predictor == "gnn" else {}
+    return {"by_value": True, "quick": True, "memory": {}} if predictor in ("rlm", "gnn") else {}
 
 
 def list_samplers() -> list[str]:

@@ -88,6 +88,8 @@ class RLM(Conditioned):
     by_value: whether estimates go by distances between values, as a search needs to know how far the best may be
         surpassed, and not by ranks, which orders networks better where some of them fail. Where the encoder had a
         teacher, the processes of accuracies then see what it tells of the teacher's embeddings, and not its states.
+    memory: by text, what a frozen encoder read, for a search that fits again and again: what it finds then does not
+        depend on what else the process has read (`Reader`). None: the process remembers, for all models of the base.
     steps: optimizer steps of a fit; None chooses by the amount of data, and with the encoder by a part of it.
     accelerator: where a fit runs, in which precision and in how many processes; None: on the processor, alone.
     backbone: a T5Gemma by folder or hub name to read with instead of an encoder of ours, without a base; `encoder` says
@@ -106,6 +108,7 @@ class RLM(Conditioned):
         learn: Sequence[str] | None = None,
         quick: bool = False,
         by_value: bool = False,
+        memory: dict[str, torch.Tensor] | None = None,
         steps: int | None = None,
         accelerator: Accelerator | None = None,
         sizes: dict[str, Any] | None = None,
@@ -122,7 +125,7 @@ class RLM(Conditioned):
         if teacher and encoder != "alone":
             raise InputError(f"a teacher is for an encoder that is trained alone, not {encoder!r}")
         self.backbone, self.rehearse, self.learn = backbone, rehearse, learn
-        self.quick, self.by_value = quick, by_value
+        self.quick, self.by_value, self.memory = quick, by_value, memory
         self.accelerator, self.teacher = accelerator, teacher
         self.sizes, self.schedule, self.progress, self.kept = sizes or {}, schedule or {}, progress, kept
         self.losses: list[float] = []
@@ -255,6 +258,8 @@ class RLM(Conditioned):
             return True
         else:
             base = _base(str(checkpoint(self.base)))
+            if self.memory is not None:
+                base = base._remembering_in(self.memory)
             assert base.reader is not None
             self.reader, self.decoder, self.scales = base.reader, copy.deepcopy(base.decoder), dict(base.scales)
             tuned = self.mode != "frozen"
@@ -263,6 +268,13 @@ class RLM(Conditioned):
             assert self.reader is not None
             self.reader = Reader(self.reader.tokenizer, copy.deepcopy(self.reader.encoder))
         return tuned
+
+    def _remembering_in(self, memory: dict[str, torch.Tensor]) -> RLM:
+        """The same model, with what it has read elsewhere."""
+        reader, _ = self._parts()
+        model = copy.copy(self)
+        model.reader = Reader(reader.tokenizer, reader.encoder, memory)
+        return model
 
     def _add_metrics(self, texts: list[str], targets: dict[str, np.ndarray]) -> None:
         """Scales of what is to be learned, from its values here: those of the base may reach much farther."""

@@ -20,12 +20,17 @@ _MOST_TEXTS = 30_000
 
 
 class Reader:
-    """A tokenizer and an encoder; remembers what it has read, up to about 30,000 texts (250 MB), until `forget`."""
+    """A tokenizer and an encoder; remembers what it has read, up to about 30,000 texts (250 MB), until `forget`.
 
-    def __init__(self, tokenizer: Tokenizer, encoder: TextEncoder | T5GemmaTextEncoder) -> None:
+    memory: what is remembered, by text (M, D). A text's states differ in their last bits by what is read along with it.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, encoder: TextEncoder | T5GemmaTextEncoder, memory: dict[str, Tensor] | None = None
+    ) -> None:
         self.tokenizer, self.encoder = tokenizer, encoder
         self._tokens: dict[str, list[int]] = {}
-        self._states: dict[str, Tensor] = {}
+        self._states: dict[str, Tensor] = {} if memory is None else memory
 
     def forget(self) -> None:
         """Drop remembered states, because the encoder's weights change."""

@@ -326,6 +326,23 @@ def test_a_quick_fit_is_its_estimator_alone_and_stays_so_when_it_is_saved(tmp_pa
     assert few.losses
 
 
+def test_with_a_memory_of_its_own_a_fit_does_not_depend_on_what_the_process_has_read(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    texts, metrics = _table()
+    values, distinct = {"new_ms": metrics["params"]}, list(dict.fromkeys(texts))
+    _fitted().save(tmp_path)
+    of_process = predictors.create("rlm", base=str(tmp_path), quick=True).fit(texts[:4], {"new_ms": np.arange(4.0)})
+    for text in texts:
+        of_process.reader.recall([text])  # its last bits differ from what it is in a batch
+    memory: dict[str, torch.Tensor] = {}
+    first, second = (
+        predictors.create("rlm", base=str(tmp_path), quick=True, memory=memory).fit(texts, values) for _ in range(2)
+    )
+    assert set(memory) == set(texts)
+    fresh = Reader(first.reader.tokenizer, first.reader.encoder).recall(distinct)
+    assert torch.equal(first.reader.recall(distinct), fresh)
+    np.testing.assert_array_equal(first.estimate(texts, ["new_ms"]), second.estimate(texts, ["new_ms"]))
+
+
 def test_of_latencies_alone_processes_are_told_what_was_chosen_and_the_decoder_is_not(tmp_path) -> None:  # type: ignore[no-untyped-def]
     texts, metrics = _table()
     _fitted().save(tmp_path)
