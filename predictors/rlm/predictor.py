@@ -89,7 +89,7 @@ class RLM(Conditioned):
         surpassed, and not by ranks, which orders networks better where some of them fail. Where the encoder had a
         teacher, the processes of accuracies then see what it tells of the teacher's embeddings, and not its states.
     memory: by text, what a frozen encoder read (M, D), for a search that fits again and again: what it finds then does
-        not depend on what else the process has read (`Reader`). None: the process remembers, for all models of the base.
+        not depend on what else the process has read (`Reader`). None: the process remembers, for all of one base.
     steps: optimizer steps of a fit; None chooses by the amount of data, and with the encoder by a part of it.
     accelerator: where a fit runs, in which precision and in how many processes; None: on the processor, alone.
     backbone: a T5Gemma by folder or hub name to read with instead of an encoder of ours, without a base; `encoder` says
