@@ -2,8 +2,8 @@
 
 The RLM and the GNN learn CIFAR-10 validation accuracies of N of NAS-Bench-201's networks and rank all others by test
 accuracy: from nothing and from the base that has learned the same label-free corpus, from the text alone and with ten
-metrics given that need no training (parameters, FLOPs and the proxies that `experiments.cell_proxies` adds), to learn
-from and to rank. Figures are Kendall's τ, on the splits of `nas compare`.
+metrics given that need no training (parameters, FLOPs and the proxies that `experiments.pretraining.cell_proxies`
+adds), to learn from and to rank. Figures are Kendall's τ, on the splits of `nas compare`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Annotated
 import numpy as np
 import typer
 
+from experiments.pretraining.corpus import PROXIES
 from experiments.tables import Scores, Task, chosen, compute, show, summarize
 from nas.benchmarks import load_benchmark
-from nas.compare import known_metrics
-from nas.corpus import PROXIES
-from search_spaces.errors import InputError
+from nas.comparison.compare import known_metrics
+from search_spaces.common.errors import InputError
 
 ACCURACIES = ("cifar10_validation_accuracy", "cifar10_test_accuracy")
 QUICK_TABLE, QUICK_ACCURACIES = "digits-nasbench101", ("digits_accuracy", "digits_accuracy")
@@ -67,7 +67,8 @@ def tasks_of(names: list[str], table: str, sizes: tuple[int, ...], seeds: range)
 
 def main(
     table: Annotated[
-        Path | None, typer.Argument(help="The table that `experiments.cell_proxies` wrote; none is needed for --quick.")
+        Path | None,
+        typer.Argument(help="The table that `experiments.pretraining.cell_proxies` wrote; none is needed for --quick."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder in which finished rows are kept.")] = Path("results/ablation"),
     only: Annotated[str, typer.Option(help="Predictors, separated by commas.")] = ",".join(BASES),
@@ -79,7 +80,7 @@ def main(
 ) -> None:
     """Train and rank; a table of means over the seeds."""
     if table is None and not quick:
-        raise InputError("name the table that `python -m experiments.cell_proxies` writes, or give --quick")
+        raise InputError("name the table that `python -m experiments.pretraining.cell_proxies` writes, or give --quick")
     names = chosen(only, tuple(BASES))
     if quick:
         tasks = tasks_of(names, QUICK_TABLE, (16,), range(first_seed, first_seed + 1))

@@ -29,10 +29,10 @@ from experiments.tables import Quick, Scores, Task, chosen, compute, show, summa
 from nas.benchmarks import load_benchmark
 from search_spaces import get_space
 from search_spaces.base import Architecture
-from search_spaces.errors import InputError
-from search_spaces.nasbench101 import OPERATIONS as OPERATIONS_101
-from search_spaces.nasbench201 import EDGES
-from search_spaces.nasbench201 import OPERATIONS as OPERATIONS_201
+from search_spaces.common.errors import InputError
+from search_spaces.published.nasbench101 import OPERATIONS as OPERATIONS_101
+from search_spaces.published.nasbench201 import EDGES
+from search_spaces.published.nasbench201 import OPERATIONS as OPERATIONS_201
 
 if TYPE_CHECKING:
     from predictors.gnn.cells import Cells

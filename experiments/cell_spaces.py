@@ -18,7 +18,7 @@ import typer
 
 from experiments.tables import Quick, Scores, chosen, compute, made_once, pivot, publish, show, summarize
 from nas.benchmarks import load_benchmark
-from search_spaces.errors import InputError
+from search_spaces.common.errors import InputError
 
 SPACES = ("nasnet", "amoeba", "pnas", "enas", "darts")
 OTHERS = (*SPACES, "nasbench101")

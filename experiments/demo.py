@@ -14,14 +14,14 @@ from typing import Annotated
 
 import numpy as np
 import typer
+from nas.cli.console import print_table, progress_bar
 
 from experiments.tables import Quick
 from nas.benchmarks import Benchmark, load_benchmark
-from nas.cli import print_table, progress_bar
-from nas.plots import plot_kendall
-from nas.studies import Progress, run_studies
-from search_spaces.errors import InputError
-from search_spaces.files import replacing
+from nas.comparison.studies import Progress, run_studies
+from nas.reporting.plots import plot_kendall
+from search_spaces.common.errors import InputError
+from search_spaces.common.files import replacing
 
 OBJECTIVES = "digits_accuracy,cpu_latency_ms"
 SAMPLERS = ("rlm", "gnn", "nsga2", "random")

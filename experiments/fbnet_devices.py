@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
+from nas.cli.console import print_json, print_table, progress_bar
 
 from experiments.tables import Quick
 from nas.benchmarks import load_benchmark
 from nas.benchmarks.populations import get_population
-from nas.cli import print_json, print_table, progress_bar
-from nas.samplers import search_options
+from nas.searching.samplers import search_options
 from search_spaces import Architecture, get_space
-from search_spaces.errors import InputError
+from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
     from predictors import Predictor
@@ -125,8 +125,8 @@ def main(
     import optuna
 
     from nas import parse_objectives, search
-    from nas.pareto import non_dominated
-    from nas.standing import labelled
+    from nas.searching.pareto import non_dominated
+    from nas.searching.progress import labelled
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     folder = os.environ.get("NAS_DATA")

@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from nas.cli.console import print_json, progress_bar
 
-from experiments.cell_proxies import write_table
+from experiments.pretraining.cell_proxies import write_table
+from experiments.pretraining.corpus import PROXIES
 from experiments.tables import Quick
 from nas.benchmarks import load_benchmark
-from nas.cli import print_json, progress_bar
-from nas.compare import Compared, Comparison, compare
-from nas.corpus import PROXIES
-from search_spaces.errors import InputError
-from search_spaces.files import replacing
+from nas.comparison.compare import Compared, Comparison, compare
+from search_spaces.common.errors import InputError
+from search_spaces.common.files import replacing
 
 BENCHMARK = "nasbench201"
 METRICS = ("cifar10_validation_accuracy", "cifar10_test_accuracy")

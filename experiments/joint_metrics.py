@@ -19,7 +19,7 @@ import typer
 
 from experiments.tables import Quick, Scores, chosen, compute, publish, show, summarize
 from predictors.metrics import CHOSEN
-from search_spaces.errors import InputError
+from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
     from search_spaces import Architecture

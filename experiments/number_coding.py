@@ -26,7 +26,7 @@ from predictors.rlm.model import NumberDecoder, Readout
 from predictors.rlm.numbers import MINUS, PLUS, ZERO, NumberFormat, Scale
 from predictors.rlm.predictor import RLM
 from predictors.rlm.training import MIDDLE, SPREAD, Column, Schedule, Training, make_sequences, train
-from search_spaces.errors import InputError
+from search_spaces.common.errors import InputError
 
 LEARNED, RANKED = "cifar10_validation_accuracy", "cifar10_test_accuracy"
 SIZES, QUICK_SIZES, FIRST_SEED = (78, 469), (60,), 100

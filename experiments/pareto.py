@@ -8,8 +8,6 @@ A kept row counts as long as the code of searches and predictors is the same.
 
 from __future__ import annotations
 
-import hashlib
-import inspect
 import sys
 from functools import lru_cache
 from pathlib import Path
@@ -18,23 +16,10 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import typer
 
-import nas.pareto
 from experiments.tables import Scores, Task, chosen, compute, show, summarize
-from nas import (
-    Reference,
-    TableEvaluator,
-    acquisition,
-    evolution,
-    load_benchmark,
-    parse_objectives,
-    sampler,
-    samplers,
-    search,
-    searching,
-    startup,
-    surrogate,
-)
-from search_spaces.errors import InputError
+from nas import Reference, TableEvaluator, load_benchmark, parse_objectives, search
+from nas.searching.loop import RESULT_VERSION
+from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
     from nas import Benchmark
@@ -88,15 +73,9 @@ def _places(evaluations: int) -> list[int]:
     return np.unique(np.linspace(1, evaluations, min(DRAWN, evaluations)).round().astype(int)).tolist()
 
 
-def _code() -> str:
-    """The code that searches depend on beside the predictors', in eight digits."""
-    modules = (acquisition, evolution, nas.pareto, sampler, samplers, searching, startup, surrogate)
-    return hashlib.sha256("".join(map(inspect.getsource, modules)).encode()).hexdigest()[:8]
-
-
 def draw(folder: Path, tasks: list[Task], rows: list[Scores]) -> None:
     """A figure per problem: means over the seeds with one standard deviation, `hypervolume-S1.png` and so on."""
-    from nas.plots import plot_hypervolume
+    from nas.reporting.plots import plot_hypervolume
 
     for problem in dict.fromkeys(task[0] for task in tasks):
         curves: dict[str, list[np.ndarray]] = {}
@@ -131,7 +110,7 @@ def main(
         for name in names
         for seed in range(first_seed, first_seed + seeds)
     ]
-    rows = compute(tasks, score, out / _code(), jobs)
+    rows = compute(tasks, score, out / f"searches-{RESULT_VERSION}", jobs)
     draw(out, tasks, rows)
     shown = [{name: value for name, value in row.items() if not name.startswith("at ")} for row in rows]
     show("Share of the true hypervolume", ("problem", "sampler", "evaluations"), summarize(tasks, shown), as_json)

@@ -1,8 +1,8 @@
 """A forest on proxies: `python -m experiments.proxy_forest results/proxies/nasbench201-proxies.csv` (a minute).
 
-What the metrics that `experiments.cell_proxies` adds tell by themselves, with parameters and FLOPs: a random forest
-reads nothing else and learns the CIFAR-10 validation accuracies of N networks. Figures are Kendall's τ with test
-accuracy on all others, on the splits of `nas compare`.
+What the metrics that `experiments.pretraining.cell_proxies` adds tell by themselves, with parameters and FLOPs: a
+random forest reads nothing else and learns the CIFAR-10 validation accuracies of N networks. Figures are Kendall's τ
+with test accuracy on all others, on the splits of `nas compare`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Annotated
 import numpy as np
 import typer
 
+from experiments.pretraining.corpus import PROXIES
 from experiments.tables import Scores, compute, show, summarize
 from nas.benchmarks import load_benchmark
-from nas.corpus import PROXIES
-from search_spaces.errors import InputError
+from search_spaces.common.errors import InputError
 
 LEARNED, RANKED = "cifar10_validation_accuracy", "cifar10_test_accuracy"
 TREES = 500
@@ -36,7 +36,7 @@ def score(table: str, size: int, seed: int) -> Scores:
 
 
 def main(
-    table: Annotated[Path, typer.Argument(help="The table that `experiments.cell_proxies` wrote.")],
+    table: Annotated[Path, typer.Argument(help="The table that `experiments.pretraining.cell_proxies` wrote.")],
     out: Annotated[Path, typer.Option(help="Folder in which finished rows are kept.")] = Path("results/proxy-forest"),
     seeds: Annotated[int, typer.Option(min=1)] = 5,
     first_seed: Annotated[int, typer.Option(min=0)] = 10,

@@ -10,13 +10,13 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from joblib import Parallel, delayed
+from nas.cli.console import print_json, print_table, progress_bar
 
 import predictors
 from nas.benchmarks.journal import Journal
-from nas.cli import print_json, print_table, progress_bar
 from predictors.version import version
-from search_spaces.errors import unknown
-from search_spaces.files import replacing
+from search_spaces.common.errors import unknown
+from search_spaces.common.files import replacing
 
 Task = tuple[Any, ...]
 """What a row is of, JSON values; the last one is its seed."""
@@ -94,7 +94,7 @@ def pivot(summary: Sequence[dict[str, Any]], measure: str, row: int = 0, column:
 
 def publish(folder: Path, table: Table, label: str, digits: int = 3) -> None:
     """Write table.md, with each row's mean in the end, and its figure, table.png. label: what the cells are."""
-    from nas.plots import plot_scores
+    from nas.reporting.plots import plot_scores
 
     columns = list(dict.fromkeys(column for row in table.values() for column in row))
     lines = [f"| {' | '.join([label, *columns, 'mean'])} |", "|---" * (2 + len(columns)) + "|"]

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from predictors.metrics import is_chosen
-from search_spaces import plug_ins, to_text
-from search_spaces.errors import InputError, unknown
-from search_spaces.files import replacing
+from search_spaces import to_text
+from search_spaces.common import plug_ins
+from search_spaces.common.errors import InputError, unknown
+from search_spaces.common.files import replacing
 
 if TYPE_CHECKING:
     import onnx

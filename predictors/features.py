@@ -10,11 +10,11 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from search_spaces import read
-from search_spaces.blocks import ItemAttrs
-from search_spaces.errors import InputError
-from search_spaces.graph import Shape, Value
-from search_spaces.operators import multiply_accumulates, output_shape, weights
-from search_spaces.program import Block, Item, Program, Ref
+from search_spaces.common.errors import InputError
+from search_spaces.graph.ir import Shape, Value
+from search_spaces.graph.operators import multiply_accumulates, output_shape, weights
+from search_spaces.text.blocks import ItemAttrs
+from search_spaces.text.program import Block, Item, Program, Ref
 
 MAX_DEPTH = 32
 WIDTHS = frozenset({"channels", "features"})

@@ -12,7 +12,7 @@ import numpy as np
 from predictors.base import Inputs, Metrics, Predictions, Predictor, as_targets, as_texts, check_request
 from predictors.features import feature_matrix, features
 from predictors.noise import conditional_errors, significant, text_noise
-from search_spaces.errors import InputError
+from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
     from sklearn.ensemble import RandomForestRegressor

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from search_spaces import fbnet, hiaml, inception, nasbench101, nasbench201, nds, ofa, tiny_resnet, two_path
-from search_spaces.base import Architecture, SearchSpace, get_space, list_spaces, register_space
-from search_spaces.cost import graph_flops, graph_params
-from search_spaces.errors import InputError
-from search_spaces.model import fingerprint, from_model, load_model, to_model
-from search_spaces.network import Network, Tensor
-from search_spaces.program import compact, expand
-from search_spaces.text import read, write
+from search_spaces.base import Architecture, SearchSpace
+from search_spaces.common.errors import InputError
+from search_spaces.graph.builder import Network, Tensor
+from search_spaces.graph.costs import graph_flops, graph_params
+from search_spaces.onnx import from_model, load_model, to_model
+from search_spaces.published import fbnet, hiaml, inception, nasbench101, nasbench201, nds, ofa, tiny_resnet, two_path
+from search_spaces.registry import get_space, list_spaces, register_space
+from search_spaces.text import fingerprint
+from search_spaces.text.program import compact, expand
+from search_spaces.text.syntax import read, write
 
 if TYPE_CHECKING:
-    import onnx
+    from onnx import ModelProto
 
 __all__ = [
     "Architecture",
@@ -43,21 +45,21 @@ __all__ = [
 ]
 
 
-def to_text(model: onnx.ModelProto) -> str:
+def to_text(model: ModelProto) -> str:
     """The compact text of any ONNX model: weightless, canonical names and order, repeated blocks as functions."""
     return write(compact(from_model(model)))
 
 
-def from_text(text: str, seed: int = 0) -> onnx.ModelProto:
+def from_text(text: str, seed: int = 0) -> ModelProto:
     """A runnable ONNX model with the text's architecture, weights drawn from `seed`."""
     return to_model(expand(read(text)), seed)
 
 
-def params(model: onnx.ModelProto) -> int:
+def params(model: ModelProto) -> int:
     """Number of trained weights of an ONNX model."""
     return graph_params(from_model(model))
 
 
-def flops(model: onnx.ModelProto) -> int:
+def flops(model: ModelProto) -> int:
     """Multiply-accumulates of an ONNX model's convolutions and linear layers for one input."""
     return graph_flops(from_model(model))

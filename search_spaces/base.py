@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from search_spaces import choosers, cost, plug_ins, program, text
+from search_spaces import choosers
 from search_spaces.choosers import Choice, Chooser, Trial
-from search_spaces.errors import InputError, unknown
-from search_spaces.graph import Graph
-from search_spaces.network import Network, Tensor
+from search_spaces.common.errors import InputError
+from search_spaces.graph.builder import Network, Tensor
+from search_spaces.graph.costs import graph_flops, graph_params
+from search_spaces.graph.ir import Graph
+from search_spaces.text import compact, write
 
 if TYPE_CHECKING:
     import onnx
-
-ENTRY_POINTS = "rlm_nas.search_spaces"
 
 
 @dataclass(frozen=True)
@@ -164,14 +164,14 @@ class SearchSpace:
 
     def to_onnx(self, arch: Architecture, seed: int = 0) -> onnx.ModelProto:
         """A runnable ONNX model; weights are drawn from `seed`."""
-        from search_spaces.model import to_model
+        from search_spaces.onnx import to_model
 
         return to_model(self.graph(arch), seed)
 
     def save_onnx(self, arch: Architecture, path: Path, seed: int = 0) -> None:
         """Write the file of `to_onnx`'s model; it is complete or absent. InputError where it cannot be written."""
-        from search_spaces.files import replacing
-        from search_spaces.model import write_model
+        from search_spaces.common.files import replacing
+        from search_spaces.onnx import write_model
 
         graph = self.graph(arch)
         with replacing(path) as temporary, temporary.open("wb") as file:
@@ -179,15 +179,15 @@ class SearchSpace:
 
     def to_text(self, arch: Architecture) -> str:
         """The architecture's ONNX text; equal to `to_text(space.to_onnx(arch))`, without writing weights."""
-        return text.write(program.compact(self.graph(arch)))
+        return write(compact(self.graph(arch)))
 
     def params(self, arch: Architecture) -> int:
         """Number of trained weights."""
-        return cost.graph_params(self.graph(arch))
+        return graph_params(self.graph(arch))
 
     def flops(self, arch: Architecture) -> int:
         """Multiply-accumulates of convolutions and linear layers for one input."""
-        return cost.graph_flops(self.graph(arch))
+        return graph_flops(self.graph(arch))
 
 
 class _Recorder(Chooser):
@@ -204,49 +204,3 @@ class _Recorder(Chooser):
     def suggest_int(self, name: str, low: int, high: int, *, step: int = 1) -> int:
         self.choices[name] = self.trial.suggest_int(name, low, high, step=step)
         return self.choices[name]
-
-
-# --- registry --------------------------------------------------------------------------------------------------------
-
-_SPACES: dict[str, type[SearchSpace]] = {}
-
-
-def register_space(name: str) -> Callable[[type[SearchSpace]], type[SearchSpace]]:
-    """Class decorator that makes a space available as `get_space(name)`."""
-
-    def register(space: type[SearchSpace]) -> type[SearchSpace]:
-        if name in _SPACES and _SPACES[name].__qualname__ != space.__qualname__:
-            raise InputError(f"a search space named {name!r} is already registered")
-        space.name = name
-        _SPACES[name] = space
-        return space
-
-    return register
-
-
-def list_spaces() -> list[str]:
-    """Names of all registered spaces, those of installed packages included."""
-    return sorted({*_SPACES, *plug_ins.installed(ENTRY_POINTS)})
-
-
-def get_space(name: str, **options: Any) -> SearchSpace:
-    """The space of that name, or the class in a user's file (`my_space.py:TinyResNet`)."""
-    space = _from_file(name) if plug_ins.is_file(name) else _named(name)
-    try:
-        return space(**options)
-    except TypeError as error:
-        raise InputError(f"space {name!r} does not take these options: {error}") from None
-
-
-def _named(name: str) -> type[SearchSpace]:
-    if name not in _SPACES and (found := plug_ins.from_package(ENTRY_POINTS, name, SearchSpace)):
-        register_space(name)(found)
-    if name not in _SPACES:
-        raise unknown("search space", name, list_spaces())
-    return _SPACES[name]
-
-
-def _from_file(reference: str) -> type[SearchSpace]:
-    space = plug_ins.from_file(reference, SearchSpace, "search space")
-    space.name = space.name or reference
-    return space

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from search_spaces.errors import InputError, unknown
+from search_spaces.common.errors import InputError, unknown
 
 Choice = Any
 """A chosen value: str, int, float or bool."""

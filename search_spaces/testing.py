@@ -9,7 +9,7 @@ import onnx
 
 from search_spaces import Architecture, SearchSpace, compact, from_model, from_text, graph_flops, graph_params, write
 from search_spaces.choosers import ReplayChooser
-from search_spaces.errors import InputError
+from search_spaces.common.errors import InputError
 
 
 def check_space(space: SearchSpace, count: int = 20, seed: int = 0) -> None:

@@ -1,5 +1,53 @@
-"""Two test processes share the machine's cores: each keeps to one thread."""
+"""Fixtures of all tests. Two test processes share the machine's cores: each keeps to one thread."""
+
+from __future__ import annotations
 
 import os
+from pathlib import Path
+from typing import Any
+
+import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from search_spaces import SearchSpace
+from search_spaces.graph.builder import Network, Tensor
+
+
+class Switches(SearchSpace):
+    """Eight networks."""
+
+    name = "switches"
+    input_shape = (1, 4, 4)
+    num_classes = 2
+    size = 8
+
+    def build(self, trial: Any, net: Network) -> Tensor:
+        x = net.input
+        for i in range(3):
+            x = net.conv_bn_relu(x, trial.suggest_categorical(f"width{i}", [1, 2]))
+        return net.classifier(x)
+
+
+@pytest.fixture
+def switches() -> SearchSpace:
+    """A space of eight networks, small enough to be searched completely."""
+    return Switches()
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache folder of the test's own, and no ready tables."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("NAS_CACHE", str(folder))
+    monkeypatch.delenv("NAS_DATA", raising=False)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def nas_data() -> Path:
+    """The folder of real tables; tests that need it are skipped where NAS_DATA does not name one."""
+    folder = Path(os.environ.get("NAS_DATA", ""))
+    if not (folder / "nasbench201.csv.gz").is_file():
+        pytest.skip("NAS_DATA does not name a folder with nasbench201.csv.gz")
+    return folder

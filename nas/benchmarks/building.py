@@ -21,8 +21,8 @@ import numpy as np
 from nas.benchmarks.journal import Journal
 from nas.benchmarks.populations import Population
 from search_spaces import Architecture, SearchSpace
-from search_spaces.errors import InputError, unknown
-from search_spaces.files import replacing
+from search_spaces.common.errors import InputError, unknown
+from search_spaces.common.files import replacing
 
 STAGES = ("accuracy", "proxies", "latency")
 
@@ -56,7 +56,7 @@ def _accuracy(population: Population) -> Measure:
     """Test accuracy in % of one training per seed."""
     import torch
 
-    from nas.training import DigitsTask, train_digits
+    from nas.evaluation.training import DigitsTask, train_digits
 
     torch.set_num_threads(1)
     task = DigitsTask(**population.task)
@@ -67,7 +67,7 @@ def _proxies(seeds: tuple[int, ...]) -> Measure:
     """Zero-cost proxies, mean over initializations; those that are undefined are left out."""
     import torch
 
-    from nas.proxies import PROXIES, compute_proxies
+    from nas.evaluation.proxies import PROXIES, compute_proxies
 
     torch.set_num_threads(1)
 
@@ -80,7 +80,7 @@ def _proxies(seeds: tuple[int, ...]) -> Measure:
 
 
 def _latency(space: SearchSpace, arch: Architecture) -> float:
-    from nas.latency import measure_latency
+    from nas.evaluation.latency import measure_latency
 
     return measure_latency(space.to_onnx(arch))
 
@@ -154,7 +154,7 @@ def _card(population: Population, seeds: np.ndarray, passes: np.ndarray) -> dict
     import torch
     from scipy.stats import kendalltau
 
-    from nas.training import DigitsTask
+    from nas.evaluation.training import DigitsTask
 
     def tau(a: np.ndarray, b: np.ndarray) -> float:
         return round(float(kendalltau(a, b).statistic), 4)

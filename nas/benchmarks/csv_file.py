@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from search_spaces.errors import InputError
+from search_spaces.common.errors import InputError
 
 MAX_BYTES = 1 << 30  # of text: room for ten million rows; stops a small file that inflates without end
 

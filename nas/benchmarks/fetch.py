@@ -13,8 +13,8 @@ from nas.benchmarks.csv_file import parse_csv
 from nas.benchmarks.loading import update_nasbench201
 from nas.benchmarks.sources import Source, nasbench201_sources
 from nas.benchmarks.table import Benchmark, Header, Progress, Table, canonical
-from search_spaces.errors import InputError, unknown
-from search_spaces.files import replacing
+from search_spaces.common.errors import InputError, unknown
+from search_spaces.common.files import replacing
 
 BASE_URL = "https://raw.githubusercontent.com"
 TIMEOUT = 30.0  # seconds without an answer

@@ -13,7 +13,7 @@ from nas.benchmarks.cache import cache_folder, sha256
 from nas.benchmarks.csv_file import parse_csv, read_bytes
 from nas.benchmarks.populations import POPULATIONS
 from nas.benchmarks.table import FORMAT, Benchmark, Header, Table, canonical
-from search_spaces.errors import InputError, unknown
+from search_spaces.common.errors import InputError, unknown
 
 NAMES = (*POPULATIONS, "nasbench201")
 IDENTIFIERS = ("index", "isomorphism_class")  # columns that name a row and measure nothing

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from search_spaces import Architecture, SearchSpace, get_space
-from search_spaces.errors import unknown
+from search_spaces.common.errors import unknown
 
 
 @dataclass(frozen=True)

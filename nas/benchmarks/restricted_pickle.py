@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from search_spaces.errors import InputError
+from search_spaces.common.errors import InputError
 
 TORCH_MAGIC = 0x1950A86A20F9469CFC6C  # the first object of a file that torch wrote before its zip format
 

@@ -20,8 +20,8 @@ from safetensors.numpy import save
 
 from nas.benchmarks.text_cache import cached_texts
 from search_spaces import Architecture, SearchSpace, get_space
-from search_spaces.errors import InputError, unknown
-from search_spaces.files import replacing
+from search_spaces.common.errors import InputError, unknown
+from search_spaces.common.files import replacing
 
 FORMAT = 1
 Progress = Callable[[str, int, int], None]  # what is counted, done, total

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from joblib import Parallel, delayed
 
-import search_spaces
 from nas.benchmarks.cache import cache_folder
 from search_spaces import Architecture, SearchSpace
-from search_spaces.files import replacing
+from search_spaces.common.files import replacing
+from search_spaces.text import TEXT_VERSION
 
 LEAST_PARALLEL = 2000
 CHUNK = 100
@@ -30,10 +30,10 @@ def cached_texts(
 ) -> list[str]:
     """`space.to_text` of every architecture (n), from the cache folder if the very same texts were made before.
 
-    "The same" means: architectures, space, its options (`space_key`), and the code that writes the text. A damaged file
-    is made again.
+    "The same" means: architectures, space, its options (`space_key`), and the version of the texts. A damaged file is
+    made again.
     """
-    key = hashlib.sha256("\n".join([space_key, code_hash(space), *notations]).encode()).hexdigest()
+    key = hashlib.sha256("\n".join([space_key, text_version(space), *notations]).encode()).hexdigest()
     path = cache_folder() / "texts" / f"{key[:32]}.json.gz"
     texts = _read(path)
     if texts is None or len(texts) != len(architectures):
@@ -64,10 +64,9 @@ def _read(path: Path) -> list[str] | None:
         return None
 
 
-def code_hash(space: SearchSpace) -> str:
-    """Hash of every source file that can change a text: the package's, and the space's own if it is a plug-in."""
-    files = {*Path(search_spaces.__file__).parent.rglob("*.py"), Path(inspect.getfile(type(space)))}
-    digest = hashlib.sha256()
-    for file in sorted(files):
-        digest.update(file.read_bytes())
-    return digest.hexdigest()
+def text_version(space: SearchSpace) -> str:
+    """What texts depend on beside the space's options: `TEXT_VERSION`, and the file of a plug-in."""
+    if type(space).__module__.startswith("search_spaces."):
+        return str(TEXT_VERSION)
+    own_file = Path(inspect.getfile(type(space)))
+    return f"{TEXT_VERSION}-{hashlib.sha256(own_file.read_bytes()).hexdigest()}"

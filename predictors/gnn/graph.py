@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from predictors.features import Site, kind_attributes, reading
-from search_spaces.graph import Shape, Value
-from search_spaces.operators import NET_OPERATORS
-from search_spaces.program import Block, Item, Ref
+from search_spaces.graph.ir import Shape, Value
+from search_spaces.graph.operators import NET_OPERATORS
+from search_spaces.text.program import Block, Item, Ref
 
 SIZES = ("channels", "features", "kernel", "kernel_shape", "strides", "dilations", "group", "pads")
 KIND_NUMBERS = len(SIZES)

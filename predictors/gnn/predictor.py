@@ -29,7 +29,7 @@ from predictors.gnn.training import Progress, Schedule, held_out, train
 from predictors.metrics import is_chosen
 from predictors.noise import conditional_errors, significant, text_noise
 from predictors.scale import Scale
-from search_spaces.errors import InputError
+from search_spaces.common.errors import InputError
 
 BASE = "gnn-label-free"
 FOLDS = 8

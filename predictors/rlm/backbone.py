@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from predictors.rlm.model import ModelConfig, Pooling, TextEncoder
-from search_spaces.errors import InputError
+from search_spaces.common.errors import InputError
 
 
 class T5GemmaTextEncoder(nn.Module):

@@ -41,7 +41,7 @@ from predictors.rlm.steps import keep_aside, only, validated_steps
 from predictors.rlm.structure import structure
 from predictors.rlm.tokenizer import is_onnx, token_parts, tokenize, train_tokenizer
 from predictors.rlm.training import Column, Schedule, Training, train
-from search_spaces.errors import InputError, unknown
+from search_spaces.common.errors import InputError, unknown
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

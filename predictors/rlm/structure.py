@@ -13,8 +13,8 @@ import numpy as np
 from sklearn.feature_extraction import DictVectorizer
 
 from search_spaces import read
-from search_spaces.graph import Graph, Node
-from search_spaces.program import expand
+from search_spaces.graph.ir import Graph, Node
+from search_spaces.text.program import expand
 
 COMPONENTS = 40
 LONGEST = 4

@@ -8,7 +8,7 @@ from math import inf
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from search_spaces.errors import InputError
+from search_spaces.common.errors import InputError
 
 PAD = 0
 # Merges stay inside these pieces: file and function headers, signatures, an operator with its attributes, and what

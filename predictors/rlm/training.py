@@ -20,8 +20,8 @@ from torch.nn import functional
 
 from predictors.rlm.model import MAX_METRICS
 from predictors.rlm.numbers import HIGH, LOW, NUMBER_TOKENS, NumberFormat
-from search_spaces.errors import InputError
-from search_spaces.files import replacing
+from search_spaces.common.errors import InputError
+from search_spaces.common.files import replacing
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from experiments import proxy_forest
-from nas.corpus import PROXIES
+from experiments.pretraining.corpus import PROXIES
 
 
 def test_a_forest_finds_what_a_proxy_tells(tmp_path: Path, monkeypatch, capsys) -> None:  # type: ignore[no-untyped-def]

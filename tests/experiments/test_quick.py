@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import predictors
-from experiments.pretrain import Kind
+from experiments.pretraining.pretrain import Kind
 
 needs_tables = pytest.mark.skipif("NAS_DATA" not in os.environ, reason="NAS_DATA names no folder with the tables")
 
@@ -60,7 +60,7 @@ def test_cell_encodings_are_compared_on_the_populations_that_come_with_the_proje
 
 
 def test_speeds_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    importlib.import_module("experiments.speed").main(quick=True)
+    importlib.import_module("experiments.timing.overview").main(quick=True)
     assert "choices → text" in capsys.readouterr().out
 
 
@@ -71,7 +71,7 @@ def test_the_demo_draws_its_figures(tmp_path: Path) -> None:
 
 
 def test_pretraining_makes_bases(tmp_path: Path) -> None:
-    importlib.import_module("experiments.pretrain").main(out=tmp_path, quick=True)
+    importlib.import_module("experiments.pretraining.pretrain").main(out=tmp_path, quick=True)
     assert "digits_accuracy" not in predictors.load(tmp_path / "rlm-label-free").metrics
     assert "digits_accuracy" in predictors.load(tmp_path / "rlm-base").metrics
 
@@ -79,7 +79,7 @@ def test_pretraining_makes_bases(tmp_path: Path) -> None:
 @needs_tables
 @pytest.mark.parametrize("kind", Kind)
 def test_checkpoints_of_the_table_are_made(kind: Kind, tmp_path: Path) -> None:
-    importlib.import_module("experiments.whole_table").main(out=tmp_path, kind=kind, quick=True)
+    importlib.import_module("experiments.pretraining.whole_table").main(out=tmp_path, kind=kind, quick=True)
     assert "cifar10_test_accuracy" in predictors.load(tmp_path / f"{kind}-nasbench201").metrics
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from nas import cli
-from nas.samplers import list_samplers
+from nas.searching.samplers import list_samplers
 from predictors import create, list_predictors, load
 from predictors.testing import check_predictor
 from search_spaces import InputError, base, get_space, list_spaces

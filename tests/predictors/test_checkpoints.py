@@ -32,7 +32,7 @@ def test_a_shipped_checkpoint_is_small_described_and_found_by_its_name(name: str
 @pytest.mark.skipif("NAS_DATA" not in os.environ, reason="NAS_DATA, the folder of real tables, is not set")
 @pytest.mark.parametrize("name", ["rlm-nasbench201", "gnn-nasbench201"])
 def test_a_checkpoint_of_the_whole_table_ranks_networks_that_it_has_not_seen(name: str) -> None:
-    from experiments.whole_table import held_out
+    from experiments.pretraining.whole_table import held_out
     from nas.benchmarks import load_benchmark
 
     table = load_benchmark("nasbench201")

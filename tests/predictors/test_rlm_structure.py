@@ -6,8 +6,8 @@ import numpy as np
 
 from predictors.rlm.structure import COMPONENTS, operator_paths, structure
 from search_spaces import get_space
-from search_spaces.program import expand
-from search_spaces.text import read
+from search_spaces.text.program import expand
+from search_spaces.text.syntax import read
 
 SPACE = get_space("nasbench201", channels=4, cells=1, input_shape=(1, 8, 8))
 

@@ -1,0 +1,222 @@
+"""What every search space promises, on random architectures of each: `python -m experiments.checks.spaces`.
+
+Each architecture's ONNX model must pass the checker, run in ONNX Runtime and have the architecture's text; the text
+must parse, and give a model with the same text, parameters and FLOPs. Tokens are counted with the RLM's byte-pair
+tokenizer, trained on other architectures of the same spaces.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import numpy as np
+import typer
+
+from experiments.tables import Quick
+from nas.benchmarks.text_cache import text_version
+from nas.cli.console import print_json, print_table, progress_bar
+from search_spaces import Architecture, SearchSpace, compact, from_model, from_text, get_space, list_spaces, write
+from search_spaces.common.errors import InputError
+from search_spaces.common.files import replacing
+from search_spaces.graph.costs import graph_flops, graph_params
+
+if TYPE_CHECKING:
+    import onnx
+    from tokenizers import Tokenizer
+
+Progress = Callable[[str, int, int], None]
+NDS = 14_000
+# Tokens of one network's ONNX dump in "Regression Language Models for Code" (arXiv 2509.26476).
+PUBLISHED_TOKENS = {
+    **dict.fromkeys(["nasnet", "amoeba", "pnas", "enas", "darts"], NDS),
+    "nasbench101": 4_100,
+    "nasbench201": 3_400,
+    "fbnet": 3_500,
+    "ofa-mbv3": 6_300,
+    "ofa-resnet50": 2_500,
+    "two-path": 1_800,
+    "hiaml": 2_400,
+    "inception": 23_000,
+}
+TRAINING_TEXTS, QUICK_TEXTS = 300, 4  # of each space, for the tokenizer
+
+
+class Checked(NamedTuple):
+    """One architecture's text, the processor seconds that text took, and what is wrong (empty: nothing)."""
+
+    text: str
+    seconds: float
+    failure: str
+
+
+@cache
+def _space(name: str) -> SearchSpace:
+    return get_space(name)
+
+
+def _architecture(name: str, seed: int, index: int, purpose: int = 0) -> Architecture:
+    """Architecture `index` of the random sequence that seed and purpose name; any of them can be drawn on its own."""
+    return _space(name).sample(np.random.default_rng([seed, purpose, index]))
+
+
+def check(space: SearchSpace, arch: Architecture, text: str) -> None:
+    """AssertionError that says which promise `arch`, whose text is `text`, does not keep."""
+    import onnx
+
+    model = space.to_onnx(arch)
+    onnx.checker.check_model(model, full_check=True)
+    onnx.checker.check_model(onnx.parser.parse_model(text))
+    _check_run(model, space)
+    costs = (space.params(arch), space.flops(arch))
+    again = from_model(model)
+    del model  # one set of weights in memory at a time
+    assert write(compact(again)) == text, "the model's text is not the architecture's"
+    assert (graph_params(again), graph_flops(again)) == costs, "params or FLOPs of the model are not the architecture's"
+    rebuilt = from_model(from_text(text))
+    assert write(compact(rebuilt)) == text, "text → model → text is not a fixed point"
+    assert (graph_params(rebuilt), graph_flops(rebuilt)) == costs, "params or FLOPs change on the way text → model"
+
+
+def _check_run(model: onnx.ModelProto, space: SearchSpace) -> None:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    given = session.get_inputs()[0]
+    x = np.random.default_rng(0).standard_normal((1, *given.shape[1:])).astype(np.float32)
+    logits = session.run(None, {given.name: x})[0]
+    assert logits.shape == (1, space.num_classes), f"ONNX Runtime gives an output of shape {logits.shape}"
+    assert np.isfinite(logits).all(), "ONNX Runtime gives NaN or infinite logits"
+
+
+def _checked(task: tuple[str, int, int]) -> Checked:
+    name, seed, index = task
+    space, text, seconds = _space(name), "", 0.0
+    what = f"{name}, architecture {index} of seed {seed}"
+    try:
+        arch = _architecture(name, seed, index)
+        what = f"{what}, {space.format(arch)}"
+        started = time.process_time()
+        text = space.to_text(arch)
+        seconds = time.process_time() - started
+        check(space, arch, text)
+    except Exception as error:  # whatever goes wrong is this architecture's failure; the others are still checked
+        return Checked(text, seconds, " ".join(f"{what}: {type(error).__name__}: {error}".split()))
+    return Checked(text, seconds, "")
+
+
+def checked(name: str, count: int, seed: int, jobs: int = 1) -> Iterator[Checked]:
+    """The space's random architectures 0..count-1, checked by `jobs` processes, in order."""
+    tasks = ((name, seed, index) for index in range(count))
+    if jobs == 1:
+        yield from map(_checked, tasks)
+        return
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+        yield from pool.map(_checked, tasks, chunksize=8)
+
+
+def train(names: list[str], seed: int, each: int = TRAINING_TEXTS) -> Tokenizer:
+    """The RLM's tokenizer, trained on texts of other random architectures than those that are checked."""
+    from predictors.rlm.tokenizer import train_tokenizer
+
+    others = [(name, _architecture(name, seed, i, purpose=1)) for name in names for i in range(each)]
+    return train_tokenizer([_space(name).to_text(arch) for name, arch in others])
+
+
+def summary(name: str, results: Iterable[Checked], tokenizer: Tokenizer) -> tuple[dict[str, Any], str]:
+    """The space's row of the table, and its first failure (empty: none)."""
+    tokens, characters, seconds, failed, first = [], [], [], 0, ""
+    for result in results:
+        tokens.append(len(tokenizer.encode(result.text).ids))
+        characters.append(len(result.text))
+        seconds.append(result.seconds)
+        failed += bool(result.failure)
+        first = first or result.failure
+    row = {
+        "space": name,
+        "failed": failed,
+        "tokens": int(np.median(tokens)),
+        "95 %": int(np.quantile(tokens, 0.95)),
+        "max": max(tokens),
+        "published": PUBLISHED_TOKENS.get(name, "-"),
+        "chars": int(np.median(characters)),
+        "texts/s": int(len(seconds) / max(sum(seconds), 1e-9)),
+    }
+    return row, first
+
+
+def _row_path(out: Path, name: str) -> Path:
+    return out / f"{name.replace('/', '_')}.json"
+
+
+def _kept(out: Path | None, settings: dict[str, Any]) -> dict[str, Any] | None:
+    """The row and failure of an earlier run with these settings, if it is there."""
+    path = _row_path(out, settings["space"]) if out else None
+    if path is None or not path.exists():
+        return None
+    try:
+        kept = json.loads(path.read_text())
+    except ValueError:
+        raise InputError(f"{path}: damaged; delete it to check the space again") from None
+    if kept.get("settings") != settings:
+        raise InputError(f"{path}: made with other settings or code; give another --out folder")
+    return kept
+
+
+def _watched(name: str, results: Iterator[Checked], count: int, progress: Progress) -> Iterator[Checked]:
+    for done, result in enumerate(results, start=1):
+        progress(name, done, count)
+        yield result
+
+
+def main(
+    count: Annotated[int, typer.Option(min=1, help="Random architectures of each space.")] = 1000,
+    space: Annotated[list[str] | None, typer.Option(help="Only this space; may be repeated.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the architectures.")] = 0,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the rows of finished spaces; a run goes on there.")
+    ] = None,
+    quick: Quick = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+) -> None:
+    """Check and count every space; exit status 1 if an architecture breaks a promise."""
+    count, each = (1, QUICK_TEXTS) if quick else (count, TRAINING_TEXTS)
+    names = space or list_spaces()
+    for name in names:
+        get_space(name)  # an unknown name is an error before the work, not after it
+    rows, failures = [], []
+    with progress_bar("spaces") as bar:
+        bar("training the tokenizer", 0, count)
+        tokenizer = train(sorted({*list_spaces(), *names}), seed, each)
+        for name in names:
+            settings = {"space": name, "count": count, "each": each, "seed": seed, "texts": text_version(_space(name))}
+            kept = _kept(out, settings)
+            if kept is None:
+                results = _watched(name, checked(name, count, seed, jobs), count, bar)
+                row, first = summary(name, results, tokenizer)
+                kept = {"settings": settings, "row": row, "failure": first}
+                if out:
+                    with replacing(_row_path(out, name)) as path:
+                        path.write_text(json.dumps(kept, indent=1) + "\n")
+            rows.append(kept["row"])
+            failures += [kept["failure"]] if kept["failure"] else []
+    print_json(rows) if as_json else print_table(f"{count} random architectures of each space", rows)
+    if failures:
+        sys.exit("\n".join(f"spaces: {failure}" for failure in failures))
+
+
+if __name__ == "__main__":
+    try:
+        typer.run(main)
+    except InputError as error:
+        sys.exit(f"spaces: {error}")

@@ -1,0 +1,1 @@
+"""The pretraining corpus, and the commands that train the shipped checkpoints."""

@@ -1,0 +1,98 @@
+"""Train `rlm-nasbench201` and `gnn-nasbench201` on the whole table, in 7 minutes.
+
+Command: `python -m experiments.pretraining.whole_table`.
+
+They learn the test accuracies of CIFAR-10 and CIFAR-100 and the latencies of all devices from nine tenths of the
+table's different networks, and are tried on the rest. They are for use, never for comparisons: they know the table.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from experiments.pretraining.pretrain import Kind
+from experiments.tables import Quick
+from nas.cli.console import print_table, progress_bar
+from search_spaces.common.errors import InputError
+from search_spaces.common.files import replacing
+
+ACCURACIES = ("cifar10_test_accuracy", "cifar100_test_accuracy")
+HELD_OUT, QUICK_MOST = 0.1, 200
+SAMPLES = 16
+SCHEDULE = {"jitter": 0.05, "batch": 64, "most_metrics": 5}
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="Folder for the checkpoints.")] = Path("results/whole-table"),
+    kind: Annotated[Kind, typer.Option(help="The predictor to train.")] = Kind.rlm,
+    steps: Annotated[int, typer.Option(min=2, help="Steps of training.")] = 2000,
+    seed: Annotated[int, typer.Option(help="Seed of weights, batches and of what is held out.")] = 0,
+    quick: Quick = False,
+) -> None:
+    """Train one of them, save it, and show Kendall's τ and Spearman's ρ on what was held out."""
+    import predictors
+    from nas.benchmarks import load_benchmark
+
+    table = load_benchmark("nasbench201")
+    texts = table.load_texts()
+    if quick:
+        texts, steps = texts[:QUICK_MOST], 2
+    latencies = [name for name in table.metrics if name.endswith("_latency_ms")]
+    metrics = {name: table.values(name)[: len(texts)] for name in (*ACCURACIES, *latencies)}
+    train, test = held_out(texts, seed)
+    with progress_bar(f"{kind.value}-nasbench201") as bar:
+        kept = out / f"training-rlm-{steps}.safetensors"
+        # Neither has processes, which would keep a part of the table itself.
+        own: dict[str, dict[str, Any]] = {
+            "rlm": {"base": "rlm-base", "rehearse": True, "schedule": SCHEDULE, "kept": kept},
+            "gnn": {"base": "gnn-label-free", "processes": False},
+        }
+        options = {"steps": steps, "progress": lambda i, n, loss: bar(f"loss {loss:.3f}", i, n), **own[kind.value]}
+        model = predictors.create(kind.value, seed=seed, **options)
+        model.fit([texts[i] for i in train], {name: values[train] for name, values in metrics.items()})
+    folder = out / f"{kind.value}-nasbench201"
+    model.save(folder)
+    rows = _test(model, [texts[i] for i in test], {name: values[test] for name, values in metrics.items()})
+    with replacing(folder / "tests.json") as path:
+        path.write_text(json.dumps(rows, indent=1))
+    print_table(f"{folder}, on {len(test)} networks held out", [{k: _short(v) for k, v in row.items()} for row in rows])
+
+
+def held_out(texts: list[str], seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows to learn and to test on: equal networks are on one side."""
+    distinct = list(dict.fromkeys(texts))
+    order = np.random.default_rng(seed).permutation(len(distinct))
+    kept = {distinct[i] for i in order[: round(HELD_OUT * len(distinct))]}
+    is_test = np.array([text in kept for text in texts])
+    return np.flatnonzero(~is_test), np.flatnonzero(is_test)
+
+
+def _test(model: Any, texts: list[str], metrics: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+    from scipy.stats import kendalltau, spearmanr
+
+    predicted = {name: model.predict(texts, [name], samples=SAMPLES)[name] for name in metrics}
+    return [
+        {
+            "metric": name,
+            "tau": float(kendalltau(predicted[name], values).statistic),
+            "spearman": float(spearmanr(predicted[name], values).statistic),
+        }
+        for name, values in metrics.items()
+    ]
+
+
+def _short(value: Any) -> Any:
+    return f"{value:.3f}" if isinstance(value, float) else value
+
+
+if __name__ == "__main__":
+    try:
+        typer.run(main)
+    except InputError as error:
+        sys.exit(f"whole_table: {error}")

@@ -1,0 +1,1 @@
+"""Measured speed: export, decoding, search, and an overview."""

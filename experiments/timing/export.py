@@ -1,0 +1,132 @@
+"""ONNX models and texts against `torch.onnx.export` of the same networks: `python -m experiments.timing.export`.
+
+One core, files in a temporary folder. Ours is everything from the architecture on: graph, model with weights, text.
+Torch's is the export alone: its module, weights included, is built before the clock starts.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from nas.cli.console import print_json, print_table, progress_bar
+
+from experiments.tables import Quick
+from search_spaces import Architecture, SearchSpace, get_space, list_spaces
+from search_spaces.common.errors import InputError
+from search_spaces.graph.ir import Graph
+from search_spaces.onnx import write_model
+from search_spaces.text.program import compact
+from search_spaces.text.syntax import write
+
+EXPORTERS = {"TorchScript": False, "torch.export": True}
+
+
+def _milliseconds(action: Callable[[Any], object], items: Sequence[Any]) -> float:
+    """Mean processor time of one call: what else runs on the machine does not count."""
+    started = time.process_time()
+    for item in items:
+        action(item)
+    return 1e3 * (time.process_time() - started) / len(items)
+
+
+def ours(space: SearchSpace, archs: Sequence[Architecture], path: Path) -> dict[str, float]:
+    """Milliseconds per architecture of each step, and of all of them together."""
+    graphs = [space.graph(arch) for arch in archs]
+
+    def save(graph: Graph) -> None:
+        with path.open("wb") as file:
+            write_model(graph, file)
+
+    steps = {
+        "graph": _milliseconds(space.graph, archs),
+        "model file": _milliseconds(save, graphs),
+        "text": _milliseconds(lambda graph: write(compact(graph)), graphs),
+    }
+
+    def together(arch: Architecture) -> str:
+        graph = space.graph(arch)
+        save(graph)
+        return write(compact(graph))
+
+    return {**steps, "ours": _milliseconds(together, archs)}
+
+
+def torchs(space: SearchSpace, arch: Architecture, dynamo: bool, path: Path) -> float:
+    """Milliseconds of one `torch.onnx.export` of the architecture."""
+    import torch
+
+    from nas.evaluation.module import GraphModule
+
+    graph = space.graph(arch)
+    module = GraphModule(graph).eval()
+    x = torch.zeros(1, *map(int, graph.shapes[graph.inputs[0]][1:]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch, about its older exporter
+        return _milliseconds(
+            lambda file: torch.onnx.export(module, (x,), file, dynamo=dynamo, verbose=False),
+            [path],
+        )
+
+
+def measure(
+    name: str, exporters: Sequence[str], seeds: int, count: int, path: Path, progress: Callable[[str, int, int], None]
+) -> dict[str, Any]:
+    """One row: milliseconds and how many times faster, mean ± standard deviation over the seeds."""
+    space = get_space(name)
+    rows: list[dict[str, float]] = []
+    for seed in range(seeds):
+        rng = np.random.default_rng(seed)
+        archs = [space.sample(rng) for _ in range(count)]
+        row = ours(space, archs, path)
+        for exporter in exporters:
+            progress(f"{name}, {exporter}", seed, seeds)
+            row[exporter] = torchs(space, archs[0], EXPORTERS[exporter], path)
+            row[f"× {exporter}"] = row[exporter] / row["ours"]
+        rows.append(row)
+    columns = {key: np.array([row[key] for row in rows]) for key in rows[0]}
+    return {"space": name, **{key: f"{c.mean():,.1f} ± {c.std():,.1f}" for key, c in columns.items()}}
+
+
+def main(
+    space: Annotated[list[str] | None, typer.Option(help="Only this space; may be repeated.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds; each exports one network with each exporter.")] = 5,
+    count: Annotated[int, typer.Option(min=1, help="Architectures that our time is the mean of, per seed.")] = 20,
+    quick: Quick = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+) -> None:
+    """Print milliseconds per network."""
+    import torch
+
+    if quick:
+        space, seeds, count = ["nasbench201"], 1, 2
+    torch.set_num_threads(1)
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    exporters = [name for name, dynamo in EXPORTERS.items() if not dynamo or find_spec("onnxscript")]
+    small = get_space("tiny-resnet")
+    rows = []
+    with TemporaryDirectory() as folder, progress_bar("export") as bar:
+        path = Path(folder, "net.onnx")
+        for exporter in exporters:  # the first export of a process loads much more than it exports
+            torchs(small, next(small.enumerate()), EXPORTERS[exporter], path)
+        for name in space or list_spaces():
+            rows.append(measure(name, exporters, seeds, count, path, bar))
+    print_json(rows) if as_json else print_table("Milliseconds per network, and torch's in multiples of ours", rows)
+    if len(exporters) < len(EXPORTERS):
+        print("torch.export was left out: it needs the package onnxscript", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    try:
+        typer.run(main)
+    except InputError as error:
+        sys.exit(f"export_speed: {error}")

@@ -1,0 +1,119 @@
+"""Speed figures of the README: `python -m experiments.timing.overview` (one core; minutes)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import typer
+from nas.cli.console import print_table
+
+from experiments.tables import Quick
+from search_spaces import get_space
+
+COUNT, LEARNED = 1000, 781
+QUICK_COUNT, QUICK_LEARNED = 20, 20
+
+
+def _seconds(action: Callable[[], object], repeats: int = 3) -> float:
+    """Best wall time of a few runs."""
+    times = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        action()
+        times.append(time.perf_counter() - started)
+    return min(times)
+
+
+def main(quick: Quick = False) -> None:
+    """Print one table of measured speeds."""
+    import torch
+
+    import predictors
+    from nas.benchmarks import load_benchmark
+    from predictors.base import STREAMED
+    from predictors.rlm.predictor import RLM
+    from predictors.rlm.reader import Reader
+
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    space, rng = get_space("nasbench201"), np.random.default_rng(0)
+    count, few = (QUICK_COUNT, QUICK_LEARNED) if quick else (COUNT, LEARNED)
+    archs = [space.sample(rng) for _ in range(count)]
+    texts = [space.to_text(arch) for arch in archs]
+    every = texts if quick else (space.to_text(arch) for arch in space.enumerate())
+    many = list(dict.fromkeys(every))
+    cores = os.cpu_count() or 1
+    rlm = predictors.load("rlm-base")
+    assert isinstance(rlm, RLM)
+    reader = rlm.reader
+    assert isinstance(reader, Reader)
+    lengths = [len(ids) for ids in reader.tokens(texts)]
+    reader.read(texts[:10])
+    reader.forget()
+    read = _seconds(lambda: reader.read(texts), repeats=1)
+
+    gnn, learned = predictors.create("gnn"), [space.sample(rng) for _ in range(few)]
+    values = {"metric": np.array([float(space.flops(arch)) for arch in learned])}
+
+    def learn() -> None:
+        """With a first estimate: what a process is like is found when it is asked for."""
+        gnn.fit([space.to_text(arch) for arch in learned], values).estimate(texts[:1], ["metric"])
+
+    learning = _seconds(learn, repeats=1)
+    list(gnn.estimate_stream(texts[:1] * STREAMED * cores, ["metric"], jobs=cores))  # the processes begin
+    estimating = _seconds(lambda: list(gnn.estimate_stream(many, ["metric"], jobs=cores)), repeats=1)
+    predicting = _seconds(lambda: gnn.predict(texts, ["metric"], samples=16), repeats=1)
+
+    def query() -> None:
+        table = load_benchmark("digits201")
+        table.query(table.architectures[17])
+
+    query()
+    rows: list[tuple[str, float, str]] = [
+        ("nas --help", _seconds(lambda: _run("-m", "nas.cli", "--help")), "s"),
+        ("import search_spaces", _seconds(lambda: _run("-c", "import search_spaces")), "s"),
+        ("random choices", count / _seconds(lambda: [space.sample(rng) for _ in range(count)]), "networks/s"),
+        ("choices → text", count / _seconds(lambda: [space.to_text(arch) for arch in archs]), "texts/s"),
+        (
+            "choices → ONNX model",
+            len(archs[:200]) / _seconds(lambda: [space.to_onnx(a) for a in archs[:200]]),
+            "models/s",
+        ),
+        ("tokens of a text, median", float(np.median(lengths)), "tokens"),
+        ("tokens of a text, most", float(max(lengths)), "tokens"),
+        ("digits201: load and query", 1e3 * _seconds(query), "ms"),
+        ("RLM reads new texts", count / read, "texts/s"),
+        ("RLM decodes a metric, 64 samples, text read", count / _seconds(_decoding(rlm, texts, 64)), "networks/s"),
+        ("RLM decodes a metric, 16 samples, text read", count / _seconds(_decoding(rlm, texts, 16)), "networks/s"),
+        (f"GNN learns {few} networks, texts written and read", learning, "s"),
+        (
+            f"GNN's point estimates of {len(many)} different networks, {cores} processes",
+            len(many) / estimating,
+            "networks/s",
+        ),
+        ("GNN predicts a metric of new texts, 16 samples", count / predicting, "networks/s"),
+        (
+            "GNN predicts a metric, 16 samples, text read",
+            count / _seconds(lambda: gnn.predict(texts, ["metric"], samples=16)),
+            "networks/s",
+        ),
+    ]
+    table: list[dict[str, Any]] = [{"what": what, "measured": value, "unit": unit} for what, value, unit in rows]
+    print_table("Speed", table)
+
+
+def _run(*arguments: str) -> None:
+    subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
+
+
+def _decoding(rlm: Any, texts: list[str], samples: int) -> Callable[[], object]:
+    return lambda: rlm.predict(texts, ["params"], samples=samples)
+
+
+if __name__ == "__main__":
+    typer.run(main)

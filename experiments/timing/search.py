@@ -1,0 +1,127 @@
+"""What a search costs beside Optuna: `python -m experiments.timing.search` (minutes).
+
+Random architectures of a table are evaluated by `nas.search` and by a plain Optuna loop on the same storage, in turns,
+and the processor's time per trial is taken over the last of them. The disk, which both wait for, is left out. Of
+searches guided by a predictor, it is the time per evaluation once there are 10,000 candidates.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import optuna
+import typer
+from nas.cli.console import print_json, print_table, progress_bar
+
+from nas.benchmarks import Benchmark, load_benchmark
+from nas.searching.evaluators import TableEvaluator
+from nas.searching.loop import search
+from nas.searching.sampler import PredictorSampler
+from nas.searching.samplers import create_sampler
+from nas.searching.storage import open_storage
+from search_spaces.common.errors import InputError
+
+LAST = 0.2  # of the trials, over which the time is taken
+GUIDED, POOL, BETWEEN = ("rlm", "gnn"), 10_000, (60, 100)  # evaluations, between which a guided search is timed
+OBJECTIVES = "cifar10_validation_accuracy,fpga_latency_ms"
+Side = Callable[[Benchmark, "Path | None", int], list[float]]
+
+
+def plain(table: Benchmark, path: Path | None, trials: int) -> list[float]:
+    """The processor's time in seconds at every trial of an Optuna loop."""
+    evaluator, times = TableEvaluator(table, OBJECTIVES.split(",")), []
+
+    def objective(trial: optuna.Trial) -> tuple[float, ...]:
+        times.append(time.process_time())
+        return tuple(evaluator([table.space.choose(trial)])[0].tolist())
+
+    sampler = optuna.samplers.RandomSampler(seed=0)
+    study = optuna.create_study(storage=open_storage(path), sampler=sampler, directions=["maximize", "minimize"])
+    study.optimize(objective, n_trials=trials)
+    return times
+
+
+def ours(table: Benchmark, path: Path | None, trials: int) -> list[float]:
+    """The same of a search, which may repeat an architecture: its trials, and not its evaluations, are counted."""
+    times: list[float] = []
+
+    class Timed(optuna.samplers.RandomSampler):
+        def before_trial(self, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
+            times.append(time.process_time())
+            if len(times) == trials:
+                raise KeyboardInterrupt
+
+    evaluator = TableEvaluator(table, OBJECTIVES.split(","))
+    with suppress(KeyboardInterrupt):
+        search(table.space, OBJECTIVES, evaluator, Timed(seed=0), trials, storage=path)
+    return times
+
+
+def per_trial(side: Side, table: Benchmark, journal: bool, trials: int) -> float:
+    """Milliseconds of the processor per trial over the last of so many."""
+    with tempfile.TemporaryDirectory() as folder:
+        times = np.array(side(table, Path(folder) / "search.journal" if journal else None, trials))
+    last = times[-int(LAST * trials) :]
+    return 1e3 * float(np.diff(last).mean())
+
+
+def per_evaluation(predictor: str, table: Benchmark, pool: int, between: tuple[int, int]) -> float:
+    """Seconds of the processor per evaluation, all fits included, while the search chooses from `pool` candidates."""
+    times: list[float] = []
+    first, last = between
+    sampler = create_sampler(predictor, table.space, OBJECTIVES, n_startup=first, pool=pool)
+    assert isinstance(sampler, PredictorSampler)
+    evaluate, usual = TableEvaluator(table, OBJECTIVES.split(",")), sampler.fresh
+
+    def objective(trial: optuna.Trial) -> tuple[float, ...]:
+        sampler.fresh = pool if len(times) < first else usual  # the first fit fills the pool
+        times.append(time.process_time())
+        return tuple(evaluate([table.space.choose(trial)])[0].tolist())
+
+    study = optuna.create_study(sampler=sampler, directions=["maximize", "minimize"])
+    study.optimize(objective, n_trials=last + sampler.refit_every + 1)
+    begin = first + sampler.refit_every
+    return (times[last + sampler.refit_every] - times[begin]) / (last - first)
+
+
+def main(
+    trials: Annotated[list[int] | None, typer.Option(help="Trials of a search; repeatable; 1000 and 5000.")] = None,
+    repeats: Annotated[int, typer.Option(min=1)] = 3,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+) -> None:
+    """A row per storage and number of trials: the median of the repeats, in milliseconds per trial."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    table, rows = load_benchmark("nasbench201"), []
+    cases = [(kind, count) for kind in ("memory", "journal") for count in trials or (1000, 5000)]
+    with progress_bar("searches") as bar:
+        for done, (kind, count) in enumerate(cases):
+            pairs = []
+            for repeat in range(repeats):
+                bar(f"{kind}, {count} trials", repeats * done + repeat, repeats * len(cases))
+                pairs.append([per_trial(side, table, kind == "journal", count) for side in (plain, ours)])
+            optuna_ms, ours_ms = np.median(pairs, axis=0).tolist()
+            row: dict[str, Any] = {"storage": kind, "trials": count, "Optuna, ms": optuna_ms, "nas.search, ms": ours_ms}
+            rows.append(row | {"above, ms": ours_ms - optuna_ms})
+        guided = []
+        for name in GUIDED:
+            bar(f"{name}, {POOL:,} candidates", repeats * len(cases), repeats * len(cases))
+            guided.append({"predictor": name, "candidates": POOL, "s": per_evaluation(name, table, POOL, BETWEEN)})
+    if as_json:
+        print_json({"trials": rows, "guided": guided})
+    else:
+        print_table("Processor time per trial", rows)
+        print_table("Processor time per evaluation, fits included", guided)
+
+
+if __name__ == "__main__":
+    try:
+        typer.run(main)
+    except InputError as error:
+        sys.exit(f"search_speed: {error}")

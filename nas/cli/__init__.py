@@ -1,0 +1,5 @@
+"""The command line `nas`: a file for each command."""
+
+from nas.cli.application import app, main
+
+__all__ = ["app", "main"]

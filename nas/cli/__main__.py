@@ -1,0 +1,5 @@
+"""`python -m nas.cli`."""
+
+from nas.cli.application import main
+
+main()

@@ -1,0 +1,70 @@
+"""The command line `nas`. Heavy packages are imported inside the commands, so that help answers at once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import typer
+
+from nas.cli.benchmarks import benchmarks_build, benchmarks_fetch, benchmarks_import, benchmarks_list
+from nas.cli.compare import compare
+from nas.cli.evaluate import evaluate
+from nas.cli.plot import plot
+from nas.cli.predict import predict
+from nas.cli.report import report
+from nas.cli.sample import sample
+from nas.cli.search import search
+from nas.cli.spaces import spaces
+from nas.cli.text import text
+from nas.cli.train import train
+from nas.cli.worker import worker
+from search_spaces.common.errors import InputError
+
+app = typer.Typer(
+    name="nas",
+    help="Multi-objective neural architecture search guided by a language model that reads ONNX text.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+benchmarks_app = typer.Typer(help="Benchmark tables: list, fetch, import, build.", no_args_is_help=True)
+COMMANDS: dict[str, Callable[..., None]] = {
+    "spaces": spaces,
+    "sample": sample,
+    "text": text,
+    "train": train,
+    "predict": predict,
+    "compare": compare,
+    "evaluate": evaluate,
+    "search": search,
+    "worker": worker,
+    "plot": plot,
+    "report": report,
+}
+BENCHMARK_COMMANDS: dict[str, Callable[..., None]] = {
+    "list": benchmarks_list,
+    "fetch": benchmarks_fetch,
+    "import": benchmarks_import,
+    "build": benchmarks_build,
+}
+for name, command in COMMANDS.items():
+    app.command(name)(command)
+for name, command in BENCHMARK_COMMANDS.items():
+    benchmarks_app.command(name)(command)
+app.add_typer(benchmarks_app, name="benchmarks")
+
+
+def main() -> None:
+    """Entry point: bad input is one line on standard error and exit status 2."""
+    try:
+        app()
+    except InputError as error:
+        print(f"nas: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        print(f"nas: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("nas: interrupted; run the same command again to go on", file=sys.stderr)
+        sys.exit(130)

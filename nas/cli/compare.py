@@ -1,0 +1,96 @@
+"""`nas compare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nas.cli.console import print_json, print_table, progress_bar
+from nas.cli.options import Json, parse_sizes, split_names
+from search_spaces.common.errors import InputError
+
+if TYPE_CHECKING:
+    from nas.comparison.compare import Compared
+
+
+def compare(
+    benchmark: Annotated[
+        list[str], typer.Option("--benchmark", help="digits201, nasbench201, or a CSV file; repeatable.")
+    ],
+    metric: Annotated[list[str], typer.Option("--metric", help="Metric that the predictors learn; repeatable.")],
+    test_metric: Annotated[
+        list[str] | None,
+        typer.Option("--test-metric", help="Metric to rank by, one for each --metric; the same by default."),
+    ] = None,
+    predictor: Annotated[
+        str, typer.Option("--predictors", help="Comma-separated: ours, installed ones, FILE.py:CLASS.")
+    ] = "rlm,gnn,ridge,forest",
+    sizes: Annotated[str, typer.Option(help="Training sizes, comma-separated.")] = "78,156,469,781",
+    seeds: Annotated[int, typer.Option(help="Number of seeds.")] = 5,
+    first_seed: Annotated[int, typer.Option(help="The first of them; take unused ones to confirm a choice.")] = 0,
+    given: Annotated[str, typer.Option(help="Exact metrics that are known of all, such as params,flops.")] = "",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for scores, a table and figures; an interrupted comparison goes on there. Of several "
+            "benchmarks or metrics, each has a folder in it."
+        ),
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes; the scores do not depend on it.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Rank unseen architectures with every predictor: Kendall's τ against the number of examples, paired over seeds."""
+    from nas.benchmarks import load_benchmark
+    from nas.comparison.compare import Comparison
+    from nas.comparison.compare import compare as run
+
+    tested = test_metric or metric
+    if len(tested) != len(metric):
+        raise InputError(f"give a --test-metric for each of the {len(metric)} --metric, or none")
+    names, known = tuple(split_names(predictor)), tuple(split_names(given)) if given else ()
+    wanted = [
+        Comparison(table, learned, ranked, names, parse_sizes(sizes), seeds, known, first_seed)
+        for table in benchmark
+        for learned, ranked in zip(metric, tested, strict=True)
+    ]
+    results = []
+    for comparison in wanted:
+        folder = out
+        if out and len(wanted) > 1:
+            folder = out / f"{Path(comparison.benchmark).stem}-{comparison.train_metric}"
+        label = f"{comparison.train_metric} on {comparison.benchmark}"
+        with progress_bar(f"comparing {label}") as bar:
+            opened = load_benchmark(comparison.benchmark)
+            result = run(comparison, opened, folder / "scores.jsonl" if folder else None, bar, jobs)
+        if folder:
+            result.save(folder)
+        results.append(result)
+        if not as_json:
+            _print_compared(result)
+    if as_json:
+        rows, pairs = [row for c in results for row in c.rows()], [pair for c in results for pair in c.pairs()]
+        print_json({"predictors": rows, "pairs": pairs})
+
+
+def _print_compared(result: Compared) -> None:
+    comparison = result.comparison
+    labels = {"tau": "τ", "tau_top": "τ, best"}
+    shown = [
+        {
+            "predictor": r["predictor"],
+            "N": r["size"],
+            **{label: f"{r[name]:.3f}±{r[f'{name}_std']:.3f}".replace("0.", ".") for name, label in labels.items()},
+            "best 10": f"{r['top10']:.2f}±{r['top10_std']:.2f}",
+            "regret": f"{r['regret']:.2f}±{r['regret_std']:.2f}",
+            "50/90 %": f"{100 * r['cover50']:.0f}/{100 * r['cover90']:.0f}",
+            "s": f"{r['fit_seconds']:.0f}+{r['predict_seconds']:.0f}",
+        }
+        for r in result.rows()
+    ]
+    numbers = f"seeds {comparison.first_seed} to {comparison.first_seed + comparison.seeds - 1}"
+    metrics = f"{comparison.train_metric} → {comparison.test_metric}"
+    print_table(f"{metrics} on {comparison.benchmark}, {numbers} (mean ± std)", shown)
+    for pair in result.pairs():
+        print(f"N = {pair['size']}: {pair['sentence']}")

@@ -1,0 +1,77 @@
+"""Output of commands: progress bars, tables and JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+@contextmanager
+def progress_bar(label: str) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on standard error; call with what is done, how far, of how much."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
+    )  # fmt: skip
+    # Time left by all steps so far: in a search one may take minutes, and others nothing.
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, speed_estimate_period=math.inf) as bar:
+        task = bar.add_task(label, total=None)
+
+        def update(what: str, done: int, total: int) -> None:
+            if done < bar.tasks[0].completed:  # something new has begun
+                bar.reset(task)
+            bar.update(task, description=f"{label}: {what}" if what else label, completed=done, total=total)
+
+        yield update
+
+
+def print_json(value: object) -> None:
+    print(json.dumps(value, indent=1))
+
+
+def print_table(title: str, rows: list[dict[str, Any]]) -> None:
+    """Rows of one kind as a table on standard output, turned on its side where it is too wide for the terminal."""
+    from rich.console import Console
+    from rich.table import Table
+
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    values = [[row.get(name, "") for name in names] for row in rows]
+    lines = [names, *([f"{v:.4g}" if isinstance(v, float) else str(v) for v in row] for row in values)]
+    console, turned = Console(), [list(column) for column in zip(*lines, strict=True)]
+    if _width(lines) > max(console.width, _width(turned)):
+        lines = turned
+    table = Table(title=title, title_justify="left")
+    for name in lines[0]:
+        table.add_column(name, overflow="fold")
+    for line in lines[1:]:
+        table.add_row(*line)
+    console.print(table)
+
+
+def _width(lines: list[list[str]]) -> int:
+    """Characters that a table of such lines needs, its frame included."""
+    return sum(max(map(len, column)) + 3 for column in zip(*lines, strict=True)) + 1
+
+
+def write_text(path: Path | None, text: str) -> None:
+    if path is None:
+        print(text, end="")
+    else:
+        from search_spaces.common.files import replacing
+
+        with replacing(path) as temporary:
+            temporary.write_text(text)

@@ -1,0 +1,90 @@
+"""`nas evaluate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nas.cli.console import print_json, print_table, progress_bar
+from nas.cli.options import (
+    Batch,
+    DataSet,
+    Device,
+    Epochs,
+    Json,
+    Provider,
+    Seed,
+    SpaceOptions,
+    Threads,
+    Training,
+    given_only,
+    parse_settings,
+    split_names,
+)
+from search_spaces.common.errors import InputError
+
+if TYPE_CHECKING:
+    from nas.evaluation.measurement import Measured
+
+
+def evaluate(
+    network: Annotated[str, typer.Argument(help="An .onnx file, a space name, or FILE.py:CLASS.")],
+    arch: Annotated[
+        str | None, typer.Option(help="Architecture in the space's notation; a random one of --seed by default.")
+    ] = None,
+    option: SpaceOptions = None,
+    metrics: Annotated[str | None, typer.Option(help="Comma-separated; all by default.")] = None,
+    dataset: DataSet = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Trainings, each with its own seed.")] = 1,
+    epochs: Epochs = None,
+    training: Training = None,
+    device: Device = None,
+    threads: Threads = None,
+    batch: Batch = None,
+    provider: Provider = None,
+    seed: Seed = 0,
+    resume: Annotated[
+        Path | None, typer.Option(help="Folder for the training's state; an interrupted one goes on there.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure a network: train it from scratch, time it, and weigh it."""
+    from nas.evaluation.latency import LatencyTask
+    from nas.evaluation.measurement import Measurement, known_metrics
+    from nas.evaluation.subjects import subject_of_file, subject_of_space
+    from nas.evaluation.training import training_task
+    from search_spaces.text import fingerprint
+    from search_spaces.text.program import compact
+    from search_spaces.text.syntax import write
+
+    timing = LatencyTask(**given_only(threads=threads, batch=batch, provider=provider))
+    task = training_task({**parse_settings(training, "--training"), **given_only(epochs=epochs)})
+    wanted = split_names(metrics) if metrics else []
+    source = (dataset or "digits") if not wanted or any("accuracy" in metric for metric in wanted) else None
+    if network.endswith(".onnx"):
+        if arch or option:
+            raise InputError(f"{network} is one network: --arch and --option go with a space")
+        subject = subject_of_file(network, source)
+    else:
+        subject = subject_of_space(network, parse_settings(option, "--option"), source, arch, seed)
+    known = known_metrics(timing, subject.data.metric if subject.data else None)
+    numbers = tuple(range(seed, seed + seeds))
+    measurement = Measurement(tuple(wanted or known), subject.data, numbers, task, timing, device or "cpu")
+    checkpoint = resume / f"{fingerprint(write(compact(subject.graph)))}.pt" if resume else None
+    with progress_bar("measuring") as bar:
+        found = measurement(subject.graph, subject.model, checkpoint, bar)
+    if as_json:
+        print_json({"network": subject.name, **{metric: _plain(value) for metric, value in found.items()}})
+        return
+    rows = []
+    for metric, measured in found.items():
+        low, high = (measured.low, measured.high) if measured.low < measured.high else ("", "")
+        rows.append({"metric": metric, "value": measured.value, "low": low, "high": high, "spread": measured.spread})
+    print_table(subject.name, rows)
+
+
+def _plain(measured: Measured) -> dict[str, Any]:
+    """A measured value for JSON, which has no NaN."""
+    return {name: None if value != value else value for name, value in measured._asdict().items()}

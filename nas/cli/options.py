@@ -1,0 +1,104 @@
+"""Options that several commands share, and the parsing of their values."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from search_spaces.common.errors import InputError
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
+Space = Annotated[str, typer.Option("--space", help="Space name, or FILE.py:CLASS.")]
+SpaceOptions = Annotated[
+    list[str] | None,
+    typer.Option("--option", help="Option of the space, NAME=VALUE, as input_shape=1,8,8; repeatable."),
+]
+BenchmarkName = Annotated[str, typer.Option("--benchmark", help="digits201, nasbench201, or a CSV file.")]
+DataSet = Annotated[
+    str | None, typer.Option(help="digits (the default), a .npz file, or a folder with a folder of images per class.")
+]
+Epochs = Annotated[int | None, typer.Option(help="Epochs of training; 6 by default.")]
+Training = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--training",
+        help="Setting of the training, NAME=VALUE: batch, learning_rate, weight_decay, schedule (one-cycle, cosine), "
+        "shift, noise, flip, patience, validation; repeatable.",
+    ),
+]
+Device = Annotated[str | None, typer.Option(help="Device to train on, as cuda; cpu by default.")]
+Threads = Annotated[int | None, typer.Option(help="Threads of ONNX Runtime; 1 by default.")]
+Batch = Annotated[int | None, typer.Option(help="Samples per timed inference; 1 by default.")]
+Provider = Annotated[
+    str | None, typer.Option(help="Execution provider of ONNX Runtime; CPUExecutionProvider by default.")
+]
+Source = Annotated[
+    str, typer.Argument(help="A folder that `nas search` wrote, a journal file, or the URL of a storage.")
+]
+Searched = Annotated[
+    str | None, typer.Option("--benchmark", help="The table that was searched, where the folder does not say.")
+]
+Study = Annotated[str | None, typer.Option(help="The study's name in a storage; all of its searches by default.")]
+
+
+def parse_settings(arguments: list[str] | None, option: str) -> dict[str, Any]:
+    """NAME=VALUE arguments; values are Python literals, anything else is text."""
+    found = {}
+    for argument in arguments or ():
+        name, separator, value = argument.partition("=")
+        if not separator or not name:
+            raise InputError(f"{option} {argument}: write NAME=VALUE")
+        try:
+            found[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            found[name] = value
+    return found
+
+
+def given_only(**settings: Any) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def pick(settings: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: settings[name] for name in names if name in settings}
+
+
+def split_names(names: str) -> list[str]:
+    parts = [part.strip() for part in names.split(",") if part.strip()]
+    if not parts:
+        raise InputError(f"no name in {names!r}: write names separated by commas")
+    return parts
+
+
+def parse_sizes(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(f"--sizes {text}: write whole numbers separated by commas") from None
+
+
+def parse_numbers(text: str, option: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"{option} {text}: write numbers separated by commas") from None
+
+
+def naming(path: Path, action: Callable[[], Any]) -> Any:
+    """Run an action on a file; its errors name the file."""
+    try:
+        return action()
+    except InputError as error:
+        raise error if str(path) in str(error) else InputError(f"{path}: {error}") from None
+
+
+def output_folder(source: str, out: Path | None) -> Path:
+    """Where figures and reports go: into the folder of the searches, unless they are elsewhere."""
+    if out is None and not Path(source).is_dir():
+        raise InputError(f"{source} is no folder: give --out, a folder to write to")
+    return Path(source) if out is None else out

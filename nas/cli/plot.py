@@ -1,0 +1,28 @@
+"""`nas plot`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nas.cli.options import Searched, Source, Study, output_folder
+from search_spaces.common.errors import InputError
+
+
+def plot(
+    source: Source,
+    benchmark: Searched = None,
+    study: Study = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the figures; that of the searches by default.")] = None,
+    kind: Annotated[str, typer.Option(help="png, svg or pdf.")] = "png",
+) -> None:
+    """Draw fronts, hypervolume and predictions of searches, finished or not."""
+    from nas.comparison.studies import open_studies
+
+    if kind not in ("png", "svg", "pdf"):
+        raise InputError(f"--kind {kind}: write png, svg or pdf")
+    folder = output_folder(source, out)
+    for path in open_studies(source, benchmark, study).plot(folder, kind):
+        print(path)

@@ -1,0 +1,72 @@
+"""`nas predict`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nas.cli.console import print_json, print_table
+from nas.cli.options import Json, Seed, naming, split_names
+from search_spaces.common.errors import InputError
+
+if TYPE_CHECKING:
+    import onnx
+
+
+def predict(
+    networks: Annotated[list[Path], typer.Argument(help=".onnx or .txt files")],
+    checkpoint: Annotated[str, typer.Option(help="A checkpoint's folder, or a shipped one: rlm-nasbench201.")],
+    metrics: Annotated[
+        str | None, typer.Option(help="Comma-separated; all that the checkpoint knows by default.")
+    ] = None,
+    given: Annotated[list[str] | None, typer.Option(help="A known value, METRIC=NUMBER; for all networks.")] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Samples per network.")] = 64,
+    predictor: Annotated[
+        str | None, typer.Option(help="FILE.py:CLASS that the checkpoint is of, if it is a predictor of your own.")
+    ] = None,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Predict metrics of ONNX models or texts, with uncertainty (mean ± standard deviation)."""
+    import predictors
+    from predictors.base import predictor_class
+
+    model = predictors.load(checkpoint, predictor_class(predictor) if predictor else None)
+    known = {name: [value] * len(networks) for name, value in map(_known_value, given or ())}
+    asked = split_names(metrics) if metrics else [m for m in model.metrics if m not in known]
+    inputs = [_read_network(path) for path in networks]
+    result = model.predict(inputs, asked, given=known, samples=samples, seed=seed)
+    rows: list[dict[str, Any]] = []
+    for i, path in enumerate(networks):
+        values = {m: {"mean": result.mean[i, j], "std": result.std[i, j]} for j, m in enumerate(asked)}
+        rows.append({"network": str(path), **values})
+    if as_json:
+        print_json(rows)
+        return
+    shown = [{k: f"{v['mean']:.4g} ± {v['std']:.2g}" if isinstance(v, dict) else v for k, v in r.items()} for r in rows]
+    print_table(f"Predictions of {checkpoint}", shown)
+
+
+def _known_value(argument: str) -> tuple[str, float]:
+    name, _, value = argument.partition("=")
+    try:
+        return name, float(value)
+    except ValueError:
+        raise InputError(f"--given {argument}: write METRIC=NUMBER") from None
+
+
+def _read_network(path: Path) -> str | onnx.ModelProto:
+    """A `.txt` file as checked text, anything else as an ONNX model."""
+    from search_spaces import load_model
+    from search_spaces.text.program import compact, expand
+    from search_spaces.text.syntax import read, write
+
+    if path.suffix != ".txt":
+        return load_model(str(path))
+    try:
+        content = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as text ({error})") from None
+    return naming(path, lambda: write(compact(expand(read(content)))))

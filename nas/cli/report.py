@@ -1,0 +1,27 @@
+"""`nas report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nas.cli.console import print_json
+from nas.cli.options import Json, Searched, Source, Study, output_folder
+
+
+def report(
+    source: Source,
+    benchmark: Searched = None,
+    study: Study = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the result; that of the searches by default.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Write everything about searches, finished or not: report.html, front.csv, networks, figures, summary.json."""
+    from nas.comparison.studies import open_studies
+
+    folder = output_folder(source, out)
+    studies = open_studies(source, benchmark, study)
+    studies.save(folder)
+    print_json(studies.summary()) if as_json else print(folder / "report.html")

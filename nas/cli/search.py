@@ -1,0 +1,147 @@
+"""`nas search`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nas.cli.console import print_json, print_table, progress_bar
+from nas.cli.options import (
+    Batch,
+    DataSet,
+    Device,
+    Epochs,
+    Json,
+    Provider,
+    Seed,
+    SpaceOptions,
+    Threads,
+    Training,
+    given_only,
+    parse_numbers,
+    parse_settings,
+    pick,
+    split_names,
+)
+from search_spaces.common.errors import InputError
+
+if TYPE_CHECKING:
+    from nas.evaluation.measurement import Measurement
+    from search_spaces import SearchSpace
+
+
+def search(
+    objectives: Annotated[str, typer.Option(help="Comma-separated metrics; METRIC:max or METRIC:min to override.")],
+    benchmark: Annotated[
+        str | None, typer.Option(help="Look values up in this table: digits201, nasbench201, or a CSV file.")
+    ] = None,
+    space: Annotated[
+        str | None, typer.Option(help="Measure every network of this space: a name, or FILE.py:CLASS.")
+    ] = None,
+    sampler: Annotated[
+        str, typer.Option(help="One or more of rlm, gnn, forest, ridge, nsga2, nsga3, tpe, gp, random.")
+    ] = "rlm",
+    evaluations: Annotated[int, typer.Option(min=1, help="True evaluations to spend.")] = 200,
+    constraint: Annotated[list[str] | None, typer.Option(help='Such as "pixel3_latency_ms <= 8"; repeatable.')] = None,
+    seed: Seed = 0,
+    seeds: Annotated[int, typer.Option(min=1, help="Repeat with this many seeds and report mean ± std.")] = 1,
+    option: SpaceOptions = None,
+    dataset: DataSet = None,
+    trainings: Annotated[
+        int | None, typer.Option(min=1, help="Trainings per network, whose mean accuracy counts; 1 by default.")
+    ] = None,
+    epochs: Epochs = None,
+    training: Training = None,
+    device: Device = None,
+    threads: Threads = None,
+    batch: Batch = None,
+    provider: Provider = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(help="Reference point of the hypervolume, a value per objective; the worst measured by default."),
+    ] = None,
+    known: Annotated[
+        Path | None,
+        typer.Option(help="CSV of measurements that you have: architecture and the metrics. They are not counted."),
+    ] = None,
+    hours: Annotated[float | None, typer.Option(min=0, help="Begin no evaluation of a search after so long.")] = None,
+    patience: Annotated[
+        int | None, typer.Option(min=1, help="End a search after so many evaluations without a better front.")
+    ] = None,
+    predictor: Annotated[
+        str | None,
+        typer.Option(help="Search the space by predictions alone: a checkpoint's folder or name (rlm-nasbench201)."),
+    ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(help="Keep searches there, where `nas worker` joins them: sqlite:///…, postgresql://…, grpc://…"),
+    ] = None,
+    study: Annotated[str, typer.Option(help="In a storage, searches are named STUDY-SAMPLER-SEED.")] = "search",
+    out: Annotated[Path, typer.Option(help="Result folder; an interrupted search goes on there.")] = Path(
+        "results/search"
+    ),
+    as_json: Json = False,
+) -> None:
+    """Search for the Pareto front of several objectives: in a benchmark's table, or by measuring a space's networks."""
+    from nas.comparison.studies import Terms, run_measured_studies, run_predicted_studies, run_studies
+    from search_spaces import get_space
+
+    limited = given_only(seconds=None if hours is None else 3600 * hours, patience=patience)
+    terms = Terms(known, **limited, storage=storage, study=study)
+    samplers, limits, numbers = split_names(sampler), constraint or [], range(seed, seed + seeds)
+    measured = given_only(
+        option=option, dataset=dataset, trainings=trainings, epochs=epochs, training=training, device=device,
+        threads=threads, batch=batch, provider=provider, reference=reference,
+    )  # fmt: skip
+    if (benchmark is None) == (space is None):
+        raise InputError("give either --benchmark, to look values up, or --space, to measure")
+    if benchmark is not None and measured:
+        raise InputError(f"--{next(iter(measured))} goes with --space: nothing is measured on a benchmark")
+    if predictor is not None and (benchmark is not None or measured.keys() - {"option"}):
+        raise InputError("--predictor goes with --space, --option and nothing that is measured or looked up")
+    with progress_bar("searching") as bar:
+        if benchmark is not None:
+            studies = run_studies(benchmark, objectives, samplers, evaluations, numbers, out, limits, bar, terms=terms)
+        elif predictor is not None:
+            opened = get_space(str(space), **parse_settings(option, "--option"))
+            studies = run_predicted_studies(
+                opened, predictor, objectives, samplers, evaluations, numbers, out, limits, bar, terms
+            )
+        else:
+            opened, measurement = _measured_space(str(space), objectives, limits, measured)
+            point = None if reference is None else parse_numbers(reference, "--reference")
+            studies = run_measured_studies(
+                opened, measurement, objectives, samplers, evaluations, numbers, out, limits, bar, point, terms
+            )
+        studies.save(out)
+    front = studies.first.front
+    if as_json:
+        print_json({"summary": studies.table(), "front": front})
+        return
+    truth = "the true hypervolume" if benchmark else "the hypervolume of the best front found"
+    print_table(f"{objectives} on {benchmark or space}: share of {truth}", studies.table())
+    print_table(f"Pareto front of {samplers[0]}, seed {seed}", front)
+    print(f"written to {out}")
+
+
+def _measured_space(
+    name: str, objectives: str, constraints: list[str], given: dict[str, Any]
+) -> tuple[SearchSpace, Measurement]:
+    """The space of that name, built for the data set, and the measurement of all that a search needs to know."""
+    from nas.evaluation.latency import LatencyTask
+    from nas.evaluation.measurement import Measurement
+    from nas.evaluation.subjects import open_space
+    from nas.evaluation.training import training_task
+    from nas.searching.objectives import parse_constraints, parse_objectives
+
+    objective_metrics = [objective.metric for objective in parse_objectives(objectives)]
+    bounded = [constraint.metric for constraint in parse_constraints(constraints)]
+    metrics = tuple(dict.fromkeys(objective_metrics + bounded))
+    source = given.get("dataset", "digits") if any("accuracy" in metric for metric in metrics) else None
+    space, data = open_space(name, parse_settings(given.get("option"), "--option"), source)
+    task = training_task({**parse_settings(given.get("training"), "--training"), **pick(given, "epochs")})
+    timing = LatencyTask(**pick(given, "threads", "batch", "provider"))
+    seeds = tuple(range(given.get("trainings", 1)))
+    return space, Measurement(metrics, data, seeds, task, timing, given.get("device", "cpu"))

@@ -1,0 +1,32 @@
+"""`nas worker`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from nas.cli.console import progress_bar
+from nas.cli.options import Device
+
+
+def worker(
+    storage: Annotated[str, typer.Option(help="Journal file or URL that `nas search --storage` was given.")],
+    study: Annotated[str | None, typer.Option(help="One search; by default all that are unfinished.")] = None,
+    place: Annotated[
+        str | None, typer.Option(help="Where the table, data set or checkpoint is on this machine, if elsewhere.")
+    ] = None,
+    device: Device = None,
+) -> None:
+    """Join searches that were begun elsewhere, until they have all their evaluations."""
+    import optuna
+
+    from nas.searching.loop import is_unfinished, join, list_searches
+    from nas.searching.progress import labelled
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    names = [study] if study else [name for name in list_searches(storage) if is_unfinished(storage, name)]
+    with progress_bar("working") as bar:
+        for name in names:
+            join(storage, name, place, device or "cpu", labelled(bar, name))
+    print(f"{', '.join(names)}: finished" if names else f"{storage}: no search is unfinished")

@@ -1,0 +1,1 @@
+"""Predictors and samplers side by side, over seeds."""

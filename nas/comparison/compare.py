@@ -1,0 +1,342 @@
+"""Predictors against each other on a benchmark: how well each ranks what it has not seen, after few examples."""
+
+from __future__ import annotations
+
+import csv
+import json
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from nas.benchmarks.journal import Journal
+from nas.comparison.significance import differences
+from predictors.metrics import is_accuracy
+from predictors.version import version
+from search_spaces.common.errors import InputError, unknown
+from search_spaces.common.files import replacing
+
+if TYPE_CHECKING:
+    from nas.benchmarks import Benchmark
+
+TOP, CHOSEN = 1000, 10
+SAMPLES = 32
+MEASURES = (
+    "tau", "spearman", "tau_top", "top10", "regret", "rmse", "cover50", "cover90", "fit_seconds", "predict_seconds",
+)  # fmt: skip
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is compared: train on `train_metric` of N architectures, rank all others by `test_metric`.
+
+    benchmark: its name, or a CSV file. predictors: names that `predictors.create` takes, a user's `file.py:Class` too.
+    seeds, first_seed: how many seeds, from which on; each is a split of its own.
+    given: exact cheap metrics (params, flops) that every predictor knows of all architectures.
+    """
+
+    benchmark: str
+    train_metric: str
+    test_metric: str
+    predictors: tuple[str, ...]
+    sizes: tuple[int, ...]
+    seeds: int
+    given: tuple[str, ...] = ()
+    first_seed: int = 0
+
+
+@dataclass(frozen=True)
+class Score:
+    """One predictor, training size and seed.
+
+    tau, spearman: between prediction and truth over all other architectures; 0 where all are predicted to be the same.
+    tau_top: Kendall's τ among the truly best 1,000 of them (half of them where there are fewer than 2,000). top10: mean
+    true value of the 10 predicted best. regret: how far the best of these 10 is behind the best of all, 0 or more, in
+    the metric's unit. All these: of `test_metric`; of `train_metric`, what was learned: rmse, in its unit, and cover50
+    and cover90, the share of true values within the samples' central 50 % and 90 % (calibrated: .50 and .90).
+    fit_seconds, predict_seconds: wall time on one core.
+    """
+
+    predictor: str
+    size: int
+    seed: int
+    tau: float
+    spearman: float
+    tau_top: float
+    top10: float
+    regret: float
+    rmse: float
+    cover50: float
+    cover90: float
+    fit_seconds: float
+    predict_seconds: float
+
+
+class Predicted(NamedTuple):
+    """Of n architectures that one predictor has not seen, what it predicts of `train_metric` (n,), that metric's true
+    values (n,), NaN where missing, and those of `test_metric` (n,)."""
+
+    predicted: np.ndarray
+    learned: np.ndarray
+    truth: np.ndarray
+
+
+Task = tuple[str, int, int]
+"""Predictor, training size, seed."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """All scores of a comparison; and what each predictor predicted after the largest training size, first seed."""
+
+    comparison: Comparison
+    scores: list[Score]
+    predicted: dict[str, Predicted]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Mean and standard deviation over the seeds, a row per predictor and size."""
+        rows = []
+        for key in dict.fromkeys((s.predictor, s.size) for s in self.scores):
+            group = [asdict(s) for s in self.scores if (s.predictor, s.size) == key]
+            row: dict[str, Any] = {**self._about(), "predictor": key[0], "size": key[1], "seeds": len(group)}
+            for name in MEASURES:
+                values = np.array([g[name] for g in group])
+                spread = float(values.std(ddof=1)) if len(group) > 1 else 0.0
+                row[name], row[f"{name}_std"] = float(values.mean()), spread
+            rows.append(row)
+        return rows
+
+    def pairs(self) -> list[dict[str, Any]]:
+        """For every size and two predictors: the difference of their τ over the seeds, and that in plain words."""
+        rows = []
+        for size in self.comparison.sizes:
+            taus: dict[str, list[float]] = {}
+            for score in sorted((s for s in self.scores if s.size == size), key=lambda s: s.seed):
+                taus.setdefault(score.predictor, []).append(score.tau)
+            for difference in differences(taus):
+                found = {**self._about(), "size": size, **difference._asdict()}
+                rows.append({**found, "sentence": difference.sentence("τ")})
+        return rows
+
+    def save(self, folder: Path) -> None:
+        """Write scores.csv, a row per score; summary.json, their means and the differences; and the figures: tau.png,
+        predicted.png and ranks.png."""
+        from nas.reporting.plots import plot_kendall, plot_learning_curves, plot_ranks
+
+        with replacing(folder / "scores.csv") as path, path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, [field.name for field in fields(Score)])
+            writer.writeheader()
+            writer.writerows(asdict(score) for score in self.scores)
+        rows = self.rows()
+        with replacing(folder / "summary.json") as path:
+            path.write_text(json.dumps({"predictors": rows, "pairs": self.pairs()}, indent=1) + "\n")
+        learned, ranked = self.comparison.train_metric, self.comparison.test_metric
+        plot_learning_curves(folder / "tau.png", rows)
+        plot_kendall(
+            folder / "predicted.png", {(n, learned): (p.learned, p.predicted) for n, p in self.predicted.items()}
+        )
+        plot_ranks(folder / "ranks.png", {n: (p.truth, p.predicted) for n, p in self.predicted.items()}, ranked)
+
+    def _about(self) -> dict[str, str]:
+        return {"benchmark": self.comparison.benchmark, "metric": self.comparison.test_metric}
+
+
+def compare(
+    comparison: Comparison,
+    benchmark: Benchmark,
+    journal: Path | None = None,
+    progress: Progress | None = None,
+    jobs: int = 1,
+) -> Compared:
+    """Run a comparison by `jobs` processes of one thread each: their number does not change a score.
+
+    With a `journal`, what is finished is kept there and not computed again as long as the predictor's code is the same.
+    Other processes load the benchmark anew, by the comparison's name for it.
+    """
+    _check(comparison, benchmark)
+    versions = {name: version(name) for name in comparison.predictors}
+    seeds = range(comparison.first_seed, comparison.first_seed + comparison.seeds)
+    tasks = [(p, n, s) for s in seeds for n in comparison.sizes for p in comparison.predictors]
+    shown = {(p, max(comparison.sizes), comparison.first_seed) for p in comparison.predictors}
+    names = {task: json.dumps([*task, versions[task[0]]]) for task in tasks}
+    kept = _open(journal, comparison) if journal else None
+    known: dict[str, Any] = kept.known if kept else {}
+    waiting = [t for t in tasks if names[t] not in known or (t in shown and not known[names[t]]["predicted"])]
+    done = len(tasks) - len(waiting)
+    for task, score, predicted in _scores(comparison, benchmark, waiting, jobs):
+        columns = [column.tolist() for column in predicted] if task in shown else []
+        found = {"score": asdict(score), "predicted": columns}
+        if kept:
+            kept.append(names[task], found)
+        else:
+            known[names[task]] = found
+        done += 1
+        if progress:
+            progress(f"{task[0]}, {task[1]} architectures, seed {task[2]}", done, len(tasks))
+    scores = [Score(**known[names[task]]["score"]) for task in tasks]
+    columns_of = {task[0]: known[names[task]]["predicted"] for task in tasks if task in shown}
+    return Compared(comparison, scores, {n: Predicted(*map(np.array, columns)) for n, columns in columns_of.items()})
+
+
+def _open(path: Path, comparison: Comparison) -> Journal:
+    """The journal of an earlier run with the same settings, or a new one."""
+    is_new = not path.exists()
+    journal = Journal(path)
+    settings = {name: value for name, value in asdict(comparison).items() if name in _SETTINGS}
+    settings = {**settings, "given": list(comparison.given), "scores": [field.name for field in fields(Score)]}
+    if is_new:
+        journal.append(_HEAD, settings)
+    if journal.known.get(_HEAD) != settings:
+        raise InputError(f"{path}: holds another comparison; give another --out folder")
+    return journal
+
+
+_HEAD = "comparison"
+_SETTINGS = ("benchmark", "train_metric", "test_metric")
+
+
+def _scores(
+    comparison: Comparison, benchmark: Benchmark, tasks: Sequence[Task], jobs: int
+) -> Iterator[tuple[Task, Score, Predicted]]:
+    """Each task's score and predictions as soon as they are there."""
+    if jobs == 1 or len(tasks) < 2:
+        with _one_thread():
+            for task in tasks:
+                yield task, *_score(comparison, benchmark, *task)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(jobs, len(tasks)), context, _start_worker, (comparison,)) as pool:
+        futures = {pool.submit(_score_in_worker, task): task for task in tasks}
+        for future in as_completed(futures):
+            yield futures[future], *future.result()
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """torch's sums depend on the number of threads."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+_worker: dict[str, Any] = {}
+
+
+def _start_worker(comparison: Comparison) -> None:
+    import torch
+
+    from nas.benchmarks import load_benchmark
+
+    torch.set_num_threads(1)
+    _worker.update(comparison=comparison, benchmark=load_benchmark(comparison.benchmark))
+
+
+def _score_in_worker(task: Task) -> tuple[Score, Predicted]:
+    return _score(_worker["comparison"], _worker["benchmark"], *task)
+
+
+def _check(comparison: Comparison, benchmark: Benchmark) -> None:
+    from predictors.base import predictor_class
+
+    known = (*benchmark.metrics, "params", "flops")
+    learned = (comparison.train_metric, comparison.test_metric)
+    for metric, metrics in [*((m, benchmark.metrics) for m in learned), *((m, known) for m in comparison.given)]:
+        if metric not in metrics:
+            raise unknown(f"metric of {benchmark.name}", metric, metrics)
+    for name in comparison.predictors:
+        predictor_class(name)  # an unknown one is an error before the work, not after it
+    if comparison.seeds < 1:
+        raise InputError(f"seeds must be at least 1, not {comparison.seeds}")
+    if comparison.first_seed < 0:
+        raise InputError(f"the first seed must be at least 0, not {comparison.first_seed}")
+    most = len(benchmark) - 10  # at least 10 are ranked
+    for size in comparison.sizes:
+        if not 1 <= size <= most:
+            remedy = f"give 1 to {most}" if most > 0 else "a comparison needs at least 11"
+            raise InputError(f"cannot train on {size} of {len(benchmark)} architectures: {remedy}")
+
+
+def known_metrics(benchmark: Benchmark, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Exact cheap metrics (n,) by name: the table's column, else computed from the networks."""
+    from search_spaces.graph.costs import graph_flops, graph_params
+
+    known = {name: benchmark.values(name) for name in names if name in benchmark.metrics}
+    missing = [name for name in names if name not in known]
+    if missing:
+        graphs = [benchmark.space.graph(arch) for arch in benchmark.architectures]
+        costs = {"params": graph_params, "flops": graph_flops}
+        known |= {name: np.array([float(costs[name](graph)) for graph in graphs]) for name in missing}
+    return known
+
+
+def _score(comparison: Comparison, benchmark: Benchmark, name: str, size: int, seed: int) -> tuple[Score, Predicted]:
+    import predictors
+
+    texts = benchmark.load_texts()
+    # protocols: the first N of the seed's permutation train, all others test
+    order = np.random.default_rng(seed).permutation(len(benchmark))
+    train, test = order[:size], order[size:]
+    truth = benchmark.values(comparison.test_metric)
+    test = test[np.isfinite(truth[test])]
+    given = known_metrics(benchmark, comparison.given)
+    metric = comparison.train_metric
+    values = benchmark.values(metric)
+    started = time.perf_counter()
+    predictor = predictors.create(name, seed=seed)
+    predictor.fit([texts[i] for i in train], {metric: values[train], **{n: v[train] for n, v in given.items()}})
+    fitted = time.perf_counter()
+    known = {n: v[test] for n, v in given.items()}
+    predictions = predictor.predict([texts[i] for i in test], [metric], given=known, samples=SAMPLES, seed=seed)
+    finished = time.perf_counter()
+    found = Predicted(predictions[metric], values[test], truth[test])
+    score = Score(
+        name, size, seed,
+        **_ranking(found.predicted, found.truth, higher_is_better=is_accuracy(comparison.test_metric)),
+        rmse=float(np.sqrt(np.nanmean((found.predicted - found.learned) ** 2))),
+        cover50=_coverage(predictions.samples[:, :, 0], found.learned, 0.5),
+        cover90=_coverage(predictions.samples[:, :, 0], found.learned, 0.9),
+        fit_seconds=fitted - started,
+        predict_seconds=finished - fitted,
+    )  # fmt: skip
+    return score, found
+
+
+def _ranking(predicted: np.ndarray, truth: np.ndarray, higher_is_better: bool) -> dict[str, float]:
+    """How well predictions (n,) order true values (n,) and find the best of them."""
+    from scipy.stats import kendalltau, spearmanr
+
+    sign = -1.0 if higher_is_better else 1.0
+    losses = sign * truth
+    top = np.argsort(losses)[: min(TOP, len(truth) // 2)]
+    chosen = np.argsort(sign * predicted, kind="stable")[:CHOSEN]
+    return {
+        "tau": _defined(kendalltau(predicted, truth)),
+        "spearman": _defined(spearmanr(predicted, truth)),
+        "tau_top": _defined(kendalltau(predicted[top], truth[top])),
+        "top10": float(truth[chosen].mean()),
+        "regret": float(losses[chosen].min() - losses.min()),
+    }
+
+
+def _defined(correlation: Any) -> float:
+    """The correlation; one value for all orders nothing."""
+    return float(np.nan_to_num(correlation.statistic))
+
+
+def _coverage(samples: np.ndarray, truth: np.ndarray, share: float) -> float:
+    """Share of the true values (n,) within the central `share` of samples (n, samples)."""
+    low, high = np.quantile(samples, [(1 - share) / 2, (1 + share) / 2], axis=1)
+    known = np.isfinite(truth)
+    return float(((low <= truth) & (truth <= high))[known].mean())

@@ -1,0 +1,109 @@
+"""Measured latency of an ONNX model in ONNX Runtime."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from search_spaces.common.errors import InputError, unknown
+
+if TYPE_CHECKING:
+    import onnx
+    import onnxruntime
+
+_TYPES = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16}
+_INTEGERS = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": np.bool_}
+
+
+class Latency(NamedTuple):
+    """Wall time of one inference in milliseconds: median, 10 % and 90 % quantile over the runs."""
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class LatencyTask:
+    """How latency is measured: samples per inference, threads, untimed and timed runs, execution provider."""
+
+    batch: int = 1
+    threads: int = 1
+    warmup: int = 10
+    runs: int = 60
+    provider: str = "CPUExecutionProvider"
+
+    def __post_init__(self) -> None:
+        for name, least in {"batch": 1, "threads": 1, "warmup": 0, "runs": 1}.items():
+            if getattr(self, name) < least:
+                raise InputError(f"latency with {name} = {getattr(self, name)}: it must be at least {least}")
+
+    @property
+    def metric(self) -> str:
+        """Name of the latency on this provider: `cpu_latency_ms`, `cuda_latency_ms`, …"""
+        return f"{self.provider.removesuffix('ExecutionProvider').lower()}_latency_ms"
+
+
+def time_model(model: onnx.ModelProto, task: LatencyTask | None = None) -> Latency:
+    """Time inferences on Gaussian noise, after warm-up, all graph optimizations on.
+
+    Raises InputError for a provider that is not there and a model that cannot be run.
+    """
+    task = task or LatencyTask()
+    session = open_session(model.SerializeToString(), task.threads, task.provider)
+    feed = random_inputs(session, task.batch)
+    for _ in range(task.warmup):
+        session.run(None, feed)
+    times = np.empty(task.runs)
+    for i in range(task.runs):
+        start = time.perf_counter()
+        session.run(None, feed)
+        times[i] = time.perf_counter() - start
+    low, median, high = np.quantile(times * 1e3, [0.1, 0.5, 0.9])
+    return Latency(float(median), float(low), float(high))
+
+
+def measure_latency(model: onnx.ModelProto) -> float:
+    """Median wall time of one inference on the CPU, one sample, one thread, in milliseconds."""
+    return time_model(model).median
+
+
+def open_session(
+    model: bytes | str, threads: int = 1, provider: str = "CPUExecutionProvider"
+) -> onnxruntime.InferenceSession:
+    """An inference session of a serialized model or a file; InputError where the model cannot be run."""
+    import onnxruntime
+
+    if provider not in onnxruntime.get_available_providers():
+        raise unknown("execution provider", provider, onnxruntime.get_available_providers())
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = threads
+    options.log_severity_level = 3
+    try:
+        return onnxruntime.InferenceSession(model, options, providers=[provider])
+    except Exception as error:  # ONNX Runtime's errors share no public base class
+        raise InputError(f"ONNX Runtime cannot run the model: {' '.join(str(error).split())[:200]}") from None
+
+
+def random_inputs(session: onnxruntime.InferenceSession, batch: int) -> dict[str, np.ndarray]:
+    """Gaussian noise (zeros for whole numbers) for every input; the first dimension is the batch."""
+    rng = np.random.default_rng(0)
+    feed = {}
+    for info in session.get_inputs():
+        first, *rest = info.shape or [batch]
+        if not all(isinstance(size, int) for size in rest):
+            raise InputError(f"input {info.name} has shape {info.shape}: fix all sizes but the batch")
+        if isinstance(first, int) and first != batch:
+            raise InputError(
+                f"input {info.name} has shape {info.shape}, which fixes the batch: measure batches of {first}"
+            )
+        if info.type in _TYPES:
+            feed[info.name] = rng.standard_normal((batch, *rest)).astype(_TYPES[info.type])
+        elif info.type in _INTEGERS:
+            feed[info.name] = np.zeros((batch, *rest), _INTEGERS[info.type])
+        else:
+            raise InputError(f"input {info.name} is of type {info.type}; only numbers can be fed")
+    return feed

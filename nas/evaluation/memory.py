@@ -1,0 +1,79 @@
+"""Measured peak memory of an ONNX model in ONNX Runtime, in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from search_spaces.common.errors import InputError
+
+if TYPE_CHECKING:
+    import onnx
+
+METRIC = "peak_memory_mb"
+RUNS = 3
+_STATUS = Path("/proc/self/status")
+
+
+def measure_memory(model: onnx.ModelProto, *, batch: int = 1, threads: int = 1) -> float:
+    """By how many MB (10⁶ bytes) loading and running a model on the CPU makes a fresh process grow at its peak.
+
+    Counted are weights, activations and what the runtime allocates for them, not the runtime itself: a tiny network is
+    run before. Linux only; raises InputError elsewhere and for a model that cannot be run.
+    """
+    if not _STATUS.exists():
+        raise InputError(f"{METRIC} can be measured on Linux only: leave it out")
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder, name) for name in ("tiny.onnx", "model.onnx")]
+        for path, content in zip(paths, (_tiny_model(), model), strict=True):
+            path.write_bytes(content.SerializeToString())
+        command = [sys.executable, "-m", "nas.evaluation.memory", *map(str, paths), str(batch), str(threads)]
+        child = subprocess.run(command, capture_output=True, text=True, check=False)
+    if child.returncode:
+        reason = (child.stderr.strip().splitlines() or [f"exit status {child.returncode}"])[-1]
+        raise InputError(f"{METRIC} could not be measured: {reason}")
+    return float(child.stdout)
+
+
+def _tiny_model() -> onnx.ModelProto:
+    from search_spaces.graph.builder import Network
+    from search_spaces.onnx import to_model
+
+    net = Network((1, 8, 8), 2)
+    return to_model(net.graph(net.classifier(net.conv_bn_relu(net.input, 4))))
+
+
+def _growth(tiny: str, model: str, batch: int, threads: int) -> float:
+    """Runs in the child: growth of the resident set in MB."""
+    _run(tiny, 1, threads)
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    before = _resident("VmRSS")
+    _run(model, batch, threads)
+    return (_resident("VmHWM") - before) / 1e6
+
+
+def _run(path: str, batch: int, threads: int) -> None:
+    from nas.evaluation.latency import open_session, random_inputs
+
+    session = open_session(path, threads)
+    feed = random_inputs(session, batch)
+    for _ in range(RUNS):
+        session.run(None, feed)
+
+
+def _resident(field: str) -> int:
+    """Bytes of the resident set: now (VmRSS) or at its peak (VmHWM)."""
+    line = next(line for line in _STATUS.read_text().splitlines() if line.startswith(field))
+    return int(line.split()[1]) * 1024
+
+
+if __name__ == "__main__":
+    try:
+        print(_growth(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
+    except InputError as error:
+        sys.exit(str(error))

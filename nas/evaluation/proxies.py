@@ -1,0 +1,279 @@
+"""Zero-cost proxies: scores of an untrained network that correlate with its trained accuracy. Higher is better.
+
+They need no data set: the batch is synthetic images with arbitrary labels. Definitions are those of
+NAS-Bench-Suite-Zero (arXiv 2210.03230); `python -m experiments.checks.proxies` measures how well the ranks agree with
+its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection
+from functools import lru_cache, partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from nas.evaluation.module import GraphModule
+from search_spaces.common.errors import InputError, unknown
+from search_spaces.graph.ir import Graph
+
+PROXIES = ("epe_nas", "fisher", "grad_norm", "grasp", "jacov", "l2_norm", "nwot", "plain", "snip", "synflow", "zen")
+BATCH = 32
+
+_OF_JACOBIAN = {"epe_nas", "jacov"}
+_OF_LOSS = {"fisher", "grad_norm", "grasp", "plain", "snip"}
+_Kernel = nn.Conv2d | nn.Linear
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
+_RECTIFIERS = {"Clip", "ConvBnRelu6", "Gelu", "HardSwish", "LeakyRelu", "Relu"}
+_LEAVES, _RADII = 15, (0.1, 0.5)  # the radii relative to the image
+_JITTER = 1e-5  # keeps logarithms of correlations finite
+
+
+def compute_proxies(
+    graph: Graph, seed: int = 0, names: Collection[str] = PROXIES, batch: int = BATCH
+) -> dict[str, float]:
+    """Proxies of one architecture, with weights and images drawn from `seed`.
+
+    Only what `names` ask for is computed, and no value depends on what else is asked for. NaN where one is undefined,
+    as all are for a network that passes nothing on.
+
+    - epe_nas (arXiv 2102.08099), jacov (2006.04647v1): how differently the network treats the inputs, of one class and
+      of the whole batch, by the correlation of its Jacobians; jacov as minus the logarithm of the published score.
+    - nwot (2006.04647v3): how differently rectified units treat them. A unit counts once per operator that reads it, so
+      that one activation written for several convolutions counts as several.
+    - snip (1810.02340), grad_norm, fisher (1906.04113): saliency of weights and of channels; as logarithms.
+    - plain: the sum of weight · gradient. It vanishes but for rounding wherever batch normalization follows.
+    - grasp (2002.07376): minus weight · Hessian · gradient, as sign(v) · log(1 + |v|).
+    - synflow (2006.05467): flow through absolute weights without batch normalization; as a logarithm.
+    - zen (2102.01063): how strongly the last feature map reacts to noise, with Gaussian weights; as a logarithm.
+    - l2_norm: sum of the norms of all kernels.
+
+    Logarithms are natural. Values depend on `batch`, so compare those of equal batches; a smaller one needs less memory
+    and is noisier. Raises InputError for an unknown name, an input of unknown size, or an operator that torch lacks.
+    """
+    for name in names:
+        if name not in PROXIES:
+            raise unknown("proxy", name, PROXIES)
+    if batch < 2:
+        raise InputError(f"proxies compare the images of a batch: {batch} is too few, give 2 or more")
+    wanted, shape = set(names), _input_shape(graph)
+    values = dict.fromkeys(names, math.nan)
+    with torch.random.fork_rng(devices=[]):
+        if wanted - {"synflow", "zen"}:
+            values |= _of_batch(_network(graph, seed), _images(batch, shape, seed), wanted)
+        if "synflow" in wanted:
+            values["synflow"] = _synflow(_network(graph, seed), shape)
+        if "zen" in wanted:
+            values["zen"] = _zen(_network(graph, seed), torch.randn(batch, *shape))
+    return {name: values[name] if math.isfinite(values[name]) else math.nan for name in names}
+
+
+def _network(graph: Graph, seed: int) -> GraphModule:
+    torch.manual_seed(seed)
+    # Channels last: CPUs run convolutions twice as fast.
+    return GraphModule(graph).train().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+def _log(value: float) -> float:
+    return math.log(value) if 0 < value < math.inf else math.nan
+
+
+# --- images -----------------------------------------------------------------------------------------------------------
+
+
+def _input_shape(graph: Graph) -> tuple[int, ...]:
+    """Shape of one input, without the batch."""
+    given = graph.shapes[graph.inputs[0]][1:]
+    shape = tuple(d for d in given if isinstance(d, int))
+    if len(graph.inputs) != 1 or len(shape) < len(given):
+        raise InputError("proxies need a network with one input of known size: fix the model's input size")
+    return shape
+
+
+@lru_cache(maxsize=4)
+def _images(count: int, shape: tuple[int, ...], seed: int) -> Tensor:
+    """Dead leaves (arXiv 2106.05963): discs of random colour over one another, as likely at every scale.
+
+    Edges, uniform areas and correlations over all distances make them more like photographs than noise is. Channels
+    have mean 0 and standard deviation 1. What is no image, is Gaussian.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    if len(shape) != 3:
+        return torch.randn(count, *shape, generator=generator)
+    channels, height, width = shape
+    y, x = torch.meshgrid(torch.arange(height) / height, torch.arange(width) / width, indexing="ij")
+    top = torch.zeros(count, height, width, dtype=torch.long)
+    for leaf in range(1, _LEAVES):
+        u, *centre = torch.rand(3, count, 1, 1, generator=generator)
+        squared_radius = 1 / ((1 - u) / _RADII[0] ** 2 + u / _RADII[1] ** 2)
+        top[(y - centre[0]) ** 2 + (x - centre[1]) ** 2 < squared_radius] = leaf
+    colours = torch.randn(count, _LEAVES, channels, generator=generator)
+    images = colours[torch.arange(count)[:, None, None], top].permute(0, 3, 1, 2)
+    std, mean = torch.std_mean(images, dim=(0, 2, 3), keepdim=True)
+    return (images - mean) / std
+
+
+# --- one batch: a forward pass, a backward pass for the Jacobian and one for the loss --------------------------------
+
+
+def _of_batch(net: GraphModule, images: Tensor, wanted: set[str]) -> dict[str, float]:
+    layers = [m for m in net.modules() if isinstance(m, _Kernel)]
+    agreements = _record_agreements(net) if "nwot" in wanted else []
+    outputs = _record_outputs(layers) if "fisher" in wanted else []
+    x = images.detach().requires_grad_()
+    logits = net(x).flatten(1)
+    if torch.allclose(logits, logits[:1]):
+        return {}
+    # Some three images of each class, because epe_nas compares those of one class.
+    labels = torch.arange(len(x)) % min(logits.shape[1], max(1, len(x) // 3))
+    values = {"l2_norm": sum(float(m.weight.detach().norm()) for m in layers)}
+    if "nwot" in wanted:
+        values["nwot"] = _nwot(agreements)
+    if wanted & _OF_JACOBIAN:
+        jacobian = torch.autograd.grad(logits.sum(), x, retain_graph=True)[0]
+        correlation = torch.corrcoef(jacobian.flatten(1).double())
+        values |= {"jacov": _jacov(correlation), "epe_nas": _epe_nas(correlation, labels)}
+    if wanted & _OF_LOSS and layers:
+        loss = functional.cross_entropy(logits, labels)
+        values |= _of_loss(loss, [m.weight for m in layers], outputs, grasp="grasp" in wanted)
+    return values
+
+
+def _record_agreements(net: GraphModule) -> list[Tensor]:
+    """Collects, in the next forward pass, for how many units of a rectifier two images agree: (batch, batch) each."""
+    agreements: list[Tensor] = []
+    readers = Counter(v for node in net.nodes for v in node.inputs)
+    for node, layer in zip(net.nodes, net.layers, strict=True):
+        if node.op in _RECTIFIERS:
+
+            def record(
+                _module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor, weight: int, whole: bool
+            ) -> None:
+                on = ((output if whole else inputs[0]).detach() > 0).flatten(1).float()
+                both, count = (on @ on.T).double(), on.sum(1).double()
+                neither = on.shape[1] - count[:, None] - count + both
+                agreements.append(weight * (both + neither))
+
+            weight, whole = max(1, readers[node.outputs[0]]), node.op == "ConvBnRelu6"
+            layer.register_forward_hook(partial(record, weight=weight, whole=whole))
+    return agreements
+
+
+def _nwot(agreements: list[Tensor]) -> float:
+    """Log determinant of the kernel of shared activation patterns."""
+    sign, value = torch.linalg.slogdet(torch.stack(agreements).sum(0)) if agreements else (0, math.nan)
+    return float(value) if sign > 0 else math.nan
+
+
+def _jacov(correlation: Tensor) -> float:
+    """How uncorrelated the inputs' Jacobians are; -log(batch) is best."""
+    if not torch.isfinite(correlation).all():
+        return math.nan
+    eigenvalues = torch.linalg.eigvalsh(correlation) + _JITTER
+    return -_log(float((eigenvalues.log() + 1 / eigenvalues).sum()))
+
+
+def _epe_nas(correlation: Tensor, labels: Tensor) -> float:
+    """Sum over classes of how uncorrelated their inputs' Jacobians are."""
+    logs = (correlation.abs() + _JITTER).log()
+    return sum(abs(float(logs[labels == c][:, labels == c].sum())) for c in labels.unique())
+
+
+def _record_outputs(layers: list[_Kernel]) -> list[tuple[_Kernel, Tensor]]:
+    """Collects the layers' outputs in the next forward pass."""
+    outputs: list[tuple[_Kernel, Tensor]] = []
+    for layer in layers:
+        layer.register_forward_hook(lambda module, _inputs, output: outputs.append((module, output)))
+    return outputs
+
+
+def _of_loss(
+    loss: Tensor, weights: list[Tensor], outputs: list[tuple[_Kernel, Tensor]], *, grasp: bool
+) -> dict[str, float]:
+    sources = [*weights, *(y for _, y in outputs)]
+    found = torch.autograd.grad(loss, sources, create_graph=grasp, allow_unused=True)
+    pairs = [(w, g) for w, g in zip(weights, found, strict=False) if g is not None]
+    gradients = [(w.detach(), g.detach()) for w, g in pairs]
+    values = {
+        "grad_norm": _log(sum(float(g.norm()) for _, g in gradients)),
+        "snip": _log(sum(float((w * g).abs().sum()) for w, g in gradients)),
+        "plain": sum(float((w * g).sum()) for w, g in gradients),
+    }
+    if outputs:
+        of_outputs = zip(outputs, found[len(weights) :], strict=True)
+        values["fisher"] = _log(
+            sum(_fisher(layer, y.detach(), g.detach()) for (layer, y), g in of_outputs if g is not None)
+        )
+    if grasp:
+        values["grasp"] = _grasp(pairs)
+    return values
+
+
+def _fisher(layer: _Kernel, output: Tensor, gradient: Tensor) -> float:
+    """A layer's channels' saliencies, (Σ over positions of activation · gradient)² / 2, times the weights of each."""
+    axis = 1 if isinstance(layer, nn.Conv2d) else -1
+    by_channel = (output * gradient).movedim(axis, 1).flatten(2).sum(2) if output.dim() > 2 else output * gradient
+    return float(by_channel.square().mean(0).sum() / 2) * layer.weight[0].numel()
+
+
+def _grasp(pairs: list[tuple[Tensor, Tensor]]) -> float:
+    product = torch.stack([(g.detach() * g).sum() for _, g in pairs]).sum()
+    curved = torch.autograd.grad(product, [w for w, _ in pairs], allow_unused=True)
+    value = -sum(float((w.detach() * h).sum()) for (w, _), h in zip(pairs, curved, strict=True) if h is not None)
+    return math.copysign(math.log1p(abs(value)), value)
+
+
+# --- proxies with inputs and weights of their own ---------------------------------------------------------------------
+
+
+def _synflow(net: GraphModule, shape: tuple[int, ...]) -> float:
+    """Sum of weight times gradient with absolute weights and an all-one input; double, because it spans 100 decades."""
+    for name, module in list(net.named_modules()):
+        if isinstance(module, _NORMS):
+            net.set_submodule(name, nn.Identity())
+    net.double()
+    with torch.no_grad():
+        for p in net.parameters():
+            p.abs_()
+    weights = [m.weight for m in net.modules() if isinstance(m, _Kernel)]
+    total = net(torch.ones(1, *shape, dtype=torch.double)).sum()
+    found = torch.autograd.grad(total, weights, allow_unused=True)
+    return _log(sum(float((w.detach() * g).sum()) for w, g in zip(weights, found, strict=True) if g is not None))
+
+
+@torch.no_grad()
+def _zen(net: GraphModule, x: Tensor) -> float:
+    """Log of the change of the last feature map under noise of 1 %, as it would be without batch normalization.
+
+    The scale that each normalization takes out is put back, but for branches that carry nothing.
+    """
+    scales: list[Tensor] = []
+    for module in net.modules():
+        if isinstance(module, _Kernel):
+            nn.init.normal_(module.weight)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        if isinstance(module, _NORMS):
+            module.register_forward_pre_hook(
+                lambda _module, inputs: scales.append(inputs[0].transpose(0, 1).flatten(1).var(1).mean().sqrt())
+            )
+    features = _record_features(net)
+    # One batch, so that normalization treats both alike.
+    net(torch.cat([x, x + 0.01 * torch.randn_like(x)]))
+    clean, disturbed = features[0].flatten(1).chunk(2)
+    change = float((clean - disturbed).abs().sum(1).mean())
+    return _log(change) + sum(math.log(s) for s in map(float, scales) if s > 0)
+
+
+def _record_features(net: GraphModule) -> list[Tensor]:
+    """Collects what the last global pooling gets in the next forward pass, or the logits where there is none."""
+    features: list[Tensor] = []
+    pools = [layer for node, layer in zip(net.nodes, net.layers, strict=True) if node.op == "GlobalAveragePool"]
+    if pools:
+        pools[-1].register_forward_pre_hook(lambda _module, inputs: features.append(inputs[0]))
+    else:
+        net.register_forward_hook(lambda _module, _inputs, output: features.append(output))
+    return features

@@ -1,0 +1,1 @@
+"""Figures, drawings of networks, and pages about finished searches."""

@@ -1,0 +1,112 @@
+"""The blocks of a network's text as drawings: a layered graph per function, top to bottom, in SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import NamedTuple
+
+from search_spaces import read
+from search_spaces.text.blocks import Block, Item
+
+LEAST = 3  # operators; smaller functions show nothing
+MOST = 3  # functions per network
+LONGEST = 40  # operators of a main block that is drawn too
+BOX, GAP = (92, 22), (14, 26)  # width and height of an operator and the room between two, in pixels
+_WIDTHS = ("channels", "features")
+
+
+class Spot(NamedTuple):
+    """Where a node is drawn: the middle of its box, in pixels, and what it says."""
+
+    x: float
+    y: float
+    label: str
+
+
+def draw_blocks(text: str) -> dict[str, str]:
+    """By name, SVG of up to `MOST` functions of a network in ONNX text, the largest first, and of a short main block.
+
+    Colours are those of the page: `currentColor`, `--line` for edges and `--box` for what is in boxes.
+    """
+    program = read(text)
+    functions = sorted(program.functions.items(), key=lambda named: -len(named[1].items))
+    drawn = {name: draw(block) for name, block in functions[:MOST] if len(block.items) >= LEAST}
+    return drawn | ({"net": draw(program.main)} if len(program.main.items) <= LONGEST else {})
+
+
+def draw(block: Block) -> str:
+    """A block as SVG. Nodes are its inputs, its operators, and its outputs."""
+    edges = _edges(block)
+    labels = ["in"] * block.inputs + [_label(item) for item in block.items] + ["out"]
+    spots = _layout(edges, labels)
+    width = max(spot.x for spot in spots) + (BOX[0] + GAP[0]) / 2
+    height = max(spot.y for spot in spots) + BOX[1] / 2 + 4
+    lines = "".join(_line(spots[start], spots[end]) for start, end in edges)
+    boxes = "".join(map(_box, spots))
+    return (
+        f'<svg class="block" viewBox="0 0 {width:g} {height:g}" width="{width:g}" role="img" '
+        f'aria-label="A block of {len(block.items)} operators">{lines}{boxes}</svg>'
+    )
+
+
+def _edges(block: Block) -> list[tuple[int, int]]:
+    """Pairs of nodes: inputs first, then operators, then one node for all outputs."""
+    maker = list(range(block.inputs))
+    edges = []
+    for node, item in enumerate(block.items, start=block.inputs):
+        edges += [(maker[value], node) for value in item.inputs]
+        maker += [node] * item.outputs
+    return edges + [(maker[value], block.inputs + len(block.items)) for value in block.outputs]
+
+
+def _label(item: Item) -> str:
+    attrs = dict(item.attrs)
+    size = attrs.get("kernel", attrs.get("kernel_shape"))
+    name = item.op.removeprefix("net.").replace("AveragePool", "AvgPool").replace("BatchNorm", "Norm")
+    shape = "×".join(map(str, size)) if isinstance(size, tuple) and all(isinstance(n, int) for n in size) else ""
+    return f"{name} {shape}".strip()
+
+
+def _layout(edges: Sequence[tuple[int, int]], labels: Sequence[str]) -> list[Spot]:
+    """Layers by the longest path from an input; in a layer, nodes stand in the order of what they read from."""
+    before: list[list[int]] = [[] for _ in labels]
+    for start, end in edges:
+        before[end].append(start)
+    layer: list[int] = []
+    for node in range(len(labels)):  # nodes come after all that they read
+        layer.append(1 + max((layer[start] for start in before[node]), default=-1))
+    rows: list[list[int]] = [[] for _ in range(max(layer) + 1)]
+    for node, number in enumerate(layer):
+        rows[number].append(node)
+    across = [0.0] * len(labels)
+    widest = max(map(len, rows))
+    for row in rows:
+        row.sort(key=lambda node: sum(across[start] for start in before[node]) / max(1, len(before[node])))
+        for place, node in enumerate(row):
+            across[node] = place + (widest - len(row)) / 2
+    step = (BOX[0] + GAP[0], BOX[1] + GAP[1])
+    return [
+        Spot((across[node] + 0.5) * step[0], layer[node] * step[1] + BOX[1] / 2 + 2, label)
+        for node, label in enumerate(labels)
+    ]
+
+
+def _line(start: Spot, end: Spot) -> str:
+    top, bottom = start.y + BOX[1] / 2, end.y - BOX[1] / 2
+    # A line that jumps over layers swings aside, past the boxes between.
+    aside = 0.0 if bottom - top <= GAP[1] + 1 else BOX[0] / 2 + GAP[0] / 2
+    bend = (top + bottom) / 2
+    return (
+        f'<path d="M{start.x:g} {top:g} C{start.x + aside:g} {bend:g} {end.x + aside:g} {bend:g} {end.x:g} {bottom:g}" '
+        'fill="none" stroke="var(--line)" stroke-width="1.3"/>'
+    )
+
+
+def _box(spot: Spot) -> str:
+    width, height = BOX
+    return (
+        f'<rect x="{spot.x - width / 2:g}" y="{spot.y - height / 2:g}" width="{width}" height="{height}" rx="5" '
+        'fill="var(--box)" stroke="var(--line)"/>'
+        f'<text x="{spot.x:g}" y="{spot.y + 4:g}" text-anchor="middle" font-size="11">{escape(spot.label)}</text>'
+    )

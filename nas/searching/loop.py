@@ -1,0 +1,346 @@
+"""The search: ask a sampler for architectures, evaluate them, keep everything in an Optuna study."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import optuna
+from optuna.trial import TrialState
+
+from nas.searching.evolution import random_unseen
+from nas.searching.objectives import Constraint, Objective, check_metrics, parse_constraints, parse_objectives
+from nas.searching.prior import Known, KnownFirst
+from nas.searching.progress import GrowingFront, Standing
+from nas.searching.result import SETTINGS_KEY, SearchResult
+from nas.searching.samplers import create_sampler, list_samplers
+from nas.searching.sources import open_evaluator, source_of
+from nas.searching.storage import open_storage
+from nas.searching.trials import FAILED_KEY, TrialReader, is_evaluated
+from nas.searching.workers import Worker
+from search_spaces import get_space
+from search_spaces.common.errors import InputError
+
+if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
+    from optuna.storages import BaseStorage
+
+    from nas.searching.evaluators import Evaluator
+    from search_spaces import Architecture, SearchSpace
+
+RESULT_VERSION = 1  # raise it whenever a search with the same seed evaluates other architectures
+PATIENCE = 50  # repeated architectures in a row after which a random new one is evaluated instead
+SOURCE_KEY = "nas:source"  # study user attribute: see `nas.searching.sources`
+EVALUATIONS_KEY = "nas:evaluations"  # study user attribute: how many are wanted
+_WAIT = 0.2  # seconds, between two looks whether others have finished
+_MANY = 20  # unfinished trials, from which on all trials are read at once
+
+
+def search(
+    space: SearchSpace,
+    objectives: str | Iterable[str | Objective],
+    evaluator: Evaluator,
+    sampler: str | BaseSampler,
+    evaluations: int,
+    seed: int = 0,
+    storage: str | Path | BaseStorage | None = None,
+    constraints: str | Iterable[str | Constraint] | None = None,
+    progress: Callable[[Standing], None] | None = None,
+    name: str = "search",
+    sampler_options: Mapping[str, Any] | None = None,
+    known: Known | None = None,
+    seconds: float = math.inf,
+    patience: float = math.inf,
+) -> SearchResult:
+    """Evaluate `evaluations` distinct architectures and return what was found.
+
+    An architecture that the sampler proposes again is told its known values and is not counted. Fewer architectures are
+    evaluated where the space has fewer. With a storage, a search that was interrupted, even by SIGKILL, goes on where
+    it was: a trial that was being evaluated is finished first, and nothing is evaluated twice. Several processes may
+    work on one study. Without interruption, the same seed gives the same result.
+
+    Args:
+        objectives: metric names, see `nas.searching.objectives.parse_objectives`.
+        evaluator: gives at least the metrics of objectives and constraints; a NaN or infinite value is a failure.
+        sampler: a name of `nas.searching.samplers.list_samplers()` or any Optuna sampler.
+        storage: None (in memory), a path (journal file), a database URL or an Optuna storage.
+        constraints: such as `"pixel3_latency_ms <= 8"`; architectures that break one are kept off the front.
+        progress: called after each evaluation with how far the search is.
+        name: of the study in the storage.
+        sampler_options: further options of `nas.searching.samplers.create_sampler` for a sampler given by name.
+        known: values that were measured before, in the order of the evaluator's metrics: they are taken over first, and
+            not counted.
+        seconds: no evaluation begins after so long, since this call.
+        patience: evaluations in a row that do not improve the front, after which the search ends.
+
+    Raises InputError for bad settings, for settings other than those of the stored study, and for an unusable storage.
+    """
+    reader = TrialReader(space, parse_objectives(objectives), parse_constraints(constraints))
+    check_metrics(reader.metrics, evaluator.metrics)
+    settings = {
+        "space": space.name,
+        "space_options": space.options,
+        "objectives": [str(objective) for objective in reader.objectives],
+        "constraints": [str(constraint) for constraint in reader.constraints],
+        "sampler": sampler if isinstance(sampler, str) else type(sampler).__name__,
+        "sampler_options": dict(sampler_options or {}),
+        "seed": seed,
+    }
+    if isinstance(sampler, str):
+        sampler = create_sampler(
+            sampler, space, reader.objectives, seed, constraints=reader.constraints, **(sampler_options or {})
+        )
+    study = _open_study(storage, name, reader.objectives, sampler, settings)
+    source = source_of(evaluator)  # before what is known hides it
+    if known:
+        evaluator = KnownFirst(evaluator, known)
+        for architecture in known:
+            study.enqueue_trial(architecture.as_dict(), skip_if_exists=True)
+    known = known or {}
+    _describe(study, source, evaluations + len(known))
+    budget = Budget(evaluations + len(known), time.monotonic() + seconds, patience)
+    with Worker(study) as worker:
+        _Search(study, reader, evaluator, known, np.random.default_rng(seed), worker).run(budget, progress)
+    return SearchResult.of_study(study, reader)
+
+
+def join(
+    storage: str | Path | BaseStorage,
+    name: str = "search",
+    place: str | None = None,
+    device: str = "cpu",
+    progress: Callable[[Standing], None] | None = None,
+) -> SearchResult:
+    """Work on a stored search that was begun elsewhere, until it has all its evaluations.
+
+    place, device: see `nas.searching.sources.open_evaluator`. Raises InputError where the storage has no such search,
+    and where its values come from a user's own evaluator or its choices from a user's own sampler.
+    """
+    study = _load(storage, name)
+    settings, found = study.user_attrs[SETTINGS_KEY], read_search(storage, name)
+    if settings["sampler"] not in list_samplers():
+        raise InputError(f"study {name!r} is searched by a sampler of its own: join it from a script")
+    metrics = TrialReader(found.space, found.objectives, parse_constraints(settings["constraints"])).metrics
+    evaluator = open_evaluator(study.user_attrs.get(SOURCE_KEY, {}), found.space, metrics, place, device)
+    return search(
+        found.space, settings["objectives"], evaluator, settings["sampler"], study.user_attrs[EVALUATIONS_KEY],
+        settings["seed"], storage, settings["constraints"], progress, name, settings["sampler_options"],
+    )  # fmt: skip
+
+
+def list_searches(storage: str | Path | BaseStorage) -> list[str]:
+    """Names of the searches in a storage, in the order in which they were begun."""
+    studies = _existing(storage).get_all_studies()
+    return [study.study_name for study in studies if SETTINGS_KEY in study.user_attrs]
+
+
+def is_unfinished(storage: str | Path | BaseStorage, name: str) -> bool:
+    """Whether a search has not all of its evaluations yet."""
+    wanted = _load(storage, name).user_attrs.get(EVALUATIONS_KEY, 0)
+    return len(read_search(storage, name).evaluated.architectures) < wanted
+
+
+def read_search(storage: str | Path | BaseStorage, name: str = "search") -> SearchResult:
+    """What a search has found so far; InputError where the storage has no such search."""
+    study = _load(storage, name)
+    settings = study.user_attrs[SETTINGS_KEY]
+    space = get_space(settings["space"], **settings["space_options"])
+    objectives, constraints = parse_objectives(settings["objectives"]), parse_constraints(settings["constraints"])
+    return SearchResult.of_study(study, TrialReader(space, objectives, constraints))
+
+
+def _existing(storage: str | Path | BaseStorage) -> BaseStorage:
+    """The storage; InputError for a journal that would begin now."""
+    if isinstance(storage, str | Path) and "://" not in str(storage) and not Path(storage).is_file():
+        raise InputError(f"{storage}: there is no such journal")
+    return open_storage(storage)
+
+
+def _load(storage: str | Path | BaseStorage, name: str) -> optuna.Study:
+    try:
+        study = optuna.load_study(study_name=name, storage=_existing(storage))
+    except KeyError:
+        raise InputError(f"{storage} has no study {name!r}") from None
+    if SETTINGS_KEY not in study.user_attrs:
+        raise InputError(f"study {name!r} in {storage} was not made by a search")
+    return study
+
+
+def _describe(study: optuna.Study, source: dict[str, Any], evaluations: int) -> None:
+    """Tell those who join the study what to do; values of another source must not stand beside its own."""
+    stored = study.user_attrs.get(SOURCE_KEY, json.loads(json.dumps(source)))
+    if stored != json.loads(json.dumps(source)):
+        raise InputError(f"the study's values come from {stored}, not from {source}: give another storage")
+    study.set_user_attr(SOURCE_KEY, source)
+    study.set_user_attr(EVALUATIONS_KEY, evaluations)
+
+
+def _open_study(
+    storage: str | Path | BaseStorage | None,
+    name: str,
+    objectives: Sequence[Objective],
+    sampler: BaseSampler,
+    settings: dict[str, Any],
+) -> optuna.Study:
+    """The stored study, or a new one; a stored one must have been made with the same settings."""
+    study = optuna.create_study(
+        storage=open_storage(storage),
+        sampler=sampler,
+        study_name=name,
+        directions=[objective.direction for objective in objectives],
+        load_if_exists=True,
+    )
+    stored = study.user_attrs.get(SETTINGS_KEY)
+    if stored is None and not study.get_trials(deepcopy=False):
+        study.set_user_attr(SETTINGS_KEY, settings)
+    elif stored is None:
+        raise InputError(f"study {name!r} in {storage} was not made by a search: give another name or storage")
+    else:
+        for key, value in json.loads(json.dumps(settings)).items():
+            if stored.get(key) != value:
+                raise InputError(
+                    f"the search in {storage} was started with {key} {stored.get(key)!r}, not {value!r}: "
+                    "resume it with the same settings or give another storage"
+                )
+    return study
+
+
+class Budget(NamedTuple):
+    """When a search ends: evaluations, a time of `time.monotonic`, evaluations in a row without a better front."""
+
+    evaluations: int
+    deadline: float
+    patience: float
+
+
+class _Search:
+    """The loop of one process; everything that must survive it is in the study."""
+
+    def __init__(
+        self,
+        study: optuna.Study,
+        reader: TrialReader,
+        evaluator: Evaluator,
+        given: Known,
+        rng: np.random.Generator,
+        worker: Worker,
+    ) -> None:
+        self.study = study
+        self.worker = worker
+        self.reader = reader
+        self.evaluator = evaluator
+        self.columns = [evaluator.metrics.index(metric) for metric in reader.metrics]
+        self.rng = rng
+        self.known: dict[Architecture, np.ndarray] = {}
+        self.front = GrowingFront(len(reader.objectives))
+        self.given = given
+        self.stale = 0  # evaluations since the front was last improved, beside those that were given
+        self._read = 0
+        self._unfinished: list[int] = []  # trial ids
+        self._sync()
+        self.interrupted = self._running if worker.alone else []
+        if self._read or not worker.alone:
+            study.sampler.reseed_rng()  # lest it propose again what it proposed before
+
+    def run(self, budget: Budget, progress: Callable[[Standing], None] | None) -> None:
+        repeats = 0
+        while len(self.known) < budget.evaluations and self.stale < budget.patience:
+            if time.monotonic() >= budget.deadline:
+                return
+            self.worker.take_up()
+            if len(self.known) + self.worker.others_at_work(self._running) >= budget.evaluations:
+                time.sleep(_WAIT)
+                self._sync()
+                continue
+            if repeats == PATIENCE:
+                fresh = random_unseen(self.reader.space, self.known.keys(), self.rng)
+                if fresh is None:
+                    return
+                self.study.enqueue_trial(fresh.as_dict())
+                repeats = 0
+            trial = self._next_trial()
+            with self.worker.evaluating(trial):
+                new = self._step(trial)
+            repeats = 0 if new else repeats + 1
+            self._sync()
+            if new and progress:
+                front = self.front
+                progress(Standing(len(self.known), budget.evaluations, len(front.points), front.hypervolume))
+
+    def _next_trial(self) -> optuna.Trial:
+        while self.interrupted:
+            trial_id = self.interrupted.pop(0)._trial_id
+            if self.study._storage.get_trial(trial_id).state == TrialState.RUNNING:
+                # A trial object of the stored trial keeps the choices already made and asks the sampler for the others.
+                return optuna.Trial(self.study, trial_id)
+        return self.worker.ask()
+
+    def _step(self, trial: optuna.Trial) -> bool:
+        """Evaluate one trial and tell the study; False if the architecture's values were known."""
+        architecture = self.reader.space.choose(trial)
+        self.reader.remember(architecture)
+        values = self.known.get(architecture)
+        new = values is None
+        if values is None:
+            values = np.asarray(self.evaluator([architecture]), dtype=float)
+            if values.shape != (1, len(self.evaluator.metrics)):
+                raise InputError(f"the evaluator returned shape {values.shape}, not (1, {len(self.evaluator.metrics)})")
+            values = values[0, self.columns]
+        else:
+            trial.set_user_attr("repeat", True)
+        self._tell(trial, values)
+        return new
+
+    def _tell(self, trial: optuna.Trial, values: np.ndarray) -> None:
+        # Finished already where others took it up, since this process was not heard of for so long.
+        if not np.isfinite(values).all():
+            trial.set_user_attr(FAILED_KEY, True)
+            self.study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
+            return
+        told = trial.constraints if self.reader.constraints else {}
+        for constraint in self.reader.constraints:
+            if str(constraint) not in told:
+                value = values[self.reader.metrics.index(constraint.metric)]
+                trial.set_constraint(str(constraint), float(constraint.violation(value)))
+        self.study.tell(trial, values[: len(self.reader.objectives)].tolist(), skip_if_finished=True)
+
+    def _sync(self) -> None:
+        """Take over the values of trials that were finished since the last time, here or by another process."""
+        trials = list(self._changing())
+        self._unfinished = [trial._trial_id for trial in trials if not trial.state.is_finished()]
+        self._running = [trial for trial in trials if trial.state == TrialState.RUNNING]
+        for trial in filter(is_evaluated, trials):
+            architecture = self.reader.architecture(trial.params)
+            if architecture is not None and architecture not in self.known:
+                self.known[architecture] = self.reader.values(trial)
+                improved = self._improves(self.known[architecture])
+                self.stale = 0 if improved else self.stale + (architecture not in self.given)
+
+    def _changing(self) -> Iterator[optuna.trial.FrozenTrial]:
+        """Trials that were not finished the last time, and those that were begun since.
+
+        Each by itself, as all trials of the study take the longer the more there are; all at once where these are many.
+        """
+        storage, study_id = self.study._storage, self.study._study_id
+        if not self._read or len(self._unfinished) > _MANY:
+            trials, unfinished = self.study.get_trials(deepcopy=False), set(self._unfinished)
+            yield from (t for t in trials if t.number >= self._read or t._trial_id in unfinished)
+            self._read = len(trials)
+            return
+        yield from map(storage.get_trial, self._unfinished)
+        with suppress(KeyError):
+            while True:
+                trial_id = storage.get_trial_id_from_study_id_trial_number(study_id, self._read)
+                self._read += 1
+                yield storage.get_trial(trial_id)
+
+    def _improves(self, values: np.ndarray) -> bool:
+        """Whether an evaluation (metrics,) improves the front, of which it then is a part."""
+        losses = self.reader.losses(values)
+        return bool(np.isfinite(losses).all() and self.reader.violation(values) <= 0) and self.front.add(losses)

@@ -1,0 +1,137 @@
+"""Pareto fronts and their indicators: hypervolume and IGD+, on losses (every objective is minimized).
+
+Rows with a NaN or an infinite value stand for failed evaluations: they are never on a front and count for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from nas.searching.objectives import Objective, to_losses
+from search_spaces.common.errors import InputError
+
+REFERENCE_POINT = 1.1  # in every objective, where the true front spans 0 to 1
+
+
+def non_dominated(losses: np.ndarray) -> np.ndarray:
+    """Mask (n,) of the rows of losses (n, m) that no other row dominates; equal rows are all kept."""
+    import moocore
+
+    losses = np.asarray(losses, dtype=float)
+    mask = np.isfinite(losses).all(axis=1)
+    if mask.any():
+        mask[mask] = moocore.is_nondominated(losses[mask], keep_weakly=True)
+    return mask
+
+
+def joined(front: np.ndarray, point: np.ndarray) -> np.ndarray | None:
+    """A front's losses (k, m) with a finite point (m,) and without what it dominates; None where it adds nothing."""
+    if (front <= point).all(axis=1).any():
+        return None
+    return np.vstack([front[~(point <= front).all(axis=1)], point])
+
+
+def hypervolume(losses: np.ndarray, reference: Sequence[float] | np.ndarray) -> float:
+    """Volume between losses (n, m) and the reference point (m,); higher is better, 0 for no points."""
+    import moocore
+
+    losses = np.asarray(losses, dtype=float)
+    reference = np.asarray(reference, dtype=float)
+    inside = losses[np.isfinite(losses).all(axis=1) & (losses < reference).all(axis=1)]
+    return float(moocore.hypervolume(inside, ref=reference)) if len(inside) else 0.0
+
+
+def default_floor(objectives: Sequence[Objective]) -> float | None:
+    """Accuracy in % under which no network is of interest: 20 on CIFAR-100, 50 on CIFAR-10 and digits, else None."""
+    for objective in objectives:
+        if "accuracy" in objective.metric:
+            if objective.metric.startswith("cifar100"):
+                return 20.0
+            if objective.metric.startswith(("cifar10", "digits")):
+                return 50.0
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """The true front of a whole table, as the fixed yardstick of every search on it.
+
+    objectives: m objectives; all values given to the methods are (n, m), in the metrics' own units.
+    true_front: (k, m) losses, sorted by the first objective.
+    limit: (m,) worst loss that counts (the accuracy floor); infinite where there is no floor.
+    """
+
+    objectives: tuple[Objective, ...]
+    true_front: np.ndarray
+    limit: np.ndarray
+
+    @classmethod
+    def of_table(cls, values: np.ndarray, objectives: Sequence[Objective], floor: float | None = None) -> Reference:
+        """Reference from the values (n, m) of all architectures of a table.
+
+        Architectures whose accuracy is below `floor` (in %, by default that of `default_floor`) are left out.
+        Raises InputError where nothing is left.
+        """
+        floor = default_floor(objectives) if floor is None else floor
+        limit = np.full(len(objectives), np.inf)
+        if floor is not None:
+            limit[["accuracy" in objective.metric for objective in objectives]] = -floor
+        losses = to_losses(values, objectives)
+        losses = losses[(losses <= limit).all(axis=1)]
+        front = np.unique(losses[non_dominated(losses)], axis=0)
+        if not len(front):
+            raise InputError(f"no architecture of the table has finite values above the accuracy floor of {floor} %")
+        return cls(tuple(objectives), front, limit)
+
+    @cached_property
+    def ideal(self) -> np.ndarray:
+        """(m,) best loss in each objective on the true front."""
+        return self.true_front.min(axis=0)
+
+    @cached_property
+    def nadir(self) -> np.ndarray:
+        """(m,) worst loss in each objective on the true front."""
+        return self.true_front.max(axis=0)
+
+    def scale(self, losses: np.ndarray) -> np.ndarray:
+        """Losses (n, m) in units of the true front's span: its ideal becomes 0, its nadir 1; NaN beyond the floor."""
+        span = self.nadir - self.ideal
+        scaled = (losses - self.ideal) / np.where(span > 0, span, 1.0)
+        return np.where((losses <= self.limit).all(axis=1, keepdims=True), scaled, np.nan)
+
+    def ratio(self, values: np.ndarray) -> float:
+        """Hypervolume of values (n, m) divided by that of the true front: 0 to 1, higher is better."""
+        return self._hypervolume(self.scale(to_losses(values, self.objectives))) / self._true_hypervolume
+
+    def igd_plus(self, values: np.ndarray) -> float:
+        """Mean distance (IGD+) from the true front to values (n, m), in spans; lower is better, infinite for none."""
+        import moocore
+
+        scaled = self.scale(to_losses(values, self.objectives))
+        scaled = scaled[np.isfinite(scaled).all(axis=1)]
+        return float(moocore.igd_plus(scaled, ref=self.scale(self.true_front))) if len(scaled) else float("inf")
+
+    def curve(self, values: np.ndarray) -> np.ndarray:
+        """Ratio (n,) after each of the n evaluations of values (n, m), in order."""
+        scaled = self.scale(to_losses(values, self.objectives))
+        front = np.empty((0, scaled.shape[1]))
+        curve = np.zeros(len(scaled))
+        current = 0.0
+        for i, point in enumerate(scaled):
+            # Most points change nothing; NaN fails the first comparison.
+            if (point < REFERENCE_POINT).all() and (better := joined(front, point)) is not None:
+                front = better
+                current = self._hypervolume(front) / self._true_hypervolume
+            curve[i] = current
+        return curve
+
+    @cached_property
+    def _true_hypervolume(self) -> float:
+        return self._hypervolume(self.scale(self.true_front))
+
+    def _hypervolume(self, scaled: np.ndarray) -> float:
+        return hypervolume(scaled, np.full(scaled.shape[1], REFERENCE_POINT))

@@ -1,0 +1,143 @@
+"""The result of a search: what was evaluated, the Pareto front, and its files."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from optuna.trial import TrialState
+
+from nas.searching.objectives import Objective, to_losses
+from nas.searching.pareto import Reference, hypervolume, non_dominated
+from nas.searching.trials import is_evaluated
+from search_spaces.common.errors import InputError
+
+if TYPE_CHECKING:
+    import optuna
+
+    from nas.searching.trials import TrialReader
+    from search_spaces import Architecture, SearchSpace
+
+SETTINGS_KEY = "nas:settings"  # study user attribute: what the search was started with
+PREDICTED_KEY = "nas:predicted"  # trial system attribute: mean and standard deviation of each metric, where predicted
+
+
+class Evaluated(NamedTuple):
+    """n distinct architectures in the order of their trials, and objective values (n, m), NaN where one failed."""
+
+    architectures: list[Architecture]
+    values: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class SearchResult:
+    """What a search found. feasible: mask (n,) of the evaluations that broke no constraint."""
+
+    study: optuna.Study
+    space: SearchSpace
+    objectives: tuple[Objective, ...]
+    evaluated: Evaluated
+    feasible: np.ndarray
+
+    @classmethod
+    def of_study(cls, study: optuna.Study, reader: TrialReader) -> SearchResult:
+        """Collect the finished trials of a study."""
+        found: dict[Architecture, np.ndarray] = {}
+        for trial in filter(is_evaluated, study.get_trials(deepcopy=False)):
+            architecture = reader.architecture(trial.params)
+            if architecture is not None:
+                found.setdefault(architecture, reader.values(trial))
+        values = np.array(list(found.values())).reshape(-1, len(reader.metrics))
+        evaluated = Evaluated(list(found), values[:, : len(reader.objectives)])
+        return cls(study, reader.space, reader.objectives, evaluated, reader.violation(values) <= 0)
+
+    @property
+    def _front(self) -> list[int]:
+        """Indices of the feasible non-dominated evaluations, best in the first objective first."""
+        losses = np.where(self.feasible[:, None], to_losses(self.evaluated.values, self.objectives), np.nan)
+        front = np.flatnonzero(non_dominated(losses))
+        return front[np.lexsort(losses[front].T[::-1])].tolist()
+
+    @property
+    def front(self) -> list[dict[str, Any]]:
+        """The Pareto front as a table: one row per architecture, in the space's notation, with its objective values."""
+        return [
+            {"architecture": self.space.format(self.evaluated.architectures[i])}
+            | dict(zip([o.metric for o in self.objectives], self.evaluated.values[i].tolist(), strict=True))
+            for i in self._front
+        ]
+
+    @property
+    def expected(self) -> dict[Architecture, dict[str, tuple[float, float]]]:
+        """What a guided sampler expected of networks before they were measured: mean and standard deviation."""
+        found: dict[Architecture, dict[str, tuple[float, float]]] = {}
+        for trial in self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
+            if PREDICTED_KEY in trial.system_attrs:
+                found.setdefault(self.space.architecture(trial.params), trial.system_attrs[PREDICTED_KEY])
+        return found
+
+    @property
+    def predicted(self) -> dict[str, np.ndarray]:
+        """Of each objective (k, 3): expected mean, its standard deviation, and measured value; of k guided choices."""
+        expected = self.expected
+        rows = [i for i, architecture in enumerate(self.evaluated.architectures) if architecture in expected]
+        if not rows:
+            return {}
+        guided = [expected[self.evaluated.architectures[i]] for i in rows]
+        measured = self.evaluated.values[rows]
+        return {
+            o.metric: np.column_stack([[e[o.metric] for e in guided], measured[:, column]])
+            for column, o in enumerate(self.objectives)
+        }
+
+    def hypervolume(self, reference: Reference | Sequence[float]) -> float:
+        """Ratio to the true front's hypervolume, or the volume up to a point (m,) in the metrics' own units."""
+        values = self.evaluated.values[self.feasible]
+        if isinstance(reference, Reference):
+            return reference.ratio(values)
+        return hypervolume(to_losses(values, self.objectives), to_losses(np.asarray(reference), self.objectives))
+
+    def save(self, folder: str | Path) -> None:
+        """Write `front.csv`, `summary.json` and, for the i-th of the front, `front/i.onnx` and `front/i.txt`.
+
+        Everything is written aside first, so that the folder never holds half a result. Raises InputError where the
+        disk refuses.
+        """
+        folder = Path(folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=folder, prefix=".partial-") as temporary:
+                self._write(Path(temporary))
+                if (folder / "front").exists():
+                    os.replace(folder / "front", Path(temporary, "replaced"))
+                for name in ("front", "front.csv", "summary.json"):
+                    os.replace(Path(temporary, name), folder / name)
+        except OSError as error:
+            raise InputError(f"cannot write the result to {folder}: {error.strerror}") from error
+
+    def _write(self, folder: Path) -> None:
+        (folder / "front").mkdir()
+        digits = len(str(len(self._front) - 1))
+        for row, i in enumerate(self._front):
+            architecture = self.evaluated.architectures[i]
+            stem = folder / "front" / f"{row:0{max(2, digits)}d}"
+            self.space.save_onnx(architecture, stem.with_suffix(".onnx"))
+            stem.with_suffix(".txt").write_text(self.space.to_text(architecture))
+        columns = ["architecture", *(objective.metric for objective in self.objectives)]
+        with open(folder / "front.csv", "w", newline="") as file:
+            writer = csv.DictWriter(file, columns)
+            writer.writeheader()
+            writer.writerows(self.front)
+        summary = {
+            **self.study.user_attrs[SETTINGS_KEY],
+            "evaluations": len(self.evaluated.architectures),
+            "front": self.front,
+        }
+        (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")

@@ -1,0 +1,268 @@
+"""`PredictorSampler`: an Optuna sampler that evaluates what a predictor expects to improve the Pareto front most."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from optuna.samplers import BaseSampler, RandomSampler
+from optuna.trial import TrialState
+
+from nas.searching.acquisition import ACQUISITIONS
+from nas.searching.evolution import best_first, evolve, random_unseen
+from nas.searching.objectives import Constraint, Objective, parse_constraints, parse_objectives
+from nas.searching.pareto import non_dominated
+from nas.searching.result import PREDICTED_KEY
+from nas.searching.startup import first_design
+from nas.searching.surrogate import Surrogate
+from nas.searching.trials import TrialReader
+from search_spaces.common.errors import InputError, unknown
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.distributions import BaseDistribution
+    from optuna.trial import FrozenTrial
+
+    from predictors import Predictor
+    from search_spaces import Architecture, SearchSpace
+
+SAMPLED = 3000  # candidates of which samples are drawn: of few, only the sure ones are left
+FAR = 3.0  # standard deviations from the median: what is worse is not what anybody looks for
+NORMAL = 1.4826  # standard deviations of a normal distribution in its median deviation
+GROWTH = 20  # a fit waits for a twentieth of the evaluations, at least: of more, a few change less and cost more
+CHOICES_KEY = "nas:choices"  # trial system attribute: the architecture that this sampler chose for the trial
+
+
+class PredictorSampler(BaseSampler):
+    """Chooses architectures for `space.choose(trial)` in any Optuna study, also a distributed or a resumed one.
+
+    The first `n_startup` architectures are promising ones of all sizes (`nas.searching.startup`). Then, every
+    `refit_every` trials and later more rarely, a fresh predictor is fitted on all evaluations, `fresh` candidates are
+    evolved on its estimates, and of all candidates so far those of the highest expected hypervolume improvement are
+    evaluated next. Candidates stay, so that each is built and read once: the `pool` best by the last estimates. No
+    architecture is chosen twice in a study. One with the text of an evaluated architecture is another training of the
+    same network: it may be chosen, and what was measured counts beside what is predicted.
+
+    Example:
+
+        >>> import optuna, predictors
+        >>> from nas.searching.sampler import PredictorSampler
+        >>> from search_spaces import get_space
+        >>> space = get_space("tiny-resnet")
+        >>> def objective(trial):
+        ...     architecture = space.choose(trial)
+        ...     return space.params(architecture), space.flops(architecture)
+        >>> sampler = PredictorSampler(space, lambda: predictors.create("ridge"), ["params", "flops"], n_startup=5)
+        >>> study = optuna.create_study(directions=["minimize", "minimize"], sampler=sampler)
+        >>> study.optimize(objective, n_trials=8)
+        >>> len({str(trial.params) for trial in study.trials})
+        8
+
+    Args:
+        space: the search space whose `choose` the objective function calls.
+        predictor: makes an unfitted (or pretrained) predictor for each refit.
+        objectives: the study's objectives in order, as metric names (`nas.searching.objectives.parse_objectives`).
+        n_startup: evaluations before the first fit.
+        refit_every: trials between two fits, while there are few; later it is a twentieth of them.
+        pool: most candidates that are kept.
+        fresh: new candidates per fit.
+        seed: of all random choices: a trial's choice depends on it, on the trial's number and on the study alone.
+        given: metrics known exactly without evaluation, of `"params"` and `"flops"`: handed to the predictor.
+        acquisition: how to choose, "ehvi" (expected hypervolume improvement) or "thompson"
+            (`nas.searching.acquisition`).
+        constraints: see `nas.searching.objectives.parse_constraints`; `trial.constraints[str(constraint)]` is the
+            violation.
+    """
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        predictor: Callable[[], Predictor],
+        objectives: str | Iterable[str | Objective],
+        *,
+        n_startup: int = 10,
+        refit_every: int = 5,
+        pool: int = 10_000,
+        fresh: int = 300,
+        seed: int = 0,
+        given: Sequence[str] = (),
+        acquisition: str = "ehvi",
+        constraints: str | Iterable[str | Constraint] | None = None,
+    ) -> None:
+        if min(n_startup, refit_every, pool, fresh) < 1:
+            raise InputError("n_startup, refit_every, pool and fresh must be at least 1")
+        for metric in given:
+            if metric not in ("params", "flops"):
+                raise InputError(f"metric {metric!r} cannot be given: only params and flops can be known in advance")
+        if acquisition not in ACQUISITIONS:
+            raise unknown("acquisition", acquisition, list(ACQUISITIONS))
+        self.space = space
+        self.acquisition = acquisition
+        self.n_startup = n_startup
+        self.refit_every = refit_every
+        self.pool = pool
+        self.fresh = fresh
+        self.seed = seed
+        self._reader = TrialReader(space, parse_objectives(objectives), parse_constraints(constraints))
+        self._surrogate = Surrogate(space, predictor, self._reader.metrics, given)
+        self._lock = threading.Lock()
+        self._random = RandomSampler(seed)
+        self._queue: deque[Architecture] = deque()
+        self._candidates: list[Architecture] = []
+        self._predicted: dict[Architecture, dict[str, list[float]]] = {}  # of what the last fit proposed
+
+    # --- Optuna's side
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return {}
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        return {}
+
+    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
+        """Choose the whole architecture, unless the trial was enqueued or is being finished after an interruption."""
+        if trial.params or {"fixed_params", CHOICES_KEY} & trial.system_attrs.keys():
+            return
+        with self._lock:
+            architecture = self._choose(study, trial)
+            study._storage.set_trial_system_attr(trial._trial_id, CHOICES_KEY, architecture.as_dict())
+            if predicted := self._predicted.get(architecture):
+                study._storage.set_trial_system_attr(trial._trial_id, PREDICTED_KEY, predicted)
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        """Replay the chosen architecture; names that do not belong to the space are random."""
+        choices = trial.system_attrs.get(CHOICES_KEY, {})
+        if param_name in choices:
+            return choices[param_name]
+        return self._random.sample_independent(study, trial, param_name, param_distribution)
+
+    def reseed_rng(self) -> None:
+        """Only names outside the space: the architecture's randomness comes from the seed and the trial's number."""
+        self._random.reseed_rng()
+
+    # --- choosing
+
+    def _choose(self, study: Study, trial: FrozenTrial) -> Architecture:
+        rng = np.random.default_rng([self.seed, trial.number])
+        taken, evaluated = self._read(study)
+        if self.space.size is not None and len(taken) >= self.space.size:
+            return self.space.sample(rng)
+        if len(taken) < self.n_startup:
+            # From the trial's own number on, so that parallel workers do not choose the same.
+            at = trial.number % len(self._startup)
+            self._queue = deque(self._startup[at:] + self._startup[:at])
+        elif evaluated and taken.issuperset(self._queue):
+            self._queue = deque(self._propose(taken, evaluated, rng))
+        while self._queue:
+            architecture = self._queue.popleft()
+            if architecture not in taken:
+                return architecture
+        return random_unseen(self.space, taken, rng) or self.space.sample(rng)
+
+    @cached_property
+    def _startup(self) -> list[Architecture]:
+        rng = np.random.default_rng(self.seed)
+        return first_design(self.space, self.n_startup, rng, self._surrogate.texts)
+
+    def _propose(
+        self, taken: set[Architecture], evaluated: dict[Architecture, np.ndarray], rng: np.random.Generator
+    ) -> list[Architecture]:
+        """The next batch, best first."""
+        reader = self._reader
+        values = np.array(list(evaluated.values()))
+        losses = reader.losses(values)
+        feasible = reader.violation(values) <= 0
+        front = losses[feasible][non_dominated(losses[feasible])]
+        ideal, reference = _frame(front if len(front) else losses, losses)
+        # What lies beyond the reference point adds nothing: how bad it is must not dominate the fit.
+        signs = [objective.sign for objective in reader.objectives]
+        values[:, : len(signs)] = np.minimum(losses, reference) * signs
+        self._surrogate.fit(evaluated, int(rng.integers(2**31)), values)
+
+        best = self._screened(taken, evaluated, rng)
+        if not best:
+            return []
+        samples = self._surrogate.samples(best)
+        weights = (reader.violation(samples) <= 0).astype(float)
+        unit = reference - ideal
+        losses, front = (reader.losses(samples) - ideal) / unit, (front - ideal) / unit
+        size = max(self.refit_every, len(evaluated) // GROWTH)
+        chosen = ACQUISITIONS[self.acquisition](losses, weights, front, np.ones(len(unit)), size)
+        self._predicted = {best[i]: self._summary(samples[i]) for i in chosen}
+        return [best[i] for i in chosen]
+
+    def _screened(
+        self, taken: set[Architecture], evaluated: Iterable[Architecture], rng: np.random.Generator
+    ) -> list[Architecture]:
+        """The best candidates by point estimates, after new ones have joined.
+
+        In the order of their ranks, by which those of equal expected improvement (none, say) are chosen.
+        """
+
+        def rank(architectures: Sequence[Architecture]) -> np.ndarray:
+            estimates = self._surrogate.estimates(architectures)
+            return _constrained_ranks(self._reader.losses(estimates), self._reader.violation(estimates))
+
+        stayed = [architecture for architecture in self._candidates if architecture not in taken]
+        candidates = evolve(self.space, evaluated, {*taken, *stayed}, self.fresh, rank, rng) + stayed
+        if candidates:
+            candidates = [candidates[i] for i in best_first(rank(candidates), rng)[: self.pool]]
+        self._candidates = candidates
+        self._surrogate.forget_all_but([*taken, *candidates])
+        return candidates[:SAMPLED]
+
+    def _summary(self, samples: np.ndarray) -> dict[str, list[float]]:
+        """Mean and standard deviation of each metric by samples (s, metrics) of one architecture."""
+        columns = zip(self._reader.metrics, samples.mean(0).tolist(), samples.std(0).tolist(), strict=True)
+        return {name: [mean, std] for name, mean, std in columns}
+
+    # --- what the study and the space know
+
+    def _read(self, study: Study) -> tuple[set[Architecture], dict[Architecture, np.ndarray]]:
+        """Architectures that are evaluated or being evaluated, and the metric values of those that have them all."""
+        taken: set[Architecture] = set()
+        evaluated: dict[Architecture, np.ndarray] = {}
+        for trial in study._storage.get_all_trials(study._study_id, deepcopy=False):
+            attrs = trial.system_attrs
+            planned = attrs.get(CHOICES_KEY) or attrs.get("fixed_params") or {}
+            architecture = self._reader.architecture(trial.params if trial.state.is_finished() else planned)
+            if architecture is None:
+                continue
+            taken.add(architecture)
+            if trial.state == TrialState.COMPLETE and architecture not in evaluated:
+                values = self._reader.values(trial)
+                if np.isfinite(values).all():
+                    evaluated[architecture] = values
+        return taken, evaluated
+
+
+def _frame(front: np.ndarray, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Ideal (m,) of a front (k, m), and a reference point (m,) as far beyond its nadir as the front is wide.
+
+    Nearer ones keep a search where its front is: what is more accurate, but slower than the reference, adds nothing.
+    But a network that computes nothing, the fastest of all, is on the front, too: the nadir is no farther from the
+    median of all losses (n, m) than `FAR` of their standard deviations, by their median deviation.
+    """
+    ideal, median = front.min(axis=0), np.median(losses, axis=0)
+    far = median + FAR * NORMAL * np.median(np.abs(losses - median), axis=0)
+    nadir = np.clip(front.max(axis=0), ideal, np.maximum(far, ideal))
+    span = np.where(nadir > ideal, nadir - ideal, np.maximum(np.abs(nadir), 1.0))
+    return ideal, nadir + span
+
+
+def _constrained_ranks(losses: np.ndarray, violations: np.ndarray) -> np.ndarray:
+    """Rank (n,) of each row of losses (n, m), 0 for the best front; those that break a constraint come last."""
+    import moocore
+
+    ranks = moocore.pareto_rank(losses).astype(float)
+    broken = violations > 0
+    ranks[broken] = ranks.max() + 1 + violations[broken]
+    return ranks

@@ -1,0 +1,146 @@
+"""Where a search keeps its trials: memory, a journal file that survives SIGKILL, or a database."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+import warnings
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+from optuna.exceptions import ExperimentalWarning
+from optuna.storages import (
+    BaseStorage,
+    InMemoryStorage,
+    JournalStorage,
+    RDBStorage,
+    RetryHeartbeatStaleTrialCallback,
+)
+from optuna.storages.journal import JournalFileBackend
+
+from search_spaces.common.errors import InputError
+
+_FIRST_BYTES = b'{"op_code"'
+PROXY_WAIT = 10  # seconds
+HEARTBEAT, GRACE = 20, 60  # seconds between two beats of a worker, and without one after which it is taken to be gone
+
+
+class JournalFile(JournalFileBackend):
+    """Optuna's journal file, made safe against processes that are killed while they write.
+
+    A killed writer leaves a line without its end, to which Optuna would append, and a lock file, for which it would
+    wait 30 s. Here every write first drops an unfinished line, and the lock is one that the kernel frees.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(path, "ab+") as file:
+                file.seek(0)
+                first_bytes = file.read(len(_FIRST_BYTES))
+        except OSError as error:
+            raise _disk_error(path, error) from error
+        if not _FIRST_BYTES.startswith(first_bytes):
+            raise InputError(f"{path} is not the journal of a search: give the path of a new file")
+        super().__init__(str(path))
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        lines = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs)
+        try:
+            with open(self.path, "rb+") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                file.seek(_size_of_whole_lines(file))
+                file.truncate()
+                file.write(lines.encode())
+                file.flush()
+                if any("state" in log for log in logs):  # a finished trial is worth waiting for the disk
+                    os.fsync(file.fileno())
+        except OSError as error:
+            raise _disk_error(self.path, error) from error
+
+    def read_logs(self, log_number_from: int) -> Generator[dict[str, Any], None, None]:
+        try:
+            yield from super().read_logs(log_number_from)
+        except OSError as error:
+            raise _disk_error(self.path, error) from error
+        except ValueError as error:
+            raise InputError(f"the journal {self.path} is damaged: restore it or give a new file") from error
+
+
+def _size_of_whole_lines(file: Any) -> int:
+    """Number of bytes of an open file up to the end of its last complete line."""
+    end = file.seek(0, os.SEEK_END)
+    while end > 0:
+        start = max(0, end - 4096)
+        file.seek(start)
+        newline = file.read(end - start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end = start
+    return 0
+
+
+def _disk_error(path: Path, error: OSError) -> InputError:
+    return InputError(f"cannot use {path}: {error.strerror}; what it already holds is kept")
+
+
+def open_storage(storage: str | Path | BaseStorage | None) -> BaseStorage:
+    """Optuna storage: None is in memory, a path a journal file, a URL a database or a proxy of one.
+
+    `sqlite:///…` and `postgresql://…` are databases; `grpc://host:port` is what `optuna.storages.run_grpc_proxy_server`
+    serves. Raises InputError where it cannot be opened.
+    """
+    if storage is None:
+        return InMemoryStorage()
+    if isinstance(storage, BaseStorage):
+        return storage
+    if "://" not in str(storage):
+        return JournalStorage(JournalFile(Path(storage)))
+    if str(storage).startswith("grpc://"):
+        return _proxy(str(storage))
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        return _database(str(storage))
+    except (ImportError, SQLAlchemyError) as error:
+        address = str(storage).rpartition("@")[2]  # without user and password
+        raise InputError(f"cannot open the database {address}: {str(error).splitlines()[0]}") from error
+
+
+def _database(url: str, tries: int = 5) -> BaseStorage:
+    """Opened once more where another process makes the tables at the same time."""
+    from sqlalchemy.exc import DatabaseError
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            retry = RetryHeartbeatStaleTrialCallback()
+            return RDBStorage(
+                url, heartbeat_interval=HEARTBEAT, grace_period=GRACE, heartbeat_stale_trial_callback=retry
+            )
+    except DatabaseError as error:
+        if tries == 1 or not any(hint in str(error) for hint in ("already exists", "duplicate key")):
+            raise
+    time.sleep(0.5)
+    return _database(url, tries - 1)
+
+
+def _proxy(url: str) -> BaseStorage:
+    """The storage that a gRPC proxy stands for."""
+    from urllib.parse import urlsplit
+
+    from optuna.storages import GrpcStorageProxy
+
+    address = urlsplit(url)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            proxy = GrpcStorageProxy(host=address.hostname or "localhost", port=address.port or 13000)
+        proxy.wait_server_ready(timeout=PROXY_WAIT)
+    except (ImportError, OSError, RuntimeError, ValueError) as error:
+        raise InputError(f"cannot use {url}: {error}") from error
+    return proxy

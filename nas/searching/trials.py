@@ -1,0 +1,70 @@
+"""Reading architectures and metric values back from the trials of an Optuna study."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from optuna.trial import TrialState
+
+from nas.searching.objectives import Constraint, Objective
+from search_spaces.common.errors import InputError
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+    from search_spaces import Architecture, SearchSpace
+
+FAILED_KEY = "nas:failed"  # trial user attribute: its evaluation gave no finite values
+
+
+def is_evaluated(trial: FrozenTrial) -> bool:
+    """Whether a trial is finished, and not only given up by a process that is gone."""
+    return trial.state == TrialState.COMPLETE or (trial.state == TrialState.FAIL and FAILED_KEY in trial.user_attrs)
+
+
+class TrialReader:
+    """Reads trials of one search. `metrics` names the objectives' metrics, then those that only constraints bound."""
+
+    def __init__(self, space: SearchSpace, objectives: Sequence[Objective], constraints: Sequence[Constraint]) -> None:
+        self.space = space
+        self.objectives = tuple(objectives)
+        self.constraints = tuple(constraints)
+        bounded = [constraint.metric for constraint in constraints]
+        self.metrics = tuple(dict.fromkeys([objective.metric for objective in objectives] + bounded))
+        self._architectures: dict[tuple[tuple[str, Any], ...], Architecture | None] = {}
+
+    def architecture(self, choices: Mapping[str, Any]) -> Architecture | None:
+        """The architecture with these choices; None where they are incomplete or of another space."""
+        key = tuple(choices.items())
+        if key not in self._architectures:
+            try:
+                self._architectures[key] = self.space.architecture(choices)
+            except InputError:
+                self._architectures[key] = None
+        return self._architectures[key]
+
+    def remember(self, architecture: Architecture) -> None:
+        """Spare `architecture` the work of rebuilding this one from its trial."""
+        self._architectures[architecture.choices] = architecture
+
+    def values(self, trial: FrozenTrial) -> np.ndarray:
+        """All metrics of a finished trial, in their own units; NaN where unknown, as in a failed trial."""
+        known: dict[str, float] = {}
+        for constraint in self.constraints:
+            if str(constraint) in trial.constraints:
+                known[constraint.metric] = constraint.value(trial.constraints[str(constraint)])
+        known.update(zip((objective.metric for objective in self.objectives), trial.values or (), strict=False))
+        return np.array([known.get(metric, np.nan) for metric in self.metrics])
+
+    def losses(self, values: np.ndarray) -> np.ndarray:
+        """Losses (..., m), lower is better, of metric values (..., len(metrics))."""
+        return np.stack([o.sign * values[..., self.metrics.index(o.metric)] for o in self.objectives], axis=-1)
+
+    def violation(self, values: np.ndarray) -> np.ndarray:
+        """The largest violation (...) of a constraint by metric values (..., len(metrics)); 0 where all are kept."""
+        worst = np.zeros(values.shape[:-1])
+        for constraint in self.constraints:
+            worst = np.maximum(worst, constraint.violation(values[..., self.metrics.index(constraint.metric)]))
+        return worst

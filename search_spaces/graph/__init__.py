@@ -1,0 +1,1 @@
+"""The weightless graph: its nodes, its builder, and what each operator computes and costs."""

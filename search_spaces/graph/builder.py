@@ -1,0 +1,203 @@
+"""`Network`: builds the weightless graph of one architecture, operator by operator."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+from search_spaces.common.errors import InputError
+from search_spaces.graph.fusion import fuse
+from search_spaces.graph.ir import BATCH, Attrs, Graph, Node, Shape, Value
+from search_spaces.graph.operators import Convolution, output_shape, pair, same_pads
+from search_spaces.graph.standard import shortest
+
+
+class Tensor(NamedTuple):
+    """Value `number` of the network under construction; `shape` is (N, channels, height, width) for images."""
+
+    number: int
+    shape: Shape
+
+
+@lru_cache(maxsize=4096)
+def _conv_attrs(
+    in_channels: int, channels: int, kernel: tuple[int, int], strides: tuple[int, int], dilations: tuple[int, int],
+    group: int, bias: bool, pads: tuple[int, int, int, int] | None,
+) -> Attrs:  # fmt: skip
+    padding = pads or same_pads(kernel, dilations)
+    return Convolution(in_channels, channels, kernel, strides, padding, dilations, group, bias).attrs
+
+
+_NO_AFFINE: Attrs = (("affine", 0),)
+_SIXTH = shortest(1 / 6)
+
+
+class Network:
+    """Builder that a search space's `build` writes an architecture into.
+
+        x = net.conv_bn_relu(net.input, 16, kernel=3)
+        with net.block("block"):
+            x = net.add(x, net.conv_bn(net.relu(x), kernel=3))
+        return net.classifier(x)
+
+    Every method takes and returns `Tensor`s; channels left out are the input's. What is repeated
+    becomes a function in the text; `block`s are names for people, which the text does not depend on.
+    """
+
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
+        self.num_classes = num_classes
+        self.input = Tensor(0, (BATCH, *input_shape))
+        self._nodes: list[Node] = []
+        self._shapes: list[Shape] = [self.input.shape]
+        self._scope: tuple[str, ...] = ()
+        self._blocks: Counter[tuple[tuple[str, ...], str]] = Counter()
+
+    @contextmanager
+    def block(self, name: str) -> Iterator[None]:
+        """Begins the names that the nodes added inside have in ONNX files: `cell1/…`, `cell2/…`."""
+        self._blocks[self._scope, name] += 1
+        outer, self._scope = self._scope, (*self._scope, f"{name}{self._blocks[self._scope, name]}")
+        try:
+            yield
+        finally:
+            self._scope = outer
+
+    def op(self, op: str, *inputs: Tensor, attrs: Attrs = ()) -> Tensor:
+        """Add any supported operator by its ONNX name, with its attributes in alphabetical order."""
+        number = len(self._shapes)
+        shape = output_shape(op, attrs, tuple([x.shape for x in inputs]))
+        self._nodes.append(Node(op, tuple([x.number for x in inputs]), (number,), attrs, self._scope))
+        self._shapes.append(shape)
+        return Tensor(number, shape)
+
+    def conv(
+        self, x: Tensor, channels: int | None = None, kernel: int | tuple[int, int] = 3, stride: int = 1,
+        dilation: int = 1, groups: int = 1, bias: bool = False, pads: tuple[int, int, int, int] | None = None,
+    ) -> Tensor:  # fmt: skip
+        """Convolution; padding keeps the size at stride 1 unless `pads` (top, left, bottom, right) is given."""
+        return self.op("Conv", x, attrs=self._conv(x, channels, kernel, stride, dilation, groups, bias, pads))
+
+    def _conv(
+        self, x: Tensor, channels: int | None, kernel: int | tuple[int, int], stride: int, dilation: int, groups: int,
+        bias: bool = False, pads: tuple[int, int, int, int] | None = None,
+    ) -> Attrs:  # fmt: skip
+        width = int(x.shape[1])
+        return _conv_attrs(width, channels or width, pair(kernel), pair(stride), pair(dilation), groups, bias, pads)
+
+    def conv_bn(
+        self, x: Tensor, channels: int | None = None, kernel: int | tuple[int, int] = 3, stride: int = 1,
+        dilation: int = 1, groups: int = 1, affine: bool = True,
+    ) -> Tensor:  # fmt: skip
+        """Convolution without bias, then batch normalization (see `batch_norm`)."""
+        attrs = self._conv(x, channels, kernel, stride, dilation, groups)
+        return self.op("ConvBn", x, attrs=attrs if affine else tuple(sorted((*attrs, *_NO_AFFINE))))
+
+    def conv_bn_relu(
+        self, x: Tensor, channels: int | None = None, kernel: int | tuple[int, int] = 3, stride: int = 1,
+        dilation: int = 1, groups: int = 1,
+    ) -> Tensor:  # fmt: skip
+        """Convolution without bias, batch normalization, ReLU."""
+        return self.relu(self.conv_bn(x, channels, kernel, stride, dilation, groups))
+
+    def batch_norm(self, x: Tensor, affine: bool = True) -> Tensor:
+        """Batch normalization; `affine=False`: without trained scale and shift."""
+        return self.op("BatchNorm", x, attrs=() if affine else _NO_AFFINE)
+
+    def relu(self, x: Tensor) -> Tensor:
+        return self.op("Relu", x)
+
+    def relu6(self, x: Tensor) -> Tensor:
+        """min(max(x, 0), 6)"""
+        return self.op("Clip", x, attrs=(("max", 6), ("min", 0)))
+
+    def sigmoid(self, x: Tensor) -> Tensor:
+        return self.op("Sigmoid", x)
+
+    def hard_sigmoid(self, x: Tensor) -> Tensor:
+        """min(max(x / 6 + 1/2, 0), 1)"""
+        return self.op("HardSigmoid", x, attrs=(("alpha", _SIXTH),))
+
+    def hard_swish(self, x: Tensor) -> Tensor:
+        """x · hard_sigmoid(x)"""
+        return self.op("HardSwish", x)
+
+    def zero(self, x: Tensor) -> Tensor:
+        """Zeros of x's shape."""
+        return self.op("Zero", x)
+
+    def max_pool(self, x: Tensor, kernel: int = 3, stride: int = 1, ceil: bool = False) -> Tensor:
+        """Maximum over kernel × kernel windows, odd kernels padded to keep the size at stride 1.
+
+        `ceil`: a last window that is not full counts, too.
+        """
+        return self.op("MaxPool", x, attrs=_pool_attrs(kernel, stride, ceil))
+
+    def avg_pool(self, x: Tensor, kernel: int = 3, stride: int = 1, ceil: bool = False) -> Tensor:
+        """Mean over kernel × kernel windows, padding as in `max_pool` and not counted in the mean."""
+        return self.op("AveragePool", x, attrs=_pool_attrs(kernel, stride, ceil))
+
+    def global_avg_pool(self, x: Tensor) -> Tensor:
+        return self.op("GlobalAveragePool", x)
+
+    def add(self, *xs: Tensor) -> Tensor:
+        """Sum of one or more tensors (one: that tensor itself)."""
+        if not xs:
+            raise InputError("add needs at least one tensor")
+        if len(xs) == 1:
+            return xs[0]
+        return self.op("Add" if len(xs) == 2 else "Sum", *xs)
+
+    def mul(self, a: Tensor, b: Tensor) -> Tensor:
+        """Product; sizes of 1 broadcast."""
+        return self.op("Mul", a, b)
+
+    def squeeze_excite(
+        self, x: Tensor, hidden: int, gate: Literal["hard_sigmoid", "sigmoid"] = "hard_sigmoid"
+    ) -> Tensor:
+        """Channels weighted by what a two-layer network makes of their means (arXiv 1709.01507)."""
+        means = self.relu(self.conv(self.global_avg_pool(x), hidden, kernel=1, bias=True))
+        weights = self.conv(means, int(x.shape[1]), kernel=1, bias=True)
+        return self.mul(x, self.hard_sigmoid(weights) if gate == "hard_sigmoid" else self.sigmoid(weights))
+
+    def slice(self, x: Tensor, axis: int, start: int, end: int) -> Tensor:
+        """Elements start…end-1 along an axis (1: channels, 2: rows, 3: columns)."""
+        if (start, end) == (0, x.shape[axis]):
+            return x
+        return self.op("Slice", x, attrs=(("axes", (axis,)), ("ends", (end,)), ("starts", (start,))))
+
+    def channel_shuffle(self, x: Tensor, groups: int) -> Tensor:
+        """Interleave `groups` groups of channels (arXiv 1707.01083)."""
+        return self.op("ChannelShuffle", x, attrs=(("groups", groups),))
+
+    def concat(self, *xs: Tensor) -> Tensor:
+        """Concatenation along the channels."""
+        return self.op("Concat", *xs, attrs=(("axis", 1),))
+
+    def linear(self, x: Tensor, features: int, bias: bool = True) -> Tensor:
+        attrs: Attrs = (("features", features),) if bias else (("bias", 0), ("features", features))
+        return self.op("Linear", x, attrs=attrs)
+
+    def classifier(self, x: Tensor) -> Tensor:
+        """Global average pooling and a linear layer to the classes: the logits (N, num_classes)."""
+        return self.linear(self.op("Flatten", self.global_avg_pool(x)), self.num_classes)
+
+    def graph(self, output: Tensor) -> Graph:
+        """The finished graph with this output."""
+        if output.number == 0:
+            output = self.op("Identity", output)
+        return fuse(Graph((0,), tuple(self._nodes), (output.number,), tuple(self._shapes)))
+
+
+@lru_cache(maxsize=256)
+def _pool_attrs(kernel: int, stride: int, ceil: bool) -> Attrs:
+    attrs: dict[str, Value] = {"kernel_shape": (kernel, kernel)}
+    if ceil:
+        attrs["ceil_mode"] = 1
+    if kernel % 2 and kernel > 1:
+        attrs["pads"] = same_pads((kernel, kernel))
+    if stride != 1:
+        attrs["strides"] = (stride, stride)
+    return tuple(sorted(attrs.items()))

@@ -1,0 +1,62 @@
+"""Costs that are exact and need no training: trained weights and multiply-accumulates."""
+
+from __future__ import annotations
+
+from math import prod
+
+from search_spaces.graph.ir import Graph
+from search_spaces.graph.operators import RECURRENT, multiply_accumulates, weights
+
+
+def graph_params(graph: Graph) -> int:
+    """Number of trained weights; batch normalization's running statistics don't count."""
+    return sum(
+        prod(weight.shape)
+        for node in graph.nodes
+        for weight in weights(node.op, node.attrs, tuple([graph.shapes[v] for v in node.inputs]))
+        if weight.trained
+    )
+
+
+def graph_flops(graph: Graph) -> int:
+    """Multiply-accumulates of convolutions, linear and recurrent layers and products of matrices for one input.
+
+    The other operators count 0. Where the graph fixes a batch size, it is for that many inputs.
+    """
+    total, seen = 0, set()
+    for node in graph.nodes:
+        if node.op in RECURRENT and len(node.inputs) > 1:  # a node for each output that is used, computed once
+            computation = (node.op, node.inputs, tuple([a for a in node.attrs if a[0] != "output"]))
+            if computation in seen:
+                continue
+            seen.add(computation)
+        total += multiply_accumulates(node.op, node.attrs, tuple([graph.shapes[v] for v in node.inputs]))
+    return total
+
+
+def graph_activations(graph: Graph) -> int:
+    """Numbers that all operators together write for one input: what moves through memory."""
+    return sum(prod(int(d) for d in graph.shapes[v][1:]) for node in graph.nodes for v in node.outputs)
+
+
+def graph_peak_activations(graph: Graph) -> int:
+    """Numbers that are held at most at one time for one input, weights apart, when the nodes run in their order."""
+    last = {v: i for i, node in enumerate(graph.nodes) for v in node.inputs}
+    last |= dict.fromkeys(graph.outputs, len(graph.nodes))
+    size = [prod(int(d) for d in shape[1:]) for shape in graph.shapes]
+    held = peak = sum(size[v] for v in graph.inputs)
+    for i, node in enumerate(graph.nodes):
+        held += sum(size[v] for v in node.outputs)
+        peak = max(peak, held)
+        held -= sum(size[v] for v in {*node.inputs, *node.outputs} if last.get(v, i) == i)
+    return peak
+
+
+def graph_depth(graph: Graph) -> int:
+    """Operators on the longest path from an input to an output."""
+    depth = [0] * len(graph.shapes)
+    for node in graph.nodes:
+        at = 1 + max((depth[v] for v in node.inputs), default=0)
+        for v in node.outputs:
+            depth[v] = at
+    return max(depth[v] for v in graph.outputs)

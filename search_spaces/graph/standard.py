@@ -1,0 +1,337 @@
+"""ONNX's own operators as their schemas describe them: operands, defaults, output shapes.
+
+A constant operand is an attribute here, named as the schema names the operand: `Clip <min = 0, max = 6> (x)`,
+`ReduceMean <axes = [1]> (x)`, `Sub <A = 1> (x)`. Whole numbers are written without a point; the element type follows
+from the operands that share it. The other operands stand in order; where one before them is left out, `positions` says
+which they are. `output = k` means the operator's output number k instead of the first.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+from onnx.defs import OpSchema
+
+from search_spaces.common.errors import InputError
+from search_spaces.graph.ir import UNKNOWN, Attrs, Dim, Shape, Value, element_type, typed
+
+IR_VERSION = 10
+OPSET = 21
+NEWEST_OPSET = onnx.defs.onnx_opset_version()
+_EXACT_INTEGERS = 1 << 24  # whole numbers below are exact in float32
+
+
+@lru_cache(maxsize=1024)
+def schema(op: str) -> OpSchema | None:
+    """The operator's schema of opset 21, or of the newest opset for a later operator; None: no such operator."""
+    for version in (OPSET, NEWEST_OPSET):
+        if onnx.defs.has(op, version):
+            found = onnx.defs.get_schema(op, version)
+            return None if found.deprecated else found
+    return None
+
+
+def opset(op: str) -> int:
+    """The opset that a model with this operator needs: 21, or the later one that brought the operator."""
+    found = schema(op)
+    return max(OPSET, found.since_version) if found else OPSET
+
+
+@lru_cache(maxsize=1024)
+def operand_names(op: str) -> tuple[str, ...]:
+    """Names of the operands in order; a last one that may be repeated counts once."""
+    found = schema(op)
+    return tuple(operand.name for operand in found.inputs) if found else ()
+
+
+@lru_cache(maxsize=1024)
+def single_operands(op: str) -> tuple[str, ...]:
+    """Names of the operands that are not repeated."""
+    found = schema(op)
+    if found is None:
+        raise InputError(f"operator {op} is not supported: it is not an operator of ONNX, nor of this text")
+    variadic = OpSchema.FormalParameterOption.Variadic
+    return tuple(operand.name for operand in found.inputs if operand.option != variadic)
+
+
+@lru_cache(maxsize=1024)
+def defaults(op: str) -> dict[str, object]:
+    """Default values of the operator's attributes, as `attribute_value` gives them."""
+    found = schema(op)
+    attributes = found.attributes if found else {}
+    return {name: attribute_value(op, a.default_value) for name, a in attributes.items() if a.default_value.name}
+
+
+@lru_cache(maxsize=65536)
+def is_standard(op: str, names: tuple[str, ...], inputs: int) -> bool:
+    """Whether the operator with attributes of these names and that many operands is valid ONNX as it stands."""
+    found = schema(op)
+    return found is not None and all(name in found.attributes for name in names) and inputs >= found.min_input
+
+
+def attribute_value(op: str, attr: onnx.AttributeProto) -> Value:
+    """An ONNX attribute as a plain Python value; tensors and subgraphs are refused."""
+    value = helper.get_attribute_value(attr)
+    if attr.type == onnx.AttributeProto.FLOAT:
+        return shortest(value)
+    if attr.type == onnx.AttributeProto.FLOATS:
+        return tuple(map(shortest, value))
+    if attr.type in (onnx.AttributeProto.STRING, onnx.AttributeProto.STRINGS):
+        return (
+            _plain(op, attr.name, value) if isinstance(value, bytes) else tuple(_plain(op, attr.name, v) for v in value)
+        )
+    if attr.type == onnx.AttributeProto.INT:
+        return int(value)
+    if attr.type == onnx.AttributeProto.INTS:
+        return tuple(value)
+    raise InputError(f"attribute {attr.name} of {op} is of a kind that text does not hold")
+
+
+def _plain(op: str, name: str, value: bytes) -> str:
+    text = value.decode("utf-8", "replace")
+    if not text.isprintable() or not text.isascii() or set(text) & set('"\\'):
+        raise InputError(f"attribute {name} of {op} has characters that text does not hold: {text[:40]!r}")
+    return text
+
+
+@lru_cache(maxsize=4096)
+def shortest(value: float) -> float:
+    """The number with the fewest digits that is the same in float32, as ONNX stores it."""
+    return float(str(np.float32(value)))
+
+
+def number(value: float) -> int | float:
+    """A constant operand's number: whole numbers as int, others with the fewest digits."""
+    if isinstance(value, int):
+        return int(value)  # of a truth value, too
+    return int(value) if abs(value) < _EXACT_INTEGERS and value == int(value) else shortest(value)
+
+
+def numbers(array: np.ndarray) -> Value:
+    """A constant operand of at most one dimension as an attribute's value."""
+    values = [number(v) for v in array.ravel().tolist()]
+    if array.ndim == 0:
+        return values[0]
+    return tuple(values) if all(isinstance(v, int) for v in values) else tuple(map(float, values))
+
+
+# --- operands --------------------------------------------------------------------------------------------------------
+
+
+class Call(NamedTuple):
+    """A node as ONNX wants it: each operand is an input's position, a constant, or None where it is left out."""
+
+    operands: tuple[int | np.ndarray | None, ...]
+    attrs: Attrs
+    output: int
+
+
+@lru_cache(maxsize=65536)
+def call(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Call:
+    """The ONNX call that a node means; `shapes` are its inputs' shapes. InputError for attributes it does not have."""
+    formal = single_operands(op)
+    found = schema(op)
+    assert found is not None
+    given: dict[str, Any] = dict(attrs)
+    output, at = given.pop("output", 0), given.pop("positions", None)
+    constants = {formal.index(name): given.pop(name) for name in list(given) if name in formal}
+    if wrong := [name for name in given if name not in found.attributes]:
+        raise InputError(f"{op} has no attribute or operand {wrong[0]!r}")
+    if at is None:
+        free = (i for i in range(len(shapes) + len(constants)) if i not in constants)
+        at = tuple(next(free) for _ in shapes)
+    if len(at) != len(shapes) or len({*at, *constants}) < len(at) + len(constants) or max(at, default=0) > 1000:
+        raise InputError(f"{op} takes {len(at)} operands at positions {list(at)}, but {len(shapes)} are given")
+    if not 0 <= output < len(found.outputs):
+        raise InputError(f"{op} has no output {output}")
+    operands: list[int | np.ndarray | None] = [None] * (max((*at, *constants), default=-1) + 1)
+    for i, position in enumerate(at):
+        operands[position] = i
+    types = {_type_name(found, p): element_type(shapes[i]) for i, p in enumerate(at)}
+    for position, value in constants.items():
+        element = operand_type(op, position, types)
+        operands[position] = np.array(value, numpy_type(element))
+    return Call(tuple(operands), tuple(given.items()), output)
+
+
+def _type_name(found: OpSchema, position: int) -> str:
+    """The type variable of an operand (`T`), or its one type (`tensor(int64)`)."""
+    return found.inputs[min(position, len(found.inputs) - 1)].type_str if found.inputs else ""
+
+
+@lru_cache(maxsize=1024)
+def type_names(op: str) -> tuple[str, ...]:
+    """The type variables of the operator's operands, in order."""
+    found = schema(op)
+    return tuple(operand.type_str for operand in found.inputs) if found else ()
+
+
+@lru_cache(maxsize=4096)
+def is_result(op: str, position: int) -> bool:
+    """Whether the result has the element type of that operand."""
+    found = schema(op)
+    return found is not None and _type_name(found, position) in {output.type_str for output in found.outputs}
+
+
+@lru_cache(maxsize=1024)
+def makes_tensors(op: str) -> bool:
+    """Whether the operator's outputs may be tensors, not sequences and the like."""
+    found = schema(op)
+    return found is None or any(t.startswith("tensor") for output in found.outputs for t in output.types)
+
+
+def operand_type(op: str, position: int, types: dict[str, str]) -> str:
+    """Element type of a constant operand: that of the operands with the same type variable, else float where the
+    schema allows it, else int64, else the first that it allows."""
+    found = schema(op)
+    assert found is not None
+    name = _type_name(found, position)
+    if name in types:
+        return types[name]
+    allowed = [t.removeprefix("tensor(").removesuffix(")") for t in found.inputs[position].types]
+    return next((t for t in ("float", "int64") if t in allowed), sorted(allowed)[0])
+
+
+@lru_cache(maxsize=64)
+def enum(element: str) -> int:
+    """ONNX's number of an element type."""
+    try:
+        return TensorProto.DataType.Value(element.upper())
+    except ValueError:
+        raise InputError(f"element type {element!r} is not supported") from None
+
+
+@lru_cache(maxsize=64)
+def element_name(kind: int) -> str:
+    """The element type with this number in ONNX."""
+    return TensorProto.DataType.Name(kind).lower()
+
+
+def numpy_type(element: str) -> np.dtype:
+    return helper.tensor_dtype_to_np_dtype(enum(element))
+
+
+# --- shapes ----------------------------------------------------------------------------------------------------------
+
+
+def type_proto(shape: Shape) -> onnx.TypeProto:
+    dims = [None if d == UNKNOWN else d for d in shape]
+    return helper.make_tensor_type_proto(enum(element_type(shape)), dims)
+
+
+def output_names(op: str, output: int, name: str) -> list[str]:
+    """Names of the operator's outputs where only one of them is used, and is called `name`."""
+    found = schema(op)
+    assert found is not None
+    count = max(found.min_output, output + 1)
+    return [name if i == output else f"{name}_unused{i}" for i in range(count)]
+
+
+@lru_cache(maxsize=65536)
+def infer(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
+    """Shape of the output by ONNX's own inference; dimensions that depend on the data are `"?"`."""
+    called = call(op, attrs, shapes)
+    found = schema(op)
+    assert found is not None
+    names = ["" if operand is None else f"i{i}" for i, operand in enumerate(called.operands)]
+    types, data = {}, {}
+    for name, operand in zip(names, called.operands, strict=True):
+        if isinstance(operand, np.ndarray):
+            data[name] = onnx.numpy_helper.from_array(operand)
+            types[name] = helper.make_tensor_type_proto(data[name].data_type, operand.shape)
+        elif operand is not None:
+            types[name] = type_proto(shapes[operand])
+    outputs = output_names(op, called.output, "y")
+    given: dict[str, Any] = dict(called.attrs)
+    node = helper.make_node(op, names, outputs, **given)
+    versions = [helper.make_opsetid("", opset(op))]
+    try:
+        inferred = onnx.shape_inference.infer_node_outputs(found, node, types, data, None, versions, IR_VERSION)
+    except Exception as error:  # of several kinds, most of them from the native library
+        raise InputError(f"{op} does not take shapes {_listed(shapes)}: {' '.join(str(error).split())[:160]}") from None
+    shape = shape_of(inferred.get("y", onnx.TypeProto()))
+    if shape is None:
+        raise InputError(f"{op}: the shape of the output depends on the data, so the text cannot show it")
+    if any(isinstance(size, int) and size < 0 for size in shape):
+        raise InputError(f"{op} makes {_listed((shape,))} of {_listed(shapes)}: no size can be negative")
+    return shape
+
+
+def shape_of(kind: onnx.TypeProto) -> Shape | None:
+    """The shape of a tensor's type; None where it has none."""
+    tensor = kind.tensor_type
+    if not kind.HasField("tensor_type") or not tensor.HasField("shape"):
+        return None
+    return typed([_dim(d) for d in tensor.shape.dim], element_name(tensor.elem_type))
+
+
+def _dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
+    return dim.dim_value if dim.HasField("dim_value") else dim.dim_param or UNKNOWN
+
+
+def _listed(shapes: tuple[Shape, ...]) -> str:
+    return ", ".join(f"{element_type(s)}[{','.join(map(str, s))}]" for s in shapes) or "(none)"
+
+
+# --- canonical attributes --------------------------------------------------------------------------------------------
+
+# Constant operands that mean the same as leaving them out.
+_OPERAND_DEFAULTS = {("Pad", "constant_value"): 0, ("Trilu", "k"): 0}
+
+
+@lru_cache(maxsize=65536)
+def canonical(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Attrs:
+    """The attributes in their shortest form: defaults left out, axes counted from the front."""
+    formal, default = operand_names(op), defaults(op)
+    first = formal[0] if formal else ""
+    rank = len(shapes[0]) if shapes and not any(name == first for name, _ in attrs) else 0
+    kept: dict[str, Value] = {}
+    for name, value in attrs:
+        if name in formal:
+            value = _whole(value)
+            if _OPERAND_DEFAULTS.get((op, name)) == value:
+                continue
+        elif isinstance(value, int) and _is_float(op, name):
+            value = float(value)
+        value = _from_front(op, name, value, rank, default.get(name))
+        reverses = (op, name) == ("Transpose", "perm") and value == tuple(range(rank))[::-1]
+        if default.get(name) != value and not neutral(name, value) and not reverses:
+            kept[name] = value
+    return tuple(sorted(kept.items()))
+
+
+@lru_cache(maxsize=4096)
+def _is_float(op: str, name: str) -> bool:
+    found = schema(op)
+    return found is not None and name in found.attributes and found.attributes[name].type == OpSchema.AttrType.FLOAT
+
+
+def _whole(value: Any) -> Value:
+    """Numbers as `number` writes them."""
+    if isinstance(value, tuple):
+        return numbers(np.array(value)) if value else ()
+    return number(value)
+
+
+def _from_front(op: str, name: str, value: Any, rank: int, default: object) -> Value:
+    if name == "axis" and rank and isinstance(value, int) and op != "OneHot":
+        axis = value % rank if -rank <= value < rank else value
+        return default if isinstance(default, int) and default % rank == axis else axis
+    if name == "axes" and rank and isinstance(value, tuple):
+        span = rank + len(value) if op == "Unsqueeze" else rank
+        axes = [axis % span if -span <= axis < span else axis for axis in value]
+        return tuple(sorted(axes) if op.startswith(("Reduce", "Squeeze", "Unsqueeze")) else axes)
+    return value
+
+
+def neutral(name: str, value: object) -> bool:
+    """Attributes that have no default in ONNX's schema but mean the same as leaving them out."""
+    if not isinstance(value, tuple) or not value:
+        return False
+    return (name in ("strides", "dilations") and set(value) == {1}) or (
+        name in ("pads", "output_padding") and set(value) == {0}
+    )

@@ -1,0 +1,98 @@
+"""A known value as nodes of the graph, where it is short enough to be written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from search_spaces.graph import standard
+from search_spaces.graph.ir import Attrs, element_type
+from search_spaces.graph.standard import number, shortest
+from search_spaces.onnx.folding import Known, is_learnable, is_weight, open_sizes
+
+Emit = Callable[[str, tuple[int, ...], Attrs], int]  # adds an operator with these inputs and attributes to a graph
+
+MAX_WRITTEN = 64  # numbers of a constant that the text shows
+
+
+def add_constant(emit: Emit, known: Known) -> int | None:
+    """The value of the graph that is this constant; None for one that is too long to be written."""
+    if is_weight(known):
+        return add_param(emit, known)
+    element, array = element_type(known.shape), known.static
+    if array is not None and array.size <= MAX_WRITTEN:
+        return _written(emit, array, element)
+    target = open_sizes(known)
+    if known.values is not None and target is not None and _is_filled(known.values):
+        return _filled(emit, known.values[0], target, element)
+    return None if array is None else _range(emit, array, element) or _triangle(emit, array, element)
+
+
+def add_param(emit: Emit, known: Known) -> int | None:
+    """A learned tensor; None for whole numbers, whose values matter."""
+    if not is_learnable(known):
+        return None
+    shape = tuple(map(int, known.shape)) or (1,)
+    element = element_type(known.shape)
+    return emit("Param", (), (("shape", shape),) if element == "float" else (("element", element), ("shape", shape)))
+
+
+def _cast(emit: Emit, value: int, made: str, element: str) -> int:
+    return value if made == element else emit("Cast", (value,), (("to", standard.enum(element)),))
+
+
+def _reshaped(emit: Emit, value: int, shape: tuple[int, ...]) -> int:
+    return value if len(shape) == 1 else emit("Reshape", (value,), (("shape", shape),))
+
+
+def _written(emit: Emit, array: np.ndarray, element: str) -> int:
+    """A `Constant` with these numbers."""
+    whole = array.dtype.kind in "biu"
+    numbers = tuple([int(v) if whole else shortest(float(v)) for v in array.ravel()])
+    kind = "int" if whole else "float"
+    given: Attrs = ((f"value_{kind}", numbers[0]),) if array.ndim == 0 else ((f"value_{kind}s", numbers),)
+    value = emit("Constant", (), given)
+    if array.ndim > 1:
+        value = _reshaped(emit, value, array.shape)
+    return _cast(emit, value, "int64" if whole else "float", element)
+
+
+def _is_filled(values: tuple[np.ndarray, np.ndarray]) -> bool:
+    """Whether all numbers are equal, whatever the open sizes are."""
+    first = values[0].flat[0] if values[0].size else None
+    return first is not None and first == first and all(a.size > 0 and bool((a == first).all()) for a in values)
+
+
+def _filled(emit: Emit, array: np.ndarray, target: tuple[int, ...], element: str) -> int:
+    fill = number(array.flat[0].item())
+    return _cast(emit, emit("Expand", (), (("input", fill), ("shape", target))), "float", element)
+
+
+def _range(emit: Emit, array: np.ndarray, element: str) -> int | None:
+    """Evenly spaced whole numbers, such as positions."""
+    flat = array.ravel()
+    if array.dtype.kind not in "iu" or flat.size < 2:
+        return None
+    start, step = int(flat[0]), int(flat[1]) - int(flat[0])
+    limit = start + step * flat.size
+    if step == 0 or max(abs(start), abs(limit)) >= 1 << 24 or not np.array_equal(flat, np.arange(start, limit, step)):
+        return None
+    value = emit("Range", (), (("delta", step), ("limit", limit), ("start", start)))
+    return _cast(emit, _reshaped(emit, value, array.shape), "float", element)
+
+
+def _triangle(emit: Emit, array: np.ndarray, element: str) -> int | None:
+    """A triangular matrix of one number, such as the mask of causal attention."""
+    if array.ndim < 2 or array.shape[-1] * array.shape[-2] != array.size:
+        return None
+    if not array.any():
+        return None
+    fill = array.flat[np.flatnonzero(array)[0]]
+    for upper in (0, 1):
+        for k in (0, 1, -1):
+            cut = np.triu if upper else np.tril
+            if np.array_equal(array, cut(np.full_like(array, fill), k)):
+                whole = emit("Expand", (), (("input", number(fill.item())), ("shape", array.shape)))
+                return _cast(emit, emit("Trilu", (whole,), (("k", k), ("upper", upper))), "float", element)
+    return None

@@ -1,0 +1,247 @@
+"""Constant folding: values of an ONNX model that do not depend on its inputs' elements.
+
+Sizes that the model leaves open (the batch size) are assumed twice, differently. What comes out equal both times is a
+constant; what differs is an open size, or computed from one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from math import prod
+
+import numpy as np
+import onnx
+
+from search_spaces.common.errors import InputError
+from search_spaces.graph import standard
+from search_spaces.graph.ir import BATCH, UNKNOWN, Dim, Shape, element_type, typed
+
+# Names of open sizes, and the sizes assumed for them: primes, so that products can be told apart, too.
+LETTERS = (BATCH, "L", "M", "K", "P", "Q", "R", "S")
+_ASSUMED = dict(
+    zip(LETTERS, [(7, 11), (13, 17), (19, 23), (29, 31), (37, 41), (43, 47), (53, 59), (61, 67)], strict=True)
+)
+MAX_ELEMENTS = 1 << 18
+MAX_TOTAL = 1 << 24
+
+_ELEMENTWISE = frozenset(
+    [
+        "Abs", "Add", "And", "Cast", "CastLike", "Ceil", "Clip", "Cos", "DequantizeLinear", "Div", "Dropout", "Equal",
+        "Erf", "Exp", "Floor", "Greater", "GreaterOrEqual", "Identity", "Less", "LessOrEqual", "Log", "Max", "Min",
+        "Mod", "Mul", "Neg", "Not", "Or", "Pow", "Reciprocal", "Round", "Sigmoid", "Sign", "Sin", "Sqrt", "Sub", "Sum",
+        "Tanh", "Where", "Xor",
+    ]
+)  # fmt: skip
+_REDUCTIONS = frozenset(
+    ["CumSum", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"]
+)
+_MOVES = frozenset(["Concat", "Flatten", "Reshape", "Slice", "Squeeze", "Transpose", "Trilu", "Unsqueeze"])
+_MAKERS = frozenset(["ConstantOfShape", "Expand", "Gather", "Range", "Tile"])
+_FOLDED = _ELEMENTWISE | _MOVES | _REDUCTIONS | _MAKERS
+
+
+@dataclass
+class Known:
+    """A value known without running the model: from a tensor of the file, or computed.
+
+    `learned`: comes from an initializer.
+    """
+
+    shape: Shape
+    computed: tuple[np.ndarray, np.ndarray] | None = None
+    tensor: onnx.TensorProto | None = None
+    learned: bool = False
+
+    @cached_property
+    def values(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """The value at the first and the second assumed sizes; None: learned numbers that nobody needs to look at."""
+        if self.tensor is None:
+            return self.computed
+        array = _array(self.tensor)
+        return array, array
+
+    @property
+    def static(self) -> np.ndarray | None:
+        """The value, where it does not depend on open sizes."""
+        if self.values is None:
+            return None
+        first, second = self.values
+        return first if first is second or np.array_equal(first, second, equal_nan=first.dtype.kind == "f") else None
+
+
+def _array(tensor: onnx.TensorProto) -> np.ndarray:
+    try:
+        return onnx.numpy_helper.to_array(tensor)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"tensor {tensor.name!r} is damaged: {error}") from None
+
+
+def is_weight(known: Known) -> bool:
+    """Whether a known value is a learned tensor, of which the text shows the shape alone.
+
+    Single numbers and whole numbers are part of the architecture: they are written as they are.
+    """
+    if not known.learned:
+        return False
+    if is_learnable(known) and prod(map(int, known.shape)) > 1:
+        return True
+    return known.values is None
+
+
+def is_learnable(known: Known) -> bool:
+    """Whether weights may be of that type: a float, or a quantized one."""
+    element = element_type(known.shape)
+    return "float" in element or element in ("double", "int4", "int8", "uint4", "uint8")
+
+
+def constant(array: np.ndarray, element: str) -> Known:
+    """A known value that is the same for all sizes."""
+    return Known(typed(array.shape, element), (array, array))
+
+
+def assumed(shape: Shape) -> list[tuple[int, int]] | None:
+    """The dimensions at the first and the second assumed sizes; None where one depends on the data."""
+    return None if UNKNOWN in shape else [_assumed(dim) for dim in shape]
+
+
+@cache
+def _assumed(dim: Dim) -> tuple[int, int]:
+    factors = [(int(part),) * 2 if part.isdecimal() else _ASSUMED[part] for part in str(dim).split("_")]
+    return prod(a for a, _ in factors), prod(b for _, b in factors)
+
+
+def between(first: np.ndarray, second: np.ndarray, element: str) -> Known:
+    """A known value from what it is at the two assumed sizes."""
+    dims = [_open(a, b) for a, b in zip(first.shape, second.shape, strict=True)]
+    return Known(typed(dims, element), (first, second))
+
+
+def _open(a: int, b: int) -> Dim:
+    """The dimension that has these two sizes."""
+    if a == b:
+        return a
+    for letter, (x, y) in _ASSUMED.items():
+        if a % x == 0 and b % y == 0 and a // x == b // y:
+            return letter if a == x else f"{letter}_{a // x}"
+    return UNKNOWN
+
+
+def sizes(known: Known) -> tuple[int, ...] | None:
+    """The value of a list of sizes, with 0 for the batch size; None where another open size is in it."""
+    if known.values is None or len(known.shape) != 1:
+        return None
+    return _common(*(values.tolist() for values in known.values))
+
+
+def open_sizes(known: Known) -> tuple[int, ...] | None:
+    """The known value's shape, with 0 for the batch size; None where another open size is in it."""
+    return None if known.values is None else _common(*(values.shape for values in known.values))
+
+
+def _common(first: Sequence[int], second: Sequence[int]) -> tuple[int, ...] | None:
+    found = []
+    for a, b in zip(first, second, strict=True):
+        if a != b and (a, b) != _ASSUMED[BATCH]:
+            return None
+        found.append(a if a == b else 0)
+    return tuple(found)
+
+
+class Folder:
+    """Computes nodes of known operands, as long as the results together stay small."""
+
+    def __init__(self, opset: int) -> None:
+        self.opset, self.spent = opset, 0
+
+    def fold(self, node: onnx.NodeProto, operands: list[Known | None]) -> list[Known] | None:
+        """The outputs of a node whose operands (None: left out) are known; None where it is not to be folded."""
+        given = [known for known in operands if known is not None]
+        if node.op_type not in _FOLDED or not given:
+            return None
+        if any(is_weight(known) for known in given):
+            return self._fold_shape(node, operands)
+        pairs = [known.values for known in given if known.values is not None]
+        first = self._run(node, operands, [a for a, _ in pairs])
+        if first is None:
+            return None
+        second = first if all(a is b for a, b in pairs) else self._run(node, operands, [b for _, b in pairs])
+        if second is None:
+            return None
+        elements = [standard.element_name(onnx.helper.np_dtype_to_tensor_dtype(a.dtype)) for a in first]
+        return [between(a, b, element) for a, b, element in zip(first, second, elements, strict=True)]
+
+    def _run(
+        self, node: onnx.NodeProto, operands: list[Known | None], arrays: list[np.ndarray]
+    ) -> list[np.ndarray] | None:
+        from onnx.reference import ReferenceEvaluator
+
+        size = _result_size(node, arrays)
+        self.spent += size
+        if size > MAX_ELEMENTS or self.spent > MAX_TOTAL:
+            return None
+        names = [name for name, known in zip(node.input, operands, strict=True) if known is not None]
+        try:
+            with np.errstate(all="ignore"):
+                evaluator = ReferenceEvaluator(node, opsets={"": self.opset})
+                return [np.asarray(a) for a in evaluator.run(None, dict(zip(names, arrays, strict=True)))]
+        except Exception as error:  # of any kind: it is the numbers in the file that do not fit
+            raise InputError(f"constants do not fit: {' '.join(str(error).split())[:160]}") from None
+
+    def _fold_shape(self, node: onnx.NodeProto, operands: list[Known | None]) -> list[Known] | None:
+        """Learned numbers that are moved or computed with are learned numbers of another shape."""
+        schema = standard.schema(node.op_type)
+        if schema is None or node.op_type in ("Expand", "Tile", "Range", "ConstantOfShape"):
+            return None
+        types, data = {}, {}
+        for name, known in zip(node.input, operands, strict=True):
+            if known is not None:
+                types[name] = standard.type_proto(known.shape)
+                if not is_weight(known) and known.static is not None and known.static.size <= 64:
+                    data[name] = onnx.numpy_helper.from_array(known.static)
+        versions = [onnx.helper.make_opsetid("", standard.opset(node.op_type))]
+        try:
+            found = onnx.shape_inference.infer_node_outputs(schema, node, types, data, None, versions)
+        except Exception:  # of the native library: the node is read as one that computes
+            return None
+        shapes = [standard.shape_of(found[name]) for name in node.output if name in found]
+        if any(shape is None or any(isinstance(dim, str) for dim in shape) for shape in shapes):
+            return None
+        return [Known(shape, learned=True) for shape in shapes if shape is not None]
+
+
+def _result_size(node: onnx.NodeProto, arrays: list[np.ndarray]) -> int:
+    """Upper bound of the number of elements of a node's result."""
+    op = node.op_type
+    largest = max(a.size for a in arrays)
+    if op == "ConstantOfShape":
+        return _count(arrays[0])
+    if op == "Range":
+        start, limit, delta = (float(a) for a in arrays)
+        return int(min(abs((limit - start) / delta), 1e18)) + 1 if delta else MAX_ELEMENTS + 1
+    if op == "Tile":
+        return arrays[0].size * _count(arrays[1])
+    if op == "Gather":
+        return arrays[0].size * arrays[1].size
+    if op == "Expand":
+        return max(largest, 1) * _count(arrays[1])
+    if op in _ELEMENTWISE:
+        dims = zip(*[(1,) * (8 - a.ndim) + a.shape for a in arrays if a.ndim <= 8], strict=True)
+        return prod(max(sizes) for sizes in dims)
+    return sum(a.size for a in arrays)
+
+
+def _count(array: np.ndarray) -> int:
+    return prod(abs(int(size)) for size in array.ravel()[:64]) if array.size <= 64 else MAX_ELEMENTS + 1
+
+
+def read_tensor(tensor: onnx.TensorProto, learned: bool) -> Known:
+    """A tensor of the file; the numbers of large ones and of those in other files are not read."""
+    element = standard.element_name(tensor.data_type)
+    shape = typed(tensor.dims, element)
+    if min(tensor.dims, default=1) < 0:
+        raise InputError(f"tensor {tensor.name!r} has negative dimensions {list(tensor.dims)}")
+    if prod(tensor.dims) > MAX_ELEMENTS or tensor.data_location == onnx.TensorProto.EXTERNAL:
+        return Known(shape, learned=True)
+    return Known(shape, tensor=tensor, learned=learned)

@@ -1,0 +1,150 @@
+"""ONNX files: read, checked, and brought into the one form that `search_spaces.onnx.reading` reads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from math import prod
+from pathlib import Path
+
+import onnx
+import onnx.inliner
+import onnx.version_converter
+from onnx import TensorProto
+
+from search_spaces.common.errors import InputError
+from search_spaces.graph import standard
+from search_spaces.onnx.folding import MAX_ELEMENTS
+
+MAX_NODES = 10_000
+_OLDEST_OPSET = 13
+
+
+def load_model(path: str) -> onnx.ModelProto:
+    """Read an `.onnx` file; `InputError` names the file.
+
+    Weights in other files stay there: their shapes are in this one. Small tensors are read, since they may be sizes
+    that the graph depends on. No file outside of the model's folder is touched.
+    """
+    folder = Path(path).resolve().parent
+    try:
+        model = onnx.load(path, format="protobuf", load_external_data=False)
+        for tensor in _tensors(model):
+            if tensor.data_location == TensorProto.EXTERNAL:
+                _load_external(tensor, folder, path)
+    except InputError:
+        raise
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except Exception as error:  # protobuf's share no public base class; in a damaged file any field may be wrong
+        raise InputError(f"{path}: not an ONNX model ({_line(error)})") from None
+    return model
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+def _tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
+    yield from model.graph.initializer
+    for node in (*model.graph.node, *(node for function in model.functions for node in function.node)):
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.TENSOR:
+                yield attribute.t
+
+
+def _load_external(tensor: TensorProto, folder: Path, path: str) -> None:
+    given = {entry.key: entry.value for entry in tensor.external_data}
+    location = given.get("location", "")
+    file = Path(os.path.realpath(folder / location))
+    if not location or Path(location).is_absolute() or ".." in Path(location).parts or not file.is_relative_to(folder):
+        raise InputError(f"{path}: tensor {tensor.name!r} lies in {location!r}, which is not in the model's folder")
+    count = prod(tensor.dims)
+    if not 0 <= count <= MAX_ELEMENTS or not file.is_file():
+        return
+    size = count * standard.numpy_type(standard.element_name(tensor.data_type)).itemsize
+    with file.open("rb") as stream:
+        stream.seek(int(given.get("offset", 0)))
+        data = stream.read(size)
+    if len(data) < size:
+        raise InputError(f"{path}: {location!r} ends before tensor {tensor.name!r} does")
+    tensor.raw_data = data
+    tensor.data_location = TensorProto.DEFAULT
+    del tensor.external_data[:]
+
+
+# --- one form --------------------------------------------------------------------------------------------------------
+
+
+def prepared(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[TensorProto]]:
+    """The model without its initializers, which are inputs instead, in opset 13 or later and without functions; and the
+    initializers. `InputError` for a file that is not valid ONNX, or holds what text cannot."""
+    _check_size(model)
+    light = onnx.ModelProto(ir_version=max(model.ir_version, 4), functions=model.functions)
+    light.opset_import.extend(model.opset_import)
+    graph, source = light.graph, model.graph
+    graph.name = source.name or "net"
+    graph.node.extend(source.node)
+    graph.output.extend(source.output)
+    weights = [tensor for tensor in source.initializer if tensor.name]
+    names = {tensor.name for tensor in weights}
+    graph.input.extend(info for info in source.input if info.name not in names)
+    for tensor in weights:
+        kind = graph.input.add(name=tensor.name).type.tensor_type
+        kind.elem_type = tensor.data_type
+        kind.shape.dim.extend(onnx.TensorShapeProto.Dimension(dim_value=size) for size in tensor.dims)
+    if source.sparse_initializer:
+        raise InputError("sparse initializers are not supported: store the weights as dense tensors")
+    if light.functions:
+        light = onnx.inliner.inline_local_functions(light)
+    _check_domains(light.graph.node)
+    try:
+        onnx.checker.check_model(light)
+    except Exception as error:  # the checker's own, and those of damaged fields
+        raise InputError(f"not a valid ONNX model: {_line(error)[:300]}") from None
+    return _converted(light), weights
+
+
+def _check_size(model: onnx.ModelProto) -> None:
+    """Refuse models whose functions, written out, are too many nodes."""
+    bodies = {(f.domain, f.name): list(f.node) for f in model.functions}
+    sizes: dict[tuple[str, str], int] = {}
+
+    def size(nodes: Iterable[onnx.NodeProto], depth: int) -> int:
+        if depth > 32:
+            raise InputError("functions call each other more than 32 deep")
+        total = 0
+        for node in nodes:
+            key = (node.domain, node.op_type)
+            if key in bodies and key not in sizes:
+                sizes[key] = size(bodies[key], depth + 1)
+            total += sizes.get(key, 1)
+        return total
+
+    if (count := size(model.graph.node, 0)) > MAX_NODES:
+        raise InputError(f"the model has {count:,} nodes; at most {MAX_NODES:,} are read")
+
+
+def _check_domains(nodes: Iterable[onnx.NodeProto]) -> None:
+    for node in nodes:
+        if node.domain not in ("", "ai.onnx"):
+            raise InputError(
+                f"operator {node.domain}.{node.op_type} (node {node.name!r}) is not a standard ONNX operator: "
+                "export the model without custom operators and without optimizations of one runtime"
+            )
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                _check_domains(graph.node)
+
+
+def _converted(model: onnx.ModelProto) -> onnx.ModelProto:
+    version = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=standard.OPSET)
+    if version >= _OLDEST_OPSET:
+        return model
+    try:
+        return onnx.version_converter.convert_version(model, _OLDEST_OPSET)
+    except Exception as error:  # of the native library, which has no class for it
+        raise InputError(
+            f"the model uses opset {version} and cannot be converted: export it with opset {_OLDEST_OPSET} or later "
+            f"({_line(error)})"
+        ) from None

@@ -1,0 +1,112 @@
+"""ONNX models with initial weights, in memory or straight into a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import lru_cache
+from math import prod, sqrt
+from typing import BinaryIO
+
+import numpy as np
+from onnx import GraphProto, ModelProto, TensorProto
+from onnx.helper import tensor_dtype_to_np_dtype
+
+from search_spaces.common.errors import InputError
+from search_spaces.graph.costs import graph_params
+from search_spaces.graph.ir import Graph
+from search_spaces.graph.operators import Weight
+from search_spaces.onnx.writing import Outline
+
+MAX_WEIGHTS = 100_000_000  # 0.4 GB, and as much again while a model is written
+_NOISE = 1 << 22
+_PART = 1 << 17  # numbers that stay in the cache until they are written
+
+
+def to_model(graph: Graph, seed: int = 0) -> ModelProto:
+    """A runnable ONNX model with freshly initialized weights (He normal; normalizations at identity).
+
+    The random numbers are one stream per seed, which begins again after four million.
+    """
+    weights, outline = _Weights(graph, seed), Outline(graph)
+    for tensor, weight in outline.tensors:
+        outline.model.graph.initializer.append(tensor)
+        outline.model.graph.initializer[-1].raw_data = b"".join(weights.parts(tensor, weight))
+    return outline.model
+
+
+def write_model(graph: Graph, file: BinaryIO, seed: int = 0) -> None:
+    """Write the content of `to_model`'s model to a file: faster, since its weights are never together in memory."""
+    weights, outline = _Weights(graph, seed), Outline(graph)
+    heads = [_head(tensor) for tensor, _ in outline.tensors]
+    rest = sum(map(len, heads)) + sum(_size(tensor) for tensor, _ in outline.tensors)
+    nodes = outline.model.graph.SerializeToString()
+    outline.model.ClearField("graph")
+    start = outline.model.SerializeToString() + _field(ModelProto.GRAPH_FIELD_NUMBER, len(nodes) + rest) + nodes
+    _reserve(file, len(start) + rest)
+    file.write(start)
+    for head, (tensor, weight) in zip(heads, outline.tensors, strict=True):
+        file.write(head)
+        file.writelines(weights.parts(tensor, weight))
+
+
+def _reserve(file: BinaryIO, size: int) -> None:
+    """Take so many bytes of the disk at once, where that can be done: quicker than part by part."""
+    with suppress(AttributeError, OSError):  # not every system can, and no file in memory
+        os.posix_fallocate(file.fileno(), file.tell(), size)
+
+
+def _head(tensor: TensorProto) -> bytes:
+    """An initializer of a graph as protobuf encodes it, up to its numbers."""
+    head = tensor.SerializeToString() + _field(TensorProto.RAW_DATA_FIELD_NUMBER, _size(tensor))
+    return _field(GraphProto.INITIALIZER_FIELD_NUMBER, len(head) + _size(tensor)) + head
+
+
+def _field(number: int, size: int) -> bytes:
+    """What protobuf puts before so many bytes: the field's number, then the size, seven bits a byte."""
+    encoded = [number << 3 | 2]
+    while size > 0x7F:
+        encoded.append(size & 0x7F | 0x80)
+        size >>= 7
+    return bytes([*encoded, size])
+
+
+def _size(tensor: TensorProto) -> int:
+    """Bytes of its numbers."""
+    return prod(tensor.dims) * tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+
+
+class _Weights:
+    """Initial weights of a graph's tensors, one after another; `position` is where the stream of random ones stands."""
+
+    def __init__(self, graph: Graph, seed: int) -> None:
+        count = graph_params(graph)
+        if count > MAX_WEIGHTS:
+            raise InputError(f"the network has {count:,} weights; models with at most {MAX_WEIGHTS:,} are written")
+        self.noise, self.position = _noise(seed, min(_NOISE, 1 << count.bit_length())), 0
+
+    def parts(self, tensor: TensorProto, weight: Weight) -> Iterator[bytes | memoryview]:
+        """A tensor's numbers as bytes, some at a time."""
+        size, dtype = prod(tensor.dims), tensor_dtype_to_np_dtype(tensor.data_type)
+        if weight.init != "kaiming":
+            yield _filled(size, float(weight.init == "ones"), dtype)
+            return
+        std = np.float32(sqrt(2 / (weight.fan_in or max(1, prod(tensor.dims[1:])))))
+        while size > 0:
+            start = self.position % len(self.noise)
+            numbers = self.noise[start : start + min(size, _PART)] * std
+            self.position += len(numbers)
+            size -= len(numbers)
+            yield numbers.astype(dtype, copy=False).view(np.uint8).data
+
+
+@lru_cache(maxsize=4)
+def _noise(seed: int, size: int) -> np.ndarray:
+    """The first standard normal numbers of a seed."""
+    return np.random.default_rng(seed).standard_normal(size, np.float32)
+
+
+@lru_cache(maxsize=4096)
+def _filled(size: int, value: float, dtype: np.dtype) -> bytes:
+    return np.full(size, value, dtype).tobytes()

@@ -1,0 +1,151 @@
+"""One cell of the NASNet family: nodes that add two operations' results each, and the operations.
+
+Operations as in DARTS (arXiv 1806.09055) and NDS (arXiv 1905.13214): activation first, no biases.
+"""
+
+from __future__ import annotations
+
+from itertools import chain, groupby, permutations, product
+
+from search_spaces.graph.builder import Network, Tensor
+from search_spaces.graph.ir import Attrs
+from search_spaces.published.genotypes import Edge
+
+# Drops the first row and column and appends zeros: the same at all sizes, so that equal blocks stay equal.
+_SHIFT: Attrs = (("pads", (0, 0, -1, -1, 0, 0, 1, 1)),)
+
+
+def cell(
+    net: Network,
+    inputs: tuple[Tensor, Tensor],
+    edges: tuple[Edge, ...],
+    concat: tuple[int, ...],
+    stride: int,
+    affine: bool,
+) -> Tensor:
+    """The output of a cell of `inputs` and nodes with two `edges` each: the nodes `concat`, concatenated.
+
+    The stride is that of the operations on the inputs. What adds nothing is not computed; equal poolings are computed
+    once.
+    """
+    nodes = _Nodes(net, inputs, stride, affine)
+    for first, second in zip(edges[::2], edges[1::2], strict=True):
+        nodes.add(first, second)
+    outputs = [nodes.value(i) for i in nodes.canonical(concat)]
+    return net.concat(*outputs) if len(outputs) > 1 else outputs[0]
+
+
+class _Nodes:
+    """The nodes of a cell under construction.
+
+    `values[i]` is None where node i is zero; `keys[i]` says what it computes, whatever the nodes' numbers and the order
+    of the two edges are.
+    """
+
+    def __init__(self, net: Network, inputs: tuple[Tensor, Tensor], stride: int, affine: bool) -> None:
+        self.net, self.stride, self.affine = net, stride, affine
+        self.values: list[Tensor | None] = [*inputs]
+        self.keys = ["0", "1"]
+        self.edges: list[list[Edge]] = [[], []]
+        self.pools: dict[tuple[str, int], Tensor] = {}
+        self.zero: Tensor | None = None
+
+    def add(self, *edges: Edge) -> None:
+        terms = [(edge, value) for edge in edges if (value := self._term(*edge)) is not None]
+        self.values.append(self.net.add(*[value for _, value in terms]) if terms else None)
+        self.edges.append([edge for edge, _ in terms])
+        self.keys.append("+".join(sorted(self._key(*edge) for edge in self.edges[-1])))
+
+    def canonical(self, nodes: tuple[int, ...]) -> tuple[int, ...]:
+        """The nodes by what they compute; those that compute alike in the order with the smallest wiring."""
+        alike = [list(group) for _, group in groupby(sorted(nodes, key=self.keys.__getitem__), self.keys.__getitem__)]
+
+        def wiring(order: tuple[int, ...]) -> list[list[tuple[str, str]]]:
+            label = dict(enumerate(self.keys)) | {node: str(i) for i, node in enumerate(order)}
+            return [sorted((operation, label[source]) for operation, source in self.edges[node]) for node in order]
+
+        orders = (tuple(chain(*groups)) for groups in product(*map(permutations, alike)))
+        return min(orders, key=wiring)
+
+    def value(self, node: int) -> Tensor:
+        """Node's value; zeros have the shape of an operation's result on the second input."""
+        value = self.values[node]
+        if value is not None:
+            return value
+        if self.zero is None:
+            x = self.values[1]
+            assert x is not None
+            self.zero = self.net.zero(self.net.max_pool(x, 1, self.stride) if self.stride > 1 else x)
+        return self.zero
+
+    def _is_identity(self, operation: str, source: int) -> bool:
+        return operation == "skip_connect" and (self.stride == 1 or source > 1)
+
+    def _key(self, operation: str, source: int) -> str:
+        return self.keys[source] if self._is_identity(operation, source) else f"{operation}({self.keys[source]})"
+
+    def _term(self, operation: str, source: int) -> Tensor | None:
+        """What an edge adds to its node; None for nothing."""
+        pools = operation.startswith(("max_pool", "avg_pool"))
+        if operation == "none" or (self.values[source] is None and (pools or operation == "skip_connect")):
+            return None
+        x = self.value(source)
+        if self._is_identity(operation, source):
+            return x
+        stride = self.stride if source < 2 else 1
+        if not pools:
+            return apply(self.net, operation, x, stride, self.affine)
+        if (operation, source) not in self.pools:
+            self.pools[operation, source] = apply(self.net, operation, x, stride, self.affine)
+        return self.pools[operation, source]
+
+
+def apply(net: Network, operation: str, x: Tensor, stride: int, affine: bool) -> Tensor:
+    """An operation by its name, `kind_3x3`, with x's channels."""
+    if operation == "skip_connect":
+        return factorized_reduce(net, x, int(x.shape[1]), affine)
+    kind, size = operation.rsplit("_", 1)
+    kernel = int(size.partition("x")[2])
+    if kind == "max_pool":
+        return net.max_pool(x, kernel, stride)
+    if kind == "avg_pool":
+        return net.avg_pool(x, kernel, stride)
+    if kind == "dil_conv":
+        return _separable(net, x, kernel, stride, 2, affine)
+    if kind in ("sep_conv", "dil_sep_conv"):
+        dilation = 2 if kind == "dil_sep_conv" else 1
+        x = _separable(net, x, kernel, stride, dilation, affine)
+        return _separable(net, x, kernel, 1, dilation, affine)
+    if kind == "conv":
+        return net.conv_bn(net.relu(x), kernel=kernel, stride=stride, affine=affine)
+    return _factorized(net, x, kernel, stride, affine)
+
+
+def _separable(net: Network, x: Tensor, kernel: int, stride: int, dilation: int, affine: bool) -> Tensor:
+    with net.block("separable"):
+        x = net.conv(net.relu(x), kernel=kernel, stride=stride, dilation=dilation, groups=int(x.shape[1]))
+        return net.conv_bn(x, kernel=1, affine=affine)
+
+
+def _factorized(net: Network, x: Tensor, kernel: int, stride: int, affine: bool) -> Tensor:
+    """A row, then a column convolution: `conv_7x1_1x7`."""
+    with net.block("factorized"):
+        x = net.op("Conv", net.relu(x), attrs=_line((1, kernel), (1, stride)))
+        return net.op("ConvBn", x, attrs=(*(() if affine else (("affine", 0),)), *_line((kernel, 1), (stride, 1))))
+
+
+def _line(kernel: tuple[int, int], strides: tuple[int, int]) -> Attrs:
+    return (("kernel", kernel),) if strides == (1, 1) else (("kernel", kernel), ("strides", strides))
+
+
+def factorized_reduce(net: Network, x: Tensor, channels: int, affine: bool = True) -> Tensor:
+    """Half the size without a blind spot: half the channels look at the even rows and columns, half at the odd ones.
+
+    At odd sizes the odd ones end with a row and a column of zeros, as in NDS.
+    """
+    with net.block("reduce"):
+        x = net.relu(x)
+        even = net.conv(x, channels // 2, kernel=1, stride=2)
+        shifted = net.op("Pad", x, attrs=_SHIFT)
+        odd = net.conv(shifted, channels - channels // 2, kernel=1, stride=2)
+        return net.batch_norm(net.concat(even, odd), affine)

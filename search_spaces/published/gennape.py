@@ -1,0 +1,79 @@
+"""What the families of GENNAPE have in common: `hiaml`, `two-path`, `inception` (Mills et al., AAAI 2023, 2211.17226).
+
+The paper names the families and counts their networks; what they are made of is taken from the code the authors
+released. Where their TensorFlow and torch networks differ, these are the TensorFlow ones, whose graphs were published:
+average pooling does not count the padding.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from search_spaces.base import SearchSpace
+from search_spaces.choosers import Choice, Trial
+from search_spaces.common.errors import InputError
+
+
+class Family(SearchSpace):
+    """A family of CIFAR-10 networks; `channels` are those of the stem."""
+
+    least_channels: ClassVar[int] = 1
+    default_channels: ClassVar[int] = 32
+
+    def __init__(
+        self, channels: int | None = None, input_shape: tuple[int, ...] = (3, 32, 32), num_classes: int = 10
+    ) -> None:
+        self.channels = self.default_channels if channels is None else channels
+        if min(num_classes, *input_shape) < 1 or self.channels < 1 or self.channels % self.least_channels:
+            raise InputError(
+                f"{self.name}: classes and input sizes must be positive, channels a multiple of {self.least_channels}"
+            )
+        self.input_shape, self.num_classes = tuple(input_shape), num_classes
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"channels": self.channels, "input_shape": self.input_shape, "num_classes": self.num_classes}
+
+
+def literal(native: str, what: str) -> Any:
+    """The Python literal that a notation is; `what` it should be is for the message."""
+    try:
+        return ast.literal_eval(native)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        raise InputError(f"not {what}: {native[:200]!r}") from None
+
+
+# --- chains of operations: convolutions and at most one supplement ---------------------------------------------------
+
+
+def suggest_operations(
+    trial: Trial, prefix: str, low: int, high: int, convolutions: tuple[str, ...], supplements: tuple[str, ...]
+) -> list[str]:
+    """Choose a chain of `low` to `high` operations: at least one convolution, at most one supplement."""
+    length = trial.suggest_int(f"{prefix}_operations", low, high)
+    place = trial.suggest_int(f"{prefix}_supplement_at", -1, length - 1) if length > 1 else -1
+    return [
+        trial.suggest_categorical(f"{prefix}_supplement", supplements)
+        if i == place
+        else trial.suggest_categorical(f"{prefix}_convolution{i}", convolutions)
+        for i in range(length)
+    ]
+
+
+def operation_choices(prefix: str, operations: list[str], supplements: tuple[str, ...]) -> dict[str, Choice]:
+    """The choices that make `suggest_operations` give this chain."""
+    place = next((i for i, name in enumerate(operations) if name in supplements), -1)
+    names = [f"{prefix}_supplement" if i == place else f"{prefix}_convolution{i}" for i in range(len(operations))]
+    where = {f"{prefix}_supplement_at": place} if len(operations) > 1 else {}
+    return {f"{prefix}_operations": len(operations), **where, **dict(zip(names, operations, strict=True))}
+
+
+def chosen_operations(chosen: Mapping[str, Choice], prefix: str) -> list[str]:
+    """The chain that `suggest_operations` gave."""
+    place = chosen.get(f"{prefix}_supplement_at", -1)
+    return [
+        chosen[f"{prefix}_supplement" if i == place else f"{prefix}_convolution{i}"]
+        for i in range(chosen[f"{prefix}_operations"])
+    ]

@@ -1,0 +1,239 @@
+"""Inception (Mills et al., arXiv 2211.17226): stages of blocks of one to four parallel paths."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import prod
+from typing import Any, NamedTuple
+
+from search_spaces.base import Architecture
+from search_spaces.choosers import Choice, ReplayChooser, Trial
+from search_spaces.common.errors import InputError
+from search_spaces.graph.builder import Network, Tensor
+from search_spaces.graph.operators import Convolution, same_pads
+from search_spaces.published.gennape import Family, literal, operation_choices, suggest_operations
+from search_spaces.registry import register_space
+
+CONVOLUTIONS = (
+    "conv3x3",
+    "inception_s3x3",
+    "inception_p3x3",
+    "depthwise3x3",
+    "conv5x5",
+    "depthwise5x5",
+    "inception_s5x5",
+    "inception_p5x5",
+)
+SUPPLEMENTS = ("conv1x1", "double1x1", "avgpool3x3", "maxpool3x3")
+RESIZING = (*CONVOLUTIONS, "conv1x1", "double1x1")
+"""Operations that can change the number of channels."""
+STAGES = 4
+LEAST_BLOCKS, MOST_BLOCKS = 2, 6
+OPERATIONS = {1: (1, 3), 2: (1, 4), 3: (2, 8), 4: (2, 10)}
+"""By number of paths: least operations of each path, most of all paths together."""
+LEAST_WIDTH = 16
+
+
+class Path(NamedTuple):
+    """Operations, channels between the first and the last that can change them, channels after the last."""
+
+    operations: list[str]
+    inner: int
+    outer: int
+
+
+@register_space("inception")
+class Inception(Family):
+    """Stem to 32 channels, four stages of 2-6 equal blocks, a 3×3 convolution to 512 channels, classifier.
+
+    The second to fourth stage begin with twice the channels and half the size. A block is 1-4 paths, concatenated,
+    brought to the stage's width by a 1×1 convolution where needed, and residual where the shape stays. A path is 1-6
+    operations, at most one of them a supplement; its first convolution has the stride, and between its first and last
+    operation that can change channels it may have half or twice its width. As published, convolutions have a bias
+    before batch normalization, except the one that changes the channels for a depthwise one, which has neither.
+
+    Notation: for each stage
+
+        {'n_blocks': 3, 'paths': [{'ops': ['conv3x3', 'conv1x1'], 'C_internal': 16, 'C_out': 32}]}
+    """
+
+    least_channels = 4
+
+    @property
+    def size(self) -> int:
+        return prod((MOST_BLOCKS - LEAST_BLOCKS + 1) * _count_blocks(self._width(stage)) for stage in range(STAGES))
+
+    def _width(self, stage: int) -> int:
+        return self.channels * 2**stage
+
+    def ask(self, trial: Trial) -> list[tuple[int, list[Path]]]:
+        """Number of blocks of every stage, and the paths of each."""
+        return [_suggest_stage(trial, f"stage{stage}", self._width(stage)) for stage in range(STAGES)]
+
+    def build(self, trial: Trial, net: Network) -> Tensor:
+        x = _conv(net, net.input, self.channels, (3, 3))
+        for stage, (blocks, paths) in enumerate(self.ask(trial)):
+            for index in range(blocks):
+                with net.block("block"):
+                    x = _block(net, x, paths, self._width(stage), 2 if stage and not index else 1)
+        return net.classifier(_conv(net, x, 16 * self.channels, (3, 3)))
+
+    def parse(self, native: str) -> Architecture:
+        """Read the list of the stages."""
+        what = f"a list of {STAGES} stages {{'n_blocks': …, 'paths': [{{'ops': …, 'C_internal': …, 'C_out': …}}]}}"
+        stages = literal(native, what)
+        try:
+            choices: dict[str, Choice] = {}
+            for number in range(STAGES):
+                choices |= _stage_choices(f"stage{number}", stages[number])
+        except (TypeError, LookupError, ValueError):
+            raise InputError(f"not {what}: {native[:200]!r}") from None
+        arch = self._chosen(ReplayChooser(choices))
+        if literal(self.format(arch), what) != stages:
+            raise InputError(f"inception: these channels or numbers of stages are not in the space: {native[:200]!r}")
+        return arch
+
+    def format(self, arch: Architecture) -> str:
+        """Write the list of the stages."""
+        stages = []
+        for blocks, paths in self.ask(ReplayChooser(arch.as_dict())):
+            written = [{"ops": p.operations, "C_internal": p.inner, "C_out": p.outer} for p in paths]
+            stages.append({"n_blocks": blocks, "paths": written})
+        return repr(stages)
+
+
+# --- choices ---------------------------------------------------------------------------------------------------------
+
+
+def _widths(channels: int, paths: int, widest: int) -> list[int]:
+    """Channels of the paths: equal parts of the stage's, of three paths one a half and two a quarter; at least 16."""
+    part = channels // (4 if paths == 3 else paths)
+    return [max(LEAST_WIDTH, 2 * part if paths == 3 and p == widest else part) for p in range(paths)]
+
+
+def _suggest_stage(trial: Trial, prefix: str, channels: int) -> tuple[int, list[Path]]:
+    """Number of blocks, and the paths of each."""
+    blocks = trial.suggest_int(f"{prefix}_blocks", LEAST_BLOCKS, MOST_BLOCKS)
+    count = trial.suggest_int(f"{prefix}_paths", 1, len(OPERATIONS))
+    differ = count == 3 and len(set(_widths(channels, 3, 0))) > 1
+    widths = _widths(channels, count, trial.suggest_int(f"{prefix}_widest", 0, 2) if differ else 0)
+    least, room = OPERATIONS[count]
+    paths: list[Path] = []
+    for p, outer in enumerate(widths):
+        path, high = f"{prefix}_path{p}", room - least * (count - p - 1)
+        operations = suggest_operations(trial, path, least, high, CONVOLUTIONS, SUPPLEMENTS)
+        scale = 0
+        if _resizable(operations):
+            scale = trial.suggest_int(f"{path}_inner", -1 if outer >= 2 * LEAST_WIDTH else 0, 1)
+        paths.append(Path(operations, (outer // 2, outer, outer * 2)[scale + 1], outer))
+        room -= len(operations)
+    return blocks, paths
+
+
+def _stage_choices(prefix: str, stage: Any) -> dict[str, Choice]:
+    """The choices that give a stage of the notation, and some that may not be asked for."""
+    outer = [path["C_out"] for path in stage["paths"]]
+    choices = {f"{prefix}_blocks": stage["n_blocks"], f"{prefix}_paths": len(outer)}
+    choices[f"{prefix}_widest"] = outer.index(max(outer, default=0))
+    for p, path in enumerate(stage["paths"]):
+        scale = (path["C_internal"] > path["C_out"]) - (path["C_internal"] < path["C_out"])
+        choices |= operation_choices(f"{prefix}_path{p}", path["ops"], SUPPLEMENTS)
+        choices[f"{prefix}_path{p}_inner"] = scale
+    return choices
+
+
+def _resizable(operations: list[str]) -> bool:
+    """Whether channels can change on the way and back: two operations can change them."""
+    return sum(name in RESIZING for name in operations) > 1
+
+
+def _count_blocks(channels: int) -> int:
+    """Number of different choices for a block."""
+    total = 0
+    for count, (least, most) in OPERATIONS.items():
+        widths = _widths(channels, count, 0)
+        lengths = [c for c in product(range(least, most + 1), repeat=count) if sum(c) <= most]
+        blocks = sum(prod(map(_count_paths, c, widths)) for c in lengths)
+        total += blocks * (3 if len(set(widths)) > 1 else 1)
+    return total
+
+
+def _count_paths(length: int, outer: int) -> int:
+    """Number of different choices for a path of that many operations."""
+    inner = 3 if outer >= 2 * LEAST_WIDTH else 2
+    convolutions, resizing = len(CONVOLUTIONS), len(RESIZING) - len(CONVOLUTIONS)
+    if length == 1:
+        return convolutions
+    supplemented = length * convolutions ** (length - 1)
+    fixed = supplemented * (len(SUPPLEMENTS) - resizing) * (inner if length > 2 else 1)
+    return convolutions**length * inner + supplemented * resizing * inner + fixed
+
+
+# --- network ---------------------------------------------------------------------------------------------------------
+
+
+def _block(net: Network, x: Tensor, paths: list[Path], channels: int, stride: int) -> Tensor:
+    ys = [_path(net, x, path, stride) for path in paths]
+    y = net.concat(*ys) if len(ys) > 1 else ys[0]
+    if y.shape[1] != channels:
+        y = _conv_bn(net, y, channels, (1, 1))
+    return net.add(x, y) if y.shape == x.shape else y
+
+
+def _path(net: Network, x: Tensor, path: Path, stride: int) -> Tensor:
+    """The operations of a path; the first convolution has the stride."""
+    strided = next(i for i, name in enumerate(path.operations) if name in CONVOLUTIONS)
+    resizing = [i for i, name in enumerate(path.operations) if name in RESIZING]
+    for i, name in enumerate(path.operations):
+        channels = path.inner if i == resizing[0] else path.outer if i == resizing[-1] else int(x.shape[1])
+        x = _operation(net, x, name, channels, stride if i == strided else 1)
+    return x
+
+
+def _operation(net: Network, x: Tensor, name: str, channels: int, stride: int) -> Tensor:
+    kernel = int(name[-1])
+    square, row, column = (kernel, kernel), (1, kernel), (kernel, 1)
+    if name == "avgpool3x3":
+        return net.batch_norm(net.avg_pool(x))
+    if name == "maxpool3x3":
+        return net.batch_norm(net.max_pool(x))
+    if name.startswith("inception_s"):
+        with net.block("inception_s"):
+            return _conv(net, _conv(net, x, channels, row, (1, stride)), channels, column, (stride, 1))
+    if name.startswith("inception_p"):
+        with net.block("inception_p"):
+            return _inception_p(net, x, channels, row, column, stride)
+    if name.startswith("double"):
+        with net.block("double"):
+            return _conv(net, _conv(net, x, channels, square), channels, square)
+    if name.startswith("depthwise"):
+        x = x if x.shape[1] == channels else net.conv(x, channels, kernel=1)
+        return _conv(net, x, channels, square, (stride, stride), groups=channels)
+    return _conv(net, x, channels, square, (stride, stride))
+
+
+def _inception_p(
+    net: Network, x: Tensor, channels: int, row: tuple[int, int], column: tuple[int, int], stride: int
+) -> Tensor:
+    """A row and a column convolution side by side, for half of the channels each; with a stride, both after both."""
+    half = channels // 2
+    a = _conv_bn(net, x, half, row, (1, stride))
+    b = _conv_bn(net, x, channels - half, column, (stride, 1))
+    if stride != 1:
+        a = _conv_bn(net, a, half, column, (stride, 1))
+        b = _conv_bn(net, b, channels - half, row, (1, stride))
+    return net.relu6(net.concat(a, b))
+
+
+def _conv(
+    net: Network, x: Tensor, channels: int, kernel: tuple[int, int], strides: tuple[int, int] = (1, 1), groups: int = 1
+) -> Tensor:
+    with net.block("conv"):
+        return net.relu6(_conv_bn(net, x, channels, kernel, strides, groups))
+
+
+def _conv_bn(
+    net: Network, x: Tensor, channels: int, kernel: tuple[int, int], strides: tuple[int, int] = (1, 1), groups: int = 1
+) -> Tensor:
+    conv = Convolution(int(x.shape[1]), channels, kernel, strides, same_pads(kernel), (1, 1), groups, bias=True)
+    return net.batch_norm(net.op("Conv", x, attrs=conv.attrs))

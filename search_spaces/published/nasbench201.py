@@ -1,0 +1,149 @@
+"""NAS-Bench-201 (Dong and Yang, ICLR 2020, arXiv 2001.00326): 15,625 cells of six edges with five operations each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from search_spaces.base import Architecture, SearchSpace
+from search_spaces.choosers import Trial
+from search_spaces.common.errors import InputError, unknown
+from search_spaces.graph.builder import Network, Tensor
+from search_spaces.registry import register_space
+
+OPERATIONS = ("none", "skip_connect", "nor_conv_1x1", "nor_conv_3x3", "avg_pool_3x3")
+EDGES = ((0, 1), (0, 2), (1, 2), (0, 3), (1, 3), (2, 3))
+_NAMES = {edge: f"{edge[0]}->{edge[1]}" for edge in EDGES}
+
+Edges = dict[tuple[int, int], str]
+
+
+@register_space("nasbench201")
+class NASBench201(SearchSpace):
+    """The official network: stem, three stages of `cells` cells, residual reduction blocks between, classifier.
+
+    Cells are written without what has no effect on any value: an edge `none` or a pooling of zeros adds nothing, and
+    `skip_connect` stands for its source's own terms. Operations whose result nobody uses are kept, since the published
+    parameters and latencies count them; `prune=True` leaves them out. 7,360 different networks, 6,040 with `prune`.
+    """
+
+    def __init__(
+        self,
+        channels: int = 16,
+        cells: int = 5,
+        input_shape: tuple[int, ...] = (3, 32, 32),
+        num_classes: int = 10,
+        prune: bool = False,
+    ) -> None:
+        if min(channels, cells, num_classes, *input_shape) < 1:
+            raise InputError("nasbench201: channels, cells, classes and input sizes must be positive")
+        self.channels, self.cells, self.prune = channels, cells, prune
+        self.input_shape, self.num_classes = tuple(input_shape), num_classes
+
+    @property
+    def size(self) -> int:
+        return len(OPERATIONS) ** len(EDGES)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {
+            "channels": self.channels,
+            "cells": self.cells,
+            "input_shape": self.input_shape,
+            "num_classes": self.num_classes,
+            "prune": self.prune,
+        }
+
+    def ask(self, trial: Trial) -> Edges:
+        """The operation of every edge."""
+        return {edge: trial.suggest_categorical(_NAMES[edge], OPERATIONS) for edge in EDGES}
+
+    def build(self, trial: Trial, net: Network) -> Tensor:
+        edges = self.ask(trial)
+        if self.prune:
+            edges = _prune(edges)
+        x = net.conv_bn(net.input, self.channels)
+        for stage in range(3):
+            if stage:
+                with net.block("reduce"):
+                    x = _reduction(net, x, self.channels * 2**stage)
+            with net.block("stage"):
+                for _ in range(self.cells):
+                    with net.block("cell"):
+                        x = _cell(net, x, edges)
+        return net.classifier(net.relu(net.batch_norm(x)))
+
+    def parse(self, native: str) -> Architecture:
+        """Read the official notation, `|op~0|+|op~0|op~1|+|op~0|op~1|op~2|`."""
+        found: Edges = {}
+        for target, group in enumerate(native.split("+"), start=1):
+            for part in group.strip("|").split("|"):
+                operation, _, source = part.partition("~")
+                if not source.isdigit() or (int(source), target) not in _NAMES:
+                    raise InputError(f"not a NAS-Bench-201 architecture: {native[:200]!r} (at {part!r})")
+                if operation not in OPERATIONS:
+                    raise unknown("NAS-Bench-201 operation", operation, OPERATIONS)
+                found[int(source), target] = operation
+        if len(found) != len(EDGES):
+            raise InputError(f"not a NAS-Bench-201 architecture: {native[:200]!r} ({len(found)} of 6 edges)")
+        return Architecture(self.name, tuple((_NAMES[edge], found[edge]) for edge in EDGES))
+
+    def format(self, arch: Architecture) -> str:
+        """Write the official notation."""
+        chosen = arch.as_dict()
+        nodes = (
+            "|".join(f"{chosen[_NAMES[source, target]]}~{source}" for source in range(target)) for target in (1, 2, 3)
+        )
+        return "+".join(f"|{node}|" for node in nodes)
+
+
+def _prune(edges: Edges) -> Edges:
+    """Edges into nodes from which no path leads to the output become `none`."""
+    edges = dict(edges)
+    for node in (2, 1):
+        if all(edges[node, later] == "none" for later in range(node + 1, 4)):
+            edges.update({(source, node): "none" for source in range(node)})
+    return edges
+
+
+def _cell(net: Network, x: Tensor, edges: Edges) -> Tensor:
+    """A node's value is the sum of its terms; `skip_connect` passes the terms on, `none` has none.
+
+    Equal sums, and the ReLU of one value, are computed once.
+    """
+    terms: list[tuple[Tensor, ...]] = [(x,)]
+    sums: dict[tuple[Tensor, ...], Tensor] = {}
+    activations: dict[Tensor, Tensor] = {}
+
+    def value(node: int) -> Tensor:
+        key = tuple(sorted(terms[node]))
+        if key not in sums:
+            sums[key] = net.add(*key) if key else net.zero(x)
+        return sums[key]
+
+    def convolved(node: int, kernel: int) -> Tensor:
+        source = value(node)
+        if source not in activations:
+            activations[source] = net.relu(source)
+        return net.conv_bn(activations[source], kernel=kernel)
+
+    for node in (1, 2, 3):
+        incoming: list[Tensor] = []
+        for source in range(node):
+            operation = edges[source, node]
+            if operation == "skip_connect":
+                incoming += terms[source]
+            elif operation == "avg_pool_3x3" and terms[source]:
+                incoming.append(net.avg_pool(value(source), 3))
+            elif operation == "nor_conv_1x1":
+                incoming.append(convolved(source, kernel=1))
+            elif operation == "nor_conv_3x3":
+                incoming.append(convolved(source, kernel=3))
+        terms.append(tuple(incoming))
+    return value(3)
+
+
+def _reduction(net: Network, x: Tensor, channels: int) -> Tensor:
+    """The residual block with stride 2 between stages."""
+    y = net.conv_bn(net.relu(x), channels, kernel=3, stride=2)
+    y = net.conv_bn(net.relu(y), kernel=3)
+    return net.add(net.conv(net.avg_pool(x, 2, stride=2), channels, kernel=1), y)

@@ -1,0 +1,293 @@
+"""The cell spaces of "On Network Design Spaces for Visual Recognition" (NDS; ICCV 2019, arXiv 1905.13214).
+
+NDS brings five published cell spaces to one form, which is followed here: operation sets, number of nodes and output of
+a cell as in its table; operations, cells and skeletons as in its authors' code (facebookresearch/unnas), which are
+those of DARTS (arXiv 1806.09055) but for odd sizes.
+
+    space    operations  nodes  output        source
+    nasnet   13          5      loose nodes   Zoph et al., arXiv 1707.07012
+    amoeba    8          5      loose nodes   Real et al., arXiv 1802.01548
+    pnas      8          5      all nodes     Liu et al., arXiv 1712.00559
+    enas      5          5      loose nodes   Pham et al., arXiv 1802.03268
+    darts     8          4      all nodes     Liu et al., arXiv 1806.09055
+
+A node adds two operations' results. Each operation takes one of the two cells before or of the nodes before; both may
+take the same one. A loose node is one that no node takes. So a space of `o` operations and `n` nodes has
+(o^n · (n + 1)!)^2 cells, the numbers of NDS' table; most networks are written in more than one way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import factorial
+from typing import Any, Literal, NamedTuple, get_args
+
+from search_spaces.base import Architecture, SearchSpace
+from search_spaces.choosers import ReplayChooser, Trial
+from search_spaces.common.errors import InputError, unknown
+from search_spaces.graph.builder import Network, Tensor
+from search_spaces.published import genotypes
+from search_spaces.published.cells import cell, factorized_reduce
+from search_spaces.published.genotypes import Edge, Genotype
+from search_spaces.registry import register_space
+
+WIDTHS = (16, 24, 32)
+DEPTHS = (4, 8, 12, 16, 20)
+Skeleton = Literal["cifar", "imagenet"]
+
+
+class _Design(NamedTuple):
+    """All that a trial chooses."""
+
+    width: int
+    cells: int
+    normal: tuple[Edge, ...]
+    reduce: tuple[Edge, ...]
+
+
+class CellSpace(SearchSpace):
+    """Networks of one normal and one reduction cell; base of the five spaces.
+
+    `width` (channels of the first cells' nodes) and `cells` (depth) are each one number, or several to choose from: by
+    default the values of NDS. Cells `cells // 3` and `2 * cells // 3` are reduction cells: half the size, twice the
+    channels. The skeleton "cifar" has a 3 × 3 stem of 3 · width channels, "imagenet" one that divides the sizes by 8.
+    `affine`: batch normalization inside the cells' operations has scale and shift; the stem's and that of the cells'
+    inputs always does.
+
+    No auxiliary head. What has no influence on the output is left out if it has no weights, and kept if it has some, as
+    the published counts do. The concatenation's order does not matter to a network, so it is a canonical one.
+    """
+
+    operations: tuple[str, ...]
+    nodes = 5
+    loose_output = True
+
+    def __init__(
+        self,
+        width: int | Sequence[int] = WIDTHS,
+        cells: int | Sequence[int] = DEPTHS,
+        skeleton: Skeleton = "cifar",
+        input_shape: tuple[int, ...] | None = None,
+        num_classes: int | None = None,
+        affine: bool = True,
+    ) -> None:
+        if skeleton not in get_args(Skeleton):
+            raise unknown("skeleton", str(skeleton), get_args(Skeleton))
+        imagenet = skeleton == "imagenet"
+        self.widths, self.depths = _values(width), _values(cells)
+        self.skeleton, self.affine = skeleton, affine
+        self.input_shape = tuple(input_shape or ((3, 224, 224) if imagenet else (3, 32, 32)))
+        self.num_classes = num_classes or (1000 if imagenet else 10)
+        smallest = 17 if imagenet else 3
+        if len(self.input_shape) != 3 or self.input_shape[0] < 1 or min(self.input_shape[1:]) < smallest:
+            raise InputError(
+                f"{self.name}: input_shape is (channels, height, width), at least (1, {smallest}, {smallest})"
+            )
+        if min(self.widths) < 2 or min(self.depths) < 1 or self.num_classes < 1:
+            raise InputError(f"{self.name}: width must be at least 2, cells and classes at least 1")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {
+            "width": self.widths,
+            "cells": self.depths,
+            "skeleton": self.skeleton,
+            "input_shape": self.input_shape,
+            "num_classes": self.num_classes,
+            "affine": self.affine,
+        }
+
+    @property
+    def size(self) -> int:
+        cells = (len(self.operations) ** self.nodes * factorial(self.nodes + 1)) ** 2
+        return cells**2 * len(self.widths) * len(self.depths)
+
+    # --- choices
+
+    def ask(self, trial: Trial) -> _Design:
+        """The network's size and both cells' edges."""
+        return _Design(
+            _choose(trial, "width", self.widths),
+            _choose(trial, "cells", self.depths),
+            self._edges(trial, "normal"),
+            self._edges(trial, "reduce"),
+        )
+
+    def _edges(self, trial: Trial, kind: str) -> tuple[Edge, ...]:
+        return tuple(
+            (trial.suggest_categorical(f"{name}_op", self.operations), trial.suggest_int(f"{name}_input", 0, node - 1))
+            for name, node in self._questions(kind)
+        )
+
+    def _questions(self, kind: str) -> list[tuple[str, int]]:
+        """Name and node of every edge: `normal_2a`, `normal_2b`, `normal_3a`, …"""
+        return [(f"{kind}_{node}{branch}", node) for node in range(2, 2 + self.nodes) for branch in "ab"]
+
+    def concat(self, edges: tuple[Edge, ...]) -> tuple[int, ...]:
+        """The nodes that make up the cell's output."""
+        taken = {source for _, source in edges} if self.loose_output else ()
+        return tuple(node for node in range(2, 2 + self.nodes) if node not in taken)
+
+    # --- network
+
+    def build(self, trial: Trial, net: Network) -> Tensor:
+        design = self.ask(trial)
+        chain = _Chain(net, self, design)
+        third, two_thirds = design.cells // 3, 2 * design.cells // 3
+        sizes = (third, two_thirds - third, design.cells - two_thirds)
+        # The two later stages begin alike. Their last cells stay outside of that block: what stands before the
+        # network's last cell is read by that cell alone.
+        common = max(0, min(sizes[1:]) - 1)
+        for stage, size in enumerate(sizes):
+            kinds = ["reduce" if stage and not i else "normal" for i in range(size)]
+            if stage:
+                with net.block("stage"):
+                    chain.add(kinds[:common])
+            chain.add(kinds[common:] if stage else kinds)
+        return net.classifier(chain.last)
+
+    # --- notation
+
+    def parse(self, native: str) -> Architecture:
+        """Read DARTS' `Genotype(…)`, NDS' JSON or NASLib's pairs, with the skeleton (see `published.genotypes`)."""
+        genotype = genotypes.read(native)
+        choices: dict[str, Any] = {}
+        for name, values in (("width", self.widths), ("cells", self.depths)):
+            given = getattr(genotype, name)
+            if given is None and len(values) > 1:
+                raise InputError(f"{self.name}: the genotype does not say {name}; append ', {name}=…'")
+            if given is not None and given not in values:
+                known = " or ".join(map(str, values))
+                raise InputError(f"{self.name}: the genotype has {name}={given}, but the space has {name}={known}")
+            if len(values) > 1:
+                choices[name] = given
+        cells = {
+            "normal": (genotype.normal, genotype.normal_concat),
+            "reduce": (genotype.reduce, genotype.reduce_concat),
+        }
+        for kind, (edges, concat) in cells.items():
+            self._check_cell(kind, edges, concat)
+            for (name, _), (operation, source) in zip(self._questions(kind), edges, strict=True):
+                choices |= {f"{name}_op": operation, f"{name}_input": source}
+        chooser = ReplayChooser(choices)
+        self.ask(chooser)
+        return Architecture(self.name, tuple(chooser.choices.items()))
+
+    def _check_cell(self, kind: str, edges: tuple[Edge, ...], concat: tuple[int, ...] | None) -> None:
+        if len(edges) != 2 * self.nodes:
+            raise InputError(f"{self.name}: the {kind} cell has {len(edges)} edges instead of {2 * self.nodes}")
+        if concat is not None and tuple(sorted(concat)) != self.concat(edges):
+            raise InputError(f"{self.name}: the {kind} cell's output is {list(self.concat(edges))}, not {list(concat)}")
+
+    def format(self, arch: Architecture) -> str:
+        """Write DARTS' notation with the skeleton as keywords."""
+        width, cells, normal, reduce = self.ask(ReplayChooser(arch.as_dict()))
+        return genotypes.write(Genotype(normal, self.concat(normal), reduce, self.concat(reduce), width, cells))
+
+
+def _values(given: int | Sequence[int]) -> tuple[int, ...]:
+    return (given,) if isinstance(given, int) else tuple(given)
+
+
+def _choose(trial: Trial, name: str, values: tuple[int, ...]) -> int:
+    """One of the values; nothing is asked where there is but one."""
+    return trial.suggest_categorical(name, values) if len(values) > 1 else values[0]
+
+
+class _Chain:
+    """Cells in a row; each takes the outputs of the two before."""
+
+    def __init__(self, net: Network, space: CellSpace, design: _Design) -> None:
+        self.net, self.space, self.design, self.channels = net, space, design, design.width
+        self.after_reduction = space.skeleton == "imagenet"
+        self.before, self.last = self._imagenet_stem() if self.after_reduction else self._cifar_stem()
+
+    def _cifar_stem(self) -> tuple[Tensor, Tensor]:
+        x = self.net.conv_bn(self.net.input, 3 * self.channels)
+        return x, x
+
+    def _imagenet_stem(self) -> tuple[Tensor, Tensor]:
+        x = self.net.conv_bn_relu(self.net.input, self.channels // 2, stride=2)
+        x = self.net.conv_bn(x, self.channels, stride=2)
+        return x, self.net.conv_bn(self.net.relu(x), stride=2)
+
+    def add(self, kinds: list[str]) -> None:
+        for kind in kinds:
+            stride = 2 if kind == "reduce" else 1
+            edges = self.design.reduce if kind == "reduce" else self.design.normal
+            self.channels *= stride
+            with self.net.block("cell"):
+                inputs = self._inputs()
+                with self.net.block("nodes"):
+                    output = cell(self.net, inputs, edges, self.space.concat(edges), stride, self.space.affine)
+            self.before, self.last, self.after_reduction = self.last, output, kind == "reduce"
+
+    def _inputs(self) -> tuple[Tensor, Tensor]:
+        """The cell's two inputs, both at the last one's size and with the cell's channels."""
+        net, channels = self.net, self.channels
+        last = net.relu(self.last)
+        if self.after_reduction:
+            before = factorized_reduce(net, self.before, channels)
+        else:
+            before = net.conv_bn(last if self.before == self.last else net.relu(self.before), channels, kernel=1)
+        return before, net.conv_bn(last, channels, kernel=1)
+
+
+@register_space("nasnet")
+class NASNet(CellSpace):
+    operations = (
+        "skip_connect",
+        "conv_3x1_1x3",
+        "conv_7x1_1x7",
+        "dil_conv_3x3",
+        "avg_pool_3x3",
+        "max_pool_3x3",
+        "max_pool_5x5",
+        "max_pool_7x7",
+        "conv_1x1",
+        "conv_3x3",
+        "sep_conv_3x3",
+        "sep_conv_5x5",
+        "sep_conv_7x7",
+    )
+
+
+@register_space("amoeba")
+class Amoeba(CellSpace):
+    operations = (
+        "skip_connect",
+        "sep_conv_3x3",
+        "sep_conv_5x5",
+        "sep_conv_7x7",
+        "avg_pool_3x3",
+        "max_pool_3x3",
+        "dil_sep_conv_3x3",
+        "conv_7x1_1x7",
+    )
+
+
+@register_space("pnas")
+class PNAS(CellSpace):
+    operations = (
+        "sep_conv_3x3",
+        "sep_conv_5x5",
+        "sep_conv_7x7",
+        "conv_7x1_1x7",
+        "skip_connect",
+        "avg_pool_3x3",
+        "max_pool_3x3",
+        "dil_conv_3x3",
+    )
+    loose_output = False
+
+
+@register_space("enas")
+class ENAS(CellSpace):
+    operations = ("skip_connect", "sep_conv_3x3", "sep_conv_5x5", "avg_pool_3x3", "max_pool_3x3")
+
+
+@register_space("darts")
+class DARTS(CellSpace):
+    operations = ("none", *genotypes.COMPACT_OPERATIONS)
+    nodes = 4
+    loose_output = False

@@ -1,0 +1,307 @@
+"""Once-for-all (Cai et al., ICLR 2020, arXiv 1908.09791): the sub-networks of the three released supernets.
+
+Notation: the lists of the authors' `set_active_subnet`, with an entry for every layer of the supernet, and resolution:
+
+    {'ks': [3, 5, …], 'e': [4, 6, …], 'd': [2, 3, …], 'r': 224}        ofa-mbv3, ofa-proxyless
+    {'d': [2, 0, …], 'e': [0.2, 0.35, …], 'w': [0, 2, …], 'r': 224}    ofa-resnet50
+
+Entries of layers beyond a stage's depth are not part of the architecture: `parse` reads over them, `format` writes 0,
+as the authors' encoder does. Choices are named by list and position, `ks0`, `ks1`, …
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from math import prod
+from typing import Any, ClassVar, NamedTuple
+
+from search_spaces.base import Architecture, SearchSpace
+from search_spaces.choosers import Choice, ReplayChooser, Trial
+from search_spaces.common.errors import InputError
+from search_spaces.graph.builder import Network, Tensor
+from search_spaces.registry import register_space
+
+RESOLUTIONS = range(128, 225, 4)
+KERNELS = (3, 5, 7)
+EXPANSIONS = (3, 4, 6)
+DEPTHS = (2, 3, 4)
+
+
+def divisible(channels: float) -> int:
+    """The multiple of 8 nearest to `channels`, but at least 8 and 90 % of it: MobileNet's rule."""
+    rounded = max(8, int(channels + 4) // 8 * 8)
+    return rounded + 8 if rounded < 0.9 * channels else rounded
+
+
+class _OnceForAll(SearchSpace):
+    """A supernet's sub-networks: the resolution is chosen where it is not given.
+
+    `lists` are the notation's: length and kind of the entries.
+    """
+
+    lists: ClassVar[dict[str, tuple[int, type]]]
+
+    def __init__(self, resolution: int | None = None, num_classes: int = 1000) -> None:
+        if resolution is not None and resolution < 32:
+            raise InputError(f"{self.name}: the resolution must be at least 32, not {resolution}")
+        if num_classes < 1:
+            raise InputError(f"{self.name}: the number of classes must be positive, not {num_classes}")
+        self.resolution, self.num_classes = resolution, num_classes
+        largest = resolution or RESOLUTIONS[-1]
+        self.input_shape = (3, largest, largest)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"resolution": self.resolution, "num_classes": self.num_classes}
+
+    @property
+    def _resolutions(self) -> int:
+        """Number of resolutions to choose from."""
+        return 1 if self.resolution else len(RESOLUTIONS)
+
+    def _size(self, trial: Trial) -> int:
+        """Pixels of the input's sides."""
+        return self.resolution or trial.suggest_categorical("r", RESOLUTIONS)
+
+    def _built(self, trial: Trial) -> tuple[Network, Tensor]:
+        size = self._size(trial)
+        net = Network((3, size, size), self.num_classes)
+        return net, self.build(trial, net)
+
+    def parse(self, native: str) -> Architecture:
+        """Read the lists; `r` may be left out where the space's resolution is given."""
+        try:
+            given = ast.literal_eval(native)
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+            given = None
+        if not isinstance(given, dict) or {*given, "r"} != {*self.lists, "r"}:
+            raise InputError(f"not a dictionary of the lists {', '.join(self.lists)} and of r: {native[:200]!r}")
+        size = given.get("r", self.resolution)
+        if type(size) is not int:
+            raise InputError(f"{self.name}: the resolution r must be a whole number, not {str(size)[:50]}")
+        if self.resolution not in (None, size):
+            raise InputError(f"{self.name}: the space has resolution {self.resolution}, the network {size}")
+        choices: dict[str, Choice] = {"r": size}
+        for key, (length, kind) in self.lists.items():
+            entries = given[key]
+            if not isinstance(entries, list) or [type(entry) for entry in entries] != [kind] * length:
+                raise InputError(f"{self.name}: {key!r} must be {length} {kind.__name__}s, not {str(entries)[:200]}")
+            choices |= {f"{key}{i}": entry for i, entry in enumerate(entries)}
+        return self._chosen(ReplayChooser(choices))
+
+    def format(self, arch: Architecture) -> str:
+        """Write the lists."""
+        chosen = arch.as_dict()
+        lists = {
+            key: [chosen.get(f"{key}{i}", kind(0)) for i in range(length)] for key, (length, kind) in self.lists.items()
+        }
+        return repr({**lists, "r": chosen.get("r", self.resolution)})
+
+
+# --- MobileNetV3 and ProxylessNAS ------------------------------------------------------------------------------------
+
+
+class Stage(NamedTuple):
+    """Inverted residual layers of one width; the first has the stride."""
+
+    width: int
+    stride: int
+    activation: Callable[[Network, Tensor], Tensor]
+    squeeze: bool = False
+    depths: tuple[int, ...] = DEPTHS
+
+
+class _MobileNet(_OnceForAll):
+    """Stages of inverted residual layers, each with its own kernel (3, 5, 7) and expansion (3, 4, 6), depth 2-4."""
+
+    stages: ClassVar[tuple[Stage, ...]]
+
+    def __init__(self, resolution: int | None = None, width: float = 1.0, num_classes: int = 1000) -> None:
+        super().__init__(resolution, num_classes)
+        if width <= 0:
+            raise InputError(f"{self.name}: the width multiplier must be positive, not {width}")
+        self.width = width
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {**super().options, "width": self.width}
+
+    @property
+    def size(self) -> int:
+        layer = len(KERNELS) * len(EXPANSIONS)
+        return self._resolutions * prod(sum(layer**depth for depth in stage.depths) for stage in self.stages)
+
+    def _scaled(self, channels: int) -> int:
+        return divisible(channels * self.width)
+
+    def ask(self, trial: Trial) -> list[list[tuple[int, int]]]:
+        """Kernel and expansion of every layer, by stage; the size of the input before."""
+        self._size(trial)
+        stages, position = [], 0
+        for number, stage in enumerate(self.stages):
+            layers = range(position, position + trial.suggest_categorical(f"d{number}", stage.depths))
+            stages.append([_ask_layer(trial, layer) for layer in layers])
+            position += max(stage.depths)
+        return stages
+
+    def _layers(self, trial: Trial, net: Network, x: Tensor) -> Tensor:
+        for stage, layers in zip(self.stages, self.ask(trial), strict=True):
+            for layer, (kernel, expansion) in enumerate(layers):
+                strided = stage._replace(width=self._scaled(stage.width), stride=1 if layer else stage.stride)
+                x = _inverted_residual(net, x, strided, kernel, expansion)
+        return x
+
+
+def _ask_layer(trial: Trial, layer: int) -> tuple[int, int]:
+    """Kernel and expansion."""
+    return trial.suggest_categorical(f"ks{layer}", KERNELS), trial.suggest_categorical(f"e{layer}", EXPANSIONS)
+
+
+def _inverted_residual(net: Network, x: Tensor, stage: Stage, kernel: int, expansion: int) -> Tensor:
+    """1×1 convolution to `expansion` times the channels, depthwise one, 1×1 convolution to the stage's width."""
+    with net.block("layer"):
+        with net.block("depthwise"):
+            y = x
+            if expansion != 1:
+                y = stage.activation(net, net.conv_bn(y, divisible(int(x.shape[1]) * expansion), kernel=1))
+            middle = int(y.shape[1])
+            y = stage.activation(net, net.conv_bn(y, kernel=kernel, stride=stage.stride, groups=middle))
+        with net.block("project"):
+            if stage.squeeze:
+                with net.block("squeeze"):
+                    y = net.squeeze_excite(y, divisible(middle // 4))
+            y = net.conv_bn(y, stage.width, kernel=1)
+        return net.add(x, y) if y.shape == x.shape else y
+
+
+@register_space("ofa-mbv3")
+class OFAMobileNetV3(_MobileNet):
+    """MobileNetV3-Large with elastic kernel, expansion, depth and resolution; released with width 1.0 and 1.2.
+
+    Dropout is left out (it does nothing after training).
+    """
+
+    lists: ClassVar = {"ks": (20, int), "e": (20, int), "d": (5, int)}
+    stages = (
+        Stage(24, 2, Network.relu),
+        Stage(40, 2, Network.relu, squeeze=True),
+        Stage(80, 2, Network.hard_swish),
+        Stage(112, 1, Network.hard_swish, squeeze=True),
+        Stage(160, 2, Network.hard_swish, squeeze=True),
+    )
+
+    def build(self, trial: Trial, net: Network) -> Tensor:
+        x = net.hard_swish(net.conv_bn(net.input, self._scaled(16), stride=2))
+        x = _inverted_residual(net, x, Stage(self._scaled(16), 1, Network.relu), kernel=3, expansion=1)
+        x = self._layers(trial, net, x)
+        x = net.hard_swish(net.conv_bn(x, self._scaled(960), kernel=1))
+        x = net.hard_swish(net.conv(net.global_avg_pool(x), self._scaled(1280), kernel=1))
+        return net.linear(net.op("Flatten", x), self.num_classes)
+
+
+@register_space("ofa-proxyless")
+class OFAProxyless(_MobileNet):
+    """ProxylessNAS's skeleton of MobileNetV2 layers (ReLU6, no squeeze-and-excitation); released with width 1.3.
+
+    The last of six stages is one layer. The authors' batch normalization adds 0.001 to the variance, here 0.00001 is
+    added; dropout is left out.
+    """
+
+    lists: ClassVar = {"ks": (21, int), "e": (21, int), "d": (6, int)}
+    stages = (
+        Stage(24, 2, Network.relu6),
+        Stage(40, 2, Network.relu6),
+        Stage(80, 2, Network.relu6),
+        Stage(96, 1, Network.relu6),
+        Stage(192, 2, Network.relu6),
+        Stage(320, 1, Network.relu6, depths=(1,)),
+    )
+
+    def __init__(self, resolution: int | None = None, width: float = 1.3, num_classes: int = 1000) -> None:
+        super().__init__(resolution, width, num_classes)
+
+    def build(self, trial: Trial, net: Network) -> Tensor:
+        x = net.relu6(net.conv_bn(net.input, self._scaled(32), stride=2))
+        first = Stage(self._scaled(16), 1, Network.relu6)
+        x = self._layers(trial, net, _inverted_residual(net, x, first, kernel=3, expansion=1))
+        return net.classifier(net.relu6(net.conv_bn(x, self._scaled(1280), kernel=1)))
+
+
+# --- ResNet-50 -------------------------------------------------------------------------------------------------------
+
+RATIOS = (0.2, 0.25, 0.35)
+WIDTHS = (0.65, 0.8, 1.0)
+_STAGES = ((256, 2, 1), (512, 2, 2), (1024, 4, 2), (2048, 2, 2))
+"""Width, smallest depth, stride."""
+
+
+class ResNet(NamedTuple):
+    """Width multipliers of the stem's inner convolutions and of its last one, whether it has its residual convolution,
+    and by stage the width multiplier and every block's bottleneck ratio.
+    """
+
+    inner: float
+    residual: bool
+    outer: float
+    stages: list[tuple[float, list[float]]]
+
+
+@register_space("ofa-resnet50")
+class OFAResNet50(_OnceForAll):
+    """ResNet-50-D with elastic depth, bottleneck ratio, width and resolution.
+
+    d: whether the stem has its residual convolution (2: yes, 0: no), and 0-2 blocks more in each stage. e: bottleneck's
+    part of the block's width, for 18 blocks. w: position in (0.65, 0.8, 1.0) of the width multiplier of the stem's
+    inner convolutions, of its last one, and of each stage. Widths that the rounding to multiples of 8 makes equal give
+    equal networks (the stem's inner 0.65 and 0.8).
+    """
+
+    lists: ClassVar = {"d": (5, int), "e": (18, float), "w": (6, int)}
+
+    @property
+    def size(self) -> int:
+        stages = prod(sum(len(RATIOS) ** (depth + more) for more in range(3)) for _, depth, _ in _STAGES)
+        return self._resolutions * 2 * len(WIDTHS) ** 6 * stages
+
+    def ask(self, trial: Trial) -> ResNet:
+        """The network's stem and stages; the size of the input before."""
+        self._size(trial)
+
+        def width(position: int) -> float:
+            return WIDTHS[trial.suggest_categorical(f"w{position}", range(len(WIDTHS)))]
+
+        inner, residual, outer = width(0), trial.suggest_categorical("d0", (0, 2)), width(1)
+        stages: list[tuple[float, list[float]]] = []
+        position = 0
+        for number, (_, depth, _) in enumerate(_STAGES):
+            wide = width(2 + number)
+            blocks = range(position, position + depth + trial.suggest_int(f"d{number + 1}", 0, 2))
+            stages.append((wide, [trial.suggest_categorical(f"e{block}", RATIOS) for block in blocks]))
+            position += depth + 2
+        return ResNet(inner, bool(residual), outer, stages)
+
+    def build(self, trial: Trial, net: Network) -> Tensor:
+        chosen = self.ask(trial)
+        x = net.conv_bn_relu(net.input, divisible(divisible(64 * chosen.inner) // 2), stride=2)
+        if chosen.residual:
+            x = net.add(x, net.conv_bn_relu(x))
+        x = net.max_pool(net.conv_bn_relu(x, divisible(64 * chosen.outer)), stride=2)
+        for (channels, _, stride), (wide, ratios) in zip(_STAGES, chosen.stages, strict=True):
+            scaled = divisible(channels * wide)
+            for block, ratio in enumerate(ratios):
+                with net.block("block"):
+                    x = _bottleneck(net, x, scaled, divisible(round(scaled * ratio)), 1 if block else stride)
+        return net.classifier(x)
+
+
+def _bottleneck(net: Network, x: Tensor, channels: int, middle: int, stride: int) -> Tensor:
+    """ResNet-D's block: the shortcut halves the size by average pooling (arXiv 1812.01187)."""
+    y = net.conv_bn_relu(x, middle, kernel=1)
+    y = net.conv_bn_relu(y, kernel=3, stride=stride)
+    y = net.conv_bn(y, channels, kernel=1)
+    if stride != 1:
+        x = net.avg_pool(x, 2, stride=2, ceil=True)
+    if x.shape != y.shape:
+        x = net.conv_bn(x, channels, kernel=1)
+    return net.relu(net.add(x, y))

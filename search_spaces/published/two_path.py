@@ -1,0 +1,138 @@
+"""Two-Path (Mills et al., arXiv 2211.17226): two chains of blocks side by side."""
+
+from __future__ import annotations
+
+from math import comb
+from typing import NamedTuple
+
+from search_spaces.base import Architecture
+from search_spaces.choosers import Choice, Trial
+from search_spaces.common.errors import InputError
+from search_spaces.graph.builder import Network, Tensor
+from search_spaces.published.gennape import Family, chosen_operations, literal, operation_choices, suggest_operations
+from search_spaces.registry import register_space
+
+CONVOLUTIONS = (
+    "conv3x3",
+    "double3x3",
+    "conv5x5",
+    "bottleneck-r2-k3",
+    "bottleneck-r4-k3",
+    "bottleneck-e2-k3",
+    "inception_s3x3",
+    "inception_s5x5",
+)
+SUPPLEMENTS = ("conv1x1", "bottleneck-r2-k1", "bottleneck-e2-k1", "avgpool3x3", "maxpool3x3")
+PATHS = ("path1", "path2")
+LEAST_BLOCKS, MOST_BLOCKS = 2, 4
+MOST_OPERATIONS = 3
+
+
+@register_space("two-path")
+class TwoPath(Family):
+    """Two paths of 2-4 blocks from the stem, concatenated, a 3×3 convolution to 512 channels, classifier.
+
+    A block is 1-3 operations, at most one of them a supplement. Two blocks of each path halve the size and double the
+    channels, with their first convolution; the others are residual. Notation: for each path the operations of its
+    blocks, and the positions of the two that reduce,
+
+        {'path1': [['conv3x3'], ['maxpool3x3', 'conv5x5']], 'path1_reduce_inds': [0, 1], 'path2': …}
+    """
+
+    least_channels = 4
+
+    @property
+    def size(self) -> int:
+        lone, more = len(CONVOLUTIONS), len(SUPPLEMENTS)
+        lengths = range(2, MOST_OPERATIONS + 1)
+        blocks = lone + sum(lone**n + n * more * lone ** (n - 1) for n in lengths)
+        return sum(comb(n, 2) * blocks**n for n in range(LEAST_BLOCKS, MOST_BLOCKS + 1)) ** 2
+
+    def ask(self, trial: Trial) -> list[Path]:
+        """Both paths."""
+        return [_ask_path(trial, path) for path in PATHS]
+
+    def build(self, trial: Trial, net: Network) -> Tensor:
+        x = net.relu6(net.conv_bn(net.input, self.channels))
+        x = net.relu6(net.conv_bn(x, stride=2))
+        x = net.concat(*(_path(net, x, path) for path in self.ask(trial)))
+        return net.classifier(net.relu6(net.conv_bn(x, 16 * self.channels)))
+
+    def parse(self, native: str) -> Architecture:
+        """Read the dictionary of the paths."""
+        what = "a dictionary of path1, path1_reduce_inds, path2, path2_reduce_inds"
+        given = literal(native, what)
+        keys = {name for path in PATHS for name in (path, f"{path}_reduce_inds")}
+        if not isinstance(given, dict) or given.keys() != keys:
+            raise InputError(f"not {what}: {native[:200]!r}")
+        choices: dict[str, Choice] = {}
+        for path in PATHS:
+            blocks, reduce = given[path], given[f"{path}_reduce_inds"]
+            lists = isinstance(blocks, list) and all(isinstance(block, list) and block for block in blocks)
+            if not lists or not isinstance(reduce, list) or len(reduce) != 2:
+                raise InputError(f"two-path: {path} must be lists of operations, with 2 reduce_inds: {native[:200]!r}")
+            choices |= {f"{path}_blocks": len(blocks), f"{path}_reduce0": reduce[0], f"{path}_reduce1": reduce[1]}
+            for b, operations in enumerate(blocks):
+                choices |= operation_choices(f"{path}_block{b}", operations, SUPPLEMENTS)
+        return self.architecture(choices)
+
+    def format(self, arch: Architecture) -> str:
+        """Write the dictionary of the paths."""
+        chosen, written = arch.as_dict(), {}
+        for path in PATHS:
+            blocks = range(chosen[f"{path}_blocks"])
+            written[path] = [chosen_operations(chosen, f"{path}_block{b}") for b in blocks]
+            written[f"{path}_reduce_inds"] = [chosen[f"{path}_reduce0"], chosen[f"{path}_reduce1"]]
+        return repr(written)
+
+
+class Path(NamedTuple):
+    """The operations of every block, and the two blocks that halve the size."""
+
+    blocks: list[list[str]]
+    reducing: tuple[int, int]
+
+
+def _ask_path(trial: Trial, name: str) -> Path:
+    blocks = trial.suggest_int(f"{name}_blocks", LEAST_BLOCKS, MOST_BLOCKS)
+    first = trial.suggest_int(f"{name}_reduce0", 0, blocks - 2)
+    second = trial.suggest_int(f"{name}_reduce1", first + 1, blocks - 1)
+    names = [f"{name}_block{b}" for b in range(blocks)]
+    operations = [suggest_operations(trial, b, 1, MOST_OPERATIONS, CONVOLUTIONS, SUPPLEMENTS) for b in names]
+    return Path(operations, (first, second))
+
+
+def _path(net: Network, x: Tensor, path: Path) -> Tensor:
+    for b, operations in enumerate(path.blocks):
+        with net.block("block"):
+            x = _block(net, x, operations, b in path.reducing)
+    return x
+
+
+def _block(net: Network, x: Tensor, operations: list[str], reduce: bool) -> Tensor:
+    y = x
+    for name in operations:
+        reducing = reduce and name in CONVOLUTIONS
+        with net.block("operation"):
+            y = _operation(net, y, name, 2 if reducing else 1)
+        reduce = reduce and not reducing
+    return net.add(x, y) if y.shape == x.shape else y
+
+
+def _operation(net: Network, x: Tensor, name: str, factor: int) -> Tensor:
+    """`factor`: the stride, and by how much the channels grow."""
+    kind, *sizes = name.split("-")
+    kernel = int(name[-1])
+    width = int(x.shape[1])
+    if kind == "avgpool3x3":
+        return net.batch_norm(net.avg_pool(x))
+    if kind == "maxpool3x3":
+        return net.batch_norm(net.max_pool(x))
+    if kind.startswith("conv"):
+        return net.relu6(net.conv_bn(x, factor * width, kernel, factor))
+    if kind.startswith("inception_s"):
+        x = net.relu6(net.conv_bn(x, factor * width, (1, kernel), factor))
+        return net.relu6(net.conv_bn(x, kernel=(kernel, 1)))
+    inner = {"e2": 2 * width, "r2": width // 2, "r4": width // 4}[sizes[0]] if sizes else width
+    x = net.relu6(net.conv_bn(x, inner, kernel, factor))
+    return net.relu6(net.conv_bn(x, factor * width, kernel))

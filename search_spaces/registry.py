@@ -1,0 +1,55 @@
+"""Search spaces by name: registered ones, those of installed packages, and classes in a user's file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from search_spaces.base import SearchSpace
+from search_spaces.common import plug_ins
+from search_spaces.common.errors import InputError, unknown
+
+ENTRY_POINTS = "rlm_nas.search_spaces"
+
+_SPACES: dict[str, type[SearchSpace]] = {}
+
+
+def register_space(name: str) -> Callable[[type[SearchSpace]], type[SearchSpace]]:
+    """Class decorator that makes a space available as `get_space(name)`."""
+
+    def register(space: type[SearchSpace]) -> type[SearchSpace]:
+        if name in _SPACES and _SPACES[name].__qualname__ != space.__qualname__:
+            raise InputError(f"a search space named {name!r} is already registered")
+        space.name = name
+        _SPACES[name] = space
+        return space
+
+    return register
+
+
+def list_spaces() -> list[str]:
+    """Names of all registered spaces, those of installed packages included."""
+    return sorted({*_SPACES, *plug_ins.installed(ENTRY_POINTS)})
+
+
+def get_space(name: str, **options: Any) -> SearchSpace:
+    """The space of that name, or the class in a user's file (`my_space.py:TinyResNet`)."""
+    space = _from_file(name) if plug_ins.is_file(name) else _named(name)
+    try:
+        return space(**options)
+    except TypeError as error:
+        raise InputError(f"space {name!r} does not take these options: {error}") from None
+
+
+def _named(name: str) -> type[SearchSpace]:
+    if name not in _SPACES and (found := plug_ins.from_package(ENTRY_POINTS, name, SearchSpace)):
+        register_space(name)(found)
+    if name not in _SPACES:
+        raise unknown("search space", name, list_spaces())
+    return _SPACES[name]
+
+
+def _from_file(reference: str) -> type[SearchSpace]:
+    space = plug_ins.from_file(reference, SearchSpace, "search space")
+    space.name = space.name or reference
+    return space

@@ -1,0 +1,6 @@
+"""The compact text of a graph: repeated blocks as functions, lines in canonical order, ONNX's own syntax."""
+
+from search_spaces.text.program import compact, expand
+from search_spaces.text.syntax import TEXT_VERSION, fingerprint, read, write
+
+__all__ = ["TEXT_VERSION", "compact", "expand", "fingerprint", "read", "write"]

@@ -1,0 +1,315 @@
+"""One order for the lines of a block, whatever order they came in.
+
+Colour refinement (Weisfeiler and Leman) over the lines and their neighbours; lines that it leaves tied are told apart
+one at a time, in every way that is no mere symmetry, and the smallest result counts (McKay, "Practical graph
+isomorphism", 1981).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections import deque
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import NamedTuple
+
+from search_spaces.graph.ir import Value
+from search_spaces.graph.operators import COMMUTATIVE
+from search_spaces.text.blocks import Block, Item, Ref
+
+_MAX_LEAVES = 64
+_MAX_REMEMBERED = 128  # lines of a block; larger ones would fill the memory
+_HOLE = Ref("0")
+
+
+class NotConvexError(Exception):
+    """A block with a call that would have to run before and after another line."""
+
+
+class RawBlock(NamedTuple):
+    """A block as it stands: what the canonical form is computed (and remembered) from.
+
+    In `items` a number that a function may take as a parameter is a `Ref` to its rank among the block's distinct ones.
+    """
+
+    inputs: int
+    items: tuple[Item, ...]
+    outputs: tuple[int, ...]
+    ordered_inputs: bool
+
+
+class CanonicalBlock(NamedTuple):
+    """`body` in canonical order, with holes for its numbers; `holes`: the rank of the number that belongs in each.
+
+    `inputs`, `outputs`, `order`: the raw block's inputs, outputs and items as they are ordered here. Blocks are
+    instances of one function exactly if their `certificate` is the same. `ambiguous`: the block looks the same from
+    several of its inputs or outputs, so that nothing tells a call which is which; it is not when just two inputs may
+    be swapped. `mirror`: the order of the items with these two swapped, empty where they may not be.
+    """
+
+    body: Block
+    holes: tuple[int, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    order: tuple[int, ...]
+    certificate: str
+    ambiguous: bool
+    mirror: tuple[int, ...]
+
+
+def commutes(op: str) -> bool:
+    """May the inputs of an operator, or of a function by its certificate, be swapped?"""
+    return op in COMMUTATIVE or op.endswith(_SWAPPABLE)
+
+
+_SWAPPABLE = "*"
+
+
+def canonical(raw: RawBlock) -> CanonicalBlock:
+    """The canonical form: the same for blocks that differ only in the order of their items and commutative operands.
+
+    At most `_MAX_LEAVES` ways of breaking ties are tried; beyond, ties that are not symmetries keep the given order.
+    """
+    return _remembered(raw) if len(raw.items) <= _MAX_REMEMBERED else _canonical(raw)
+
+
+@lru_cache(maxsize=16384)
+def _remembered(raw: RawBlock) -> CanonicalBlock:
+    return _canonical(raw)
+
+
+def _canonical(raw: RawBlock) -> CanonicalBlock:
+    search = _Search(raw)
+    leaf = search.run()
+    holes: list[int] = []
+
+    def emptied(value: Value | Ref) -> Value | Ref:
+        if not isinstance(value, Ref):
+            return value
+        holes.append(int(value.name))
+        return _HOLE
+
+    items = [i._replace(attrs=tuple([(n, emptied(v)) for n, v in i.attrs])) for i in leaf.body.items]
+    body = leaf.body._replace(items=tuple(items))
+    swappable = raw.inputs == 2 and bool(search.swaps) and not search.tied_outputs
+    mirror = tuple([search.swaps[i] for i in leaf.order]) if swappable else ()
+    certificate = _digest(body) + _SWAPPABLE * swappable
+    ambiguous = search.tied_outputs or (search.tied_inputs and not swappable)
+    return CanonicalBlock(body, tuple(holes), leaf.inputs, leaf.outputs, leaf.order, certificate, ambiguous, mirror)
+
+
+def _digest(body: Block) -> str:
+    return hashlib.blake2b(repr(body).encode(), digest_size=16).hexdigest()
+
+
+class _Partition:
+    """Entities in ordered classes. Class `c` is `order[first[c] : first[c] + size[c]]`; `cell[e]`: the class of e."""
+
+    def __init__(self, order: list[int], at: list[int], cell: list[int], first: list[int], size: list[int]) -> None:
+        self.order, self.at, self.cell, self.first, self.size = order, at, cell, first, size
+
+    @classmethod
+    def by(cls, keys: list[tuple]) -> _Partition:
+        ranks = {key: rank for rank, key in enumerate(sorted(set(keys)))}
+        cell = [ranks[key] for key in keys]
+        order = sorted(range(len(keys)), key=cell.__getitem__)
+        at, first, size = [0] * len(keys), [0] * len(ranks), [0] * len(ranks)
+        for position, entity in enumerate(order):
+            at[entity] = position
+            size[cell[entity]] += 1
+        for c in range(1, len(ranks)):
+            first[c] = first[c - 1] + size[c - 1]
+        return cls(order, at, cell, first, size)
+
+    def copy(self) -> _Partition:
+        return _Partition(self.order[:], self.at[:], self.cell[:], self.first[:], self.size[:])
+
+    def members(self, c: int) -> list[int]:
+        return self.order[self.first[c] : self.first[c] + self.size[c]]
+
+    def tied(self, start: int) -> int | None:
+        """The first class of several entities, from a position on."""
+        while start < len(self.order):
+            c = self.cell[self.order[start]]
+            if self.size[c] > 1:
+                return c
+            start += 1
+        return None
+
+    def ties(self, entities: Iterable[int]) -> bool:
+        return any(self.size[self.cell[entity]] > 1 for entity in entities)
+
+    def colours(self) -> list[int]:
+        return [self.first[c] for c in self.cell]
+
+    def split(self, c: int, below: list[list[int]], above: list[list[int]]) -> list[int]:
+        """Move entities out of a class into classes of their own, ordered before and after what is left of it."""
+        for part in below:
+            self._cut(c, part, self.first[c])
+            self.first[c] += len(part)
+        for part in reversed(above):
+            self._cut(c, part, self.first[c] + self.size[c] - len(part))
+        return [entity for part in (*below, *above) for entity in part]
+
+    def _cut(self, c: int, part: list[int], position: int) -> None:
+        self.first.append(position)
+        self.size.append(len(part))
+        self.size[c] -= len(part)
+        inside = set(part)
+        places = range(position, position + len(part))
+        displaced = iter([self.order[p] for p in places if self.order[p] not in inside])
+        for entity in part:
+            if not position <= self.at[entity] < position + len(part):
+                other = next(displaced)
+                self.order[self.at[entity]], self.at[other] = other, self.at[entity]
+        for place, entity in zip(places, part, strict=True):
+            self.order[place], self.at[entity], self.cell[entity] = entity, place, len(self.first) - 1
+
+
+class _Leaf(NamedTuple):
+    """A block in one of the orders that are tried; `key` compares them, equal ones are symmetric."""
+
+    key: tuple[str, tuple[int, ...]]
+    body: Block
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    order: tuple[int, ...]
+
+
+class _Search:
+    """Refinement and individualization on one block; entities are its inputs, then its items."""
+
+    def __init__(self, raw: RawBlock) -> None:
+        self.raw = raw
+        self.values = [(i, 0) for i in range(raw.inputs)]
+        for i, item in enumerate(raw.items, start=raw.inputs):
+            self.values += [(i, k) for k in range(item.outputs)]
+        count = raw.inputs + len(raw.items)
+        self.commutes = [False] * raw.inputs + [commutes(item.op) for item in raw.items]
+        self.sources: list[list[tuple[int, int]]] = [[] for _ in range(count)]
+        self.users: list[list[tuple[int, int, int]]] = [[] for _ in range(count)]
+        for i, item in enumerate(raw.items, start=raw.inputs):
+            self.sources[i] = [self.values[v] for v in item.inputs]
+            for position, (entity, k) in enumerate(self.sources[i]):
+                self.users[entity].append((i, -1 if self.commutes[i] else position, k))
+        self.leaves = 0
+        self.swaps: dict[int, int] = {}
+        self.tied_inputs = self.tied_outputs = False
+
+    def run(self) -> _Leaf:
+        """The smallest leaf; sets `tied_inputs`, `tied_outputs`, and `swaps`: a symmetry that moves inputs, by item."""
+        partition = self._start()
+        self._refine(partition, range(len(self.sources)))
+        self.tied_inputs = partition.ties(range(self.raw.inputs))
+        self.tied_outputs = partition.ties({self.values[v][0] for v in self.raw.outputs})
+        return self._best(partition, None)
+
+    def _start(self) -> _Partition:
+        raw = self.raw
+        outside = set(raw.outputs)
+        keys: list[tuple] = [("", "", e if raw.ordered_inputs else 0, ()) for e in range(raw.inputs)]
+        value = raw.inputs
+        for item in raw.items:
+            escapes = tuple([v in outside for v in range(value, value + item.outputs)])
+            keys.append((item.op, repr(item.attrs), len(item.inputs), escapes))
+            value += item.outputs
+        return _Partition.by(keys)
+
+    def _refine(self, partition: _Partition, moved: Iterable[int]) -> None:
+        """Split classes by their entities' neighbours until that splits none; `moved`: whose class has changed.
+
+        What is left of a class after a split counts as unchanged, so only neighbours of what left it are looked at.
+        """
+        while moved:
+            touched: dict[int, dict[int, None]] = {}
+            for entity in moved:
+                for neighbour, *_ in (*self.sources[entity], *self.users[entity]):
+                    c = partition.cell[neighbour]
+                    if partition.size[c] > 1:
+                        touched.setdefault(c, {})[neighbour] = None
+            splits = [(c, *self._parts(partition, c, entities)) for c, entities in touched.items()]
+            moved = [entity for split in splits for entity in partition.split(*split)]
+
+    def _parts(
+        self, partition: _Partition, c: int, touched: dict[int, None]
+    ) -> tuple[list[list[int]], list[list[int]]]:
+        """The touched entities of a class by their neighbours: those before and those after the ones that stay."""
+        parts: dict[tuple, list[int]] = {}
+        for entity in touched:
+            parts.setdefault(self._neighbours(partition, entity), []).append(entity)
+        if len(touched) < partition.size[c]:
+            first = partition.first[c]
+            resting = next(e for e in partition.order[first : first + len(touched) + 1] if e not in touched)
+            stays = self._neighbours(partition, resting)
+        else:
+            stays = max(parts, key=lambda key: len(parts[key]))
+        keys = sorted(parts)
+        return [parts[key] for key in keys if key < stays], [parts[key] for key in keys if key > stays]
+
+    def _neighbours(self, partition: _Partition, entity: int) -> tuple:
+        cell, first = partition.cell, partition.first
+        before = [(first[cell[e]], k) for e, k in self.sources[entity]]
+        if self.commutes[entity]:
+            before.sort()
+        after = sorted([(first[cell[e]], position, k) for e, position, k in self.users[entity]])
+        return tuple(before), tuple(after)
+
+    def _best(self, partition: _Partition, known: _Leaf | None) -> _Leaf:
+        """The smallest leaf below a partition, which is used up; the first if that shows a symmetry with `known`."""
+        trail: deque[tuple[_Partition, int]] = deque(maxlen=_MAX_LEAVES)
+        tied = partition.tied(0)
+        while tied is not None:
+            trail.append((partition.copy(), tied))
+            start = partition.first[tied]
+            self._individualize(partition, tied, partition.order[start])
+            tied = partition.tied(start)
+        best = first = self._leaf(partition)
+        if known is not None and first.key == known.key:
+            if first.inputs != known.inputs:
+                self.swaps = dict(zip(known.order, first.order, strict=True))
+            return best
+        for before, c in reversed(trail):
+            for entity in before.members(c)[1:]:
+                if self.leaves >= _MAX_LEAVES:
+                    return best
+                other = before.copy()
+                self._individualize(other, c, entity)
+                best = min(best, self._best(other, first), key=lambda leaf: leaf.key)
+        return best
+
+    def _individualize(self, partition: _Partition, c: int, entity: int) -> None:
+        self._refine(partition, partition.split(c, [[entity]], []))
+
+    def _leaf(self, partition: _Partition) -> _Leaf:
+        """The items as soon as they can run, in the order of their colours."""
+        self.leaves += 1
+        raw, colours = self.raw, partition.colours()
+        inputs = tuple(sorted(range(raw.inputs), key=lambda e: colours[e]))
+        number = {(entity, 0): i for i, entity in enumerate(inputs)}
+        waiting = [sum(e >= raw.inputs for e, _ in sources) for sources in self.sources]
+        ready = [(colours[e], e) for e in range(raw.inputs, len(colours)) if waiting[e] == 0]
+        heapq.heapify(ready)
+        items: list[Item] = []
+        order: list[int] = []
+        while ready:
+            entity = heapq.heappop(ready)[1]
+            item = raw.items[entity - raw.inputs]
+            sources = [number[source] for source in self.sources[entity]]
+            items.append(item._replace(inputs=tuple(sorted(sources) if self.commutes[entity] else sources)))
+            order.append(entity - raw.inputs)
+            for k in range(item.outputs):
+                number[entity, k] = len(number)
+            for user, _, _ in self.users[entity]:
+                waiting[user] -= 1
+                if waiting[user] == 0:
+                    heapq.heappush(ready, (colours[user], user))
+        if len(items) < len(raw.items):
+            raise NotConvexError
+        results = [number[self.values[v]] for v in raw.outputs]
+        outputs = tuple(range(len(results)))
+        if not raw.ordered_inputs:
+            outputs = tuple(sorted(outputs, key=results.__getitem__))
+        body = Block(raw.inputs, tuple(items), tuple([results[o] for o in outputs]))
+        key = (_digest(body), tuple([colours[raw.inputs + i] for i in order]))
+        return _Leaf(key, body, inputs, outputs, tuple(order))

@@ -1,0 +1,219 @@
+"""Blocks of a graph, found from its edges alone: what lies between a value and where all that it feeds comes together.
+
+A node's region is what it post-dominates, back to its immediate dominator: a residual block, a cell of any number of
+inputs, a branch of one. Regions nest (Johnson, Pearson and Pingali, "The program structure tree", 1994), and form
+chains where each reads the one before it alone; in a chain, what is repeated one right after another is a block, too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from search_spaces.graph.ir import Attrs, Graph
+from search_spaces.text.blocks import PARAMETRIC
+from search_spaces.text.dominators import dominators, post_dominators
+from search_spaces.text.runs import MIN_TIMES, runs
+
+Path = tuple[Hashable, ...]
+"""The blocks around a node, from the outermost."""
+
+MAX_DEPTH = 32
+_MIN_NODES = 3
+_MANY = 3
+
+
+def regions(graph: Graph) -> list[Path]:
+    """For every node the blocks around it; independent of the order in which the nodes stand."""
+    return _Regions(graph).paths()
+
+
+class _Link(NamedTuple):
+    """A link of a chain: all its nodes, the last of them, and the ends of the chains that come together in that.
+
+    `structure`: the same for links whose nodes are connected in the same way.
+    """
+
+    nodes: list[int]
+    last: int
+    inner: list[int]
+    structure: tuple[int, ...]
+
+
+class _Block(NamedTuple):
+    """The block around this one, how many there are around it, and what blocks of one structure have in common."""
+
+    outer: int
+    depth: int
+    structure: Hashable
+
+
+class _Regions:
+    """`inner`: by node, what it immediately post-dominates; `ends`: what nobody needs, behind the node it hangs on.
+
+    `blocks`: by number; the first is the whole.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.sink, root = len(graph.nodes), -1
+        self.labels = _labels(graph)
+        entries = [root - 1 - i for i in range(len(graph.inputs))]
+        owner = dict(zip(graph.inputs, entries, strict=True))
+        owner |= {value: i for i, node in enumerate(graph.nodes) for value in node.outputs}
+        self.producers = [list(dict.fromkeys([owner[v] for v in node.inputs])) for node in graph.nodes]
+        users = self._users([owner[v] for v in graph.outputs])
+        aside = self._aside(users, entries)
+        self.before = dominators(self.producers, entries, aside, root).parent
+        users = {i: readers for i, readers in users.items() if i >= 0}
+        after = post_dominators(users, self.sink)
+        self.after = after.parent
+        self.ends: dict[int, list[list[int]]] = {}
+        for nodes in self._dead(users):
+            read = {p for i in nodes for p in self.producers[i] if p in users}
+            self.ends.setdefault(after.common(read) if read else self.sink, []).append(nodes)
+        self.inner: dict[int, list[int]] = {}
+        for i in reversed(users):
+            shared = i in aside or (i not in self.before and len(users[i]) > 1)
+            self.inner.setdefault(self.sink if shared else self.after[i], []).append(i)
+        self.blocks = [_Block(0, 0, None)]
+
+    def _users(self, outputs: list[int]) -> dict[int, list[int]]:
+        """Who reads each node that the outputs need, from the last node on, and each entry."""
+        users: dict[int, list[int]] = {i: [self.sink] for i in outputs}
+        for i in reversed(range(self.sink)):
+            if i in users:
+                for producer in self.producers[i]:
+                    users.setdefault(producer, []).append(i)
+        return dict(sorted(users.items(), reverse=True))
+
+    def _aside(self, users: dict[int, list[int]], entries: list[int]) -> set[int]:
+        """What many nodes read beside something else, such as a mask: it belongs to no block, nor makes one."""
+        fed = set(entries)
+        for i, producers in enumerate(self.producers):
+            if not fed.isdisjoint(producers):
+                fed.add(i)
+        return {
+            i
+            for i, readers in users.items()
+            if len(readers) >= _MANY
+            and all(r != self.sink and sum(p in fed for p in self.producers[r]) > 1 for r in readers)
+        }
+
+    def _dead(self, users: dict[int, list[int]]) -> list[list[int]]:
+        """The connected parts of what the outputs do not need."""
+        part: dict[int, list[int]] = {}
+        for i in range(self.sink):
+            if i not in users:
+                joined = [i]
+                for other in {id(part[p]): part[p] for p in self.producers[i] if p in part}.values():
+                    joined += other
+                part.update(dict.fromkeys(joined, joined))
+        return [sorted(nodes) for nodes in {id(nodes): nodes for nodes in part.values()}.values()]
+
+    def paths(self) -> list[Path]:
+        """For every node the blocks around it, without those that are there just once."""
+        home = [0] * self.sink
+        waiting = [(i, 0) for i in self.inner.get(self.sink, ())]
+        while waiting:
+            last, outer = waiting.pop()
+            chain = list(self._chain(last))[::-1]
+            for link, around in zip(chain, self._repeated(chain, outer), strict=True):
+                block = self._block(around, link.structure) if len(link.nodes) >= _MIN_NODES else around
+                deep = self.blocks[block].depth >= MAX_DEPTH
+                for i in link.nodes if deep or not link.inner else [link.last]:
+                    home[i] = block
+                waiting += [] if deep else [(i, block) for i in link.inner]
+        kept = self._recurring()
+        path: list[Path] = [()]
+        for i, (outer, _, structure) in enumerate(self.blocks[1:], start=1):
+            path.append((*path[outer], i) if structure in kept else path[outer])
+        return [path[block] for block in home]
+
+    def _block(self, outer: int, structure: Hashable) -> int:
+        """The number of a new block."""
+        self.blocks.append(_Block(outer, self.blocks[outer].depth + 1, structure))
+        return len(self.blocks) - 1
+
+    def _recurring(self) -> set[Hashable]:
+        """The structures that are there twice: in blocks of different structures, or in one."""
+        inside: list[list[int]] = [[] for _ in self.blocks]
+        for i, block in enumerate(self.blocks[1:], start=1):
+            inside[block.outer].append(i)
+        times: Counter[Hashable] = Counter()
+        waiting = [0]
+        while waiting:
+            for i in inside[waiting.pop()]:
+                structure = self.blocks[i].structure
+                times[structure] += 1
+                if times[structure] == 1:
+                    waiting.append(i)
+        return {structure for structure, count in times.items() if count > 1}
+
+    def _chain(self, last: int) -> Iterator[_Link]:
+        """From its end on, what follows one right after another."""
+        node: int | None = last
+        while node is not None:
+            if node in self.ends:
+                ends = [_Link(nodes, nodes[-1], [], self._structure(nodes)) for nodes in self.ends[node]]
+                yield from sorted(ends, key=lambda link: link.structure, reverse=True)
+            first = self.before.get(node, self.sink)
+            linked = self.after.get(first) == node
+            inner = self.inner.get(node, [])
+            inner = [i for i in inner if i != first] if linked else inner
+            nodes = self._nodes(node, inner) if inner else [node]
+            yield _Link(nodes, node, inner, self._structure(nodes))
+            node = first if linked else None
+
+    def _repeated(self, chain: list[_Link], outer: int) -> list[int]:
+        """For every link of a chain the block around it: the chain's, a run, or one of the copies that a run is of.
+
+        Small copies are no blocks, nor are those of a single link, which is one already.
+        """
+        found = [outer] * len(chain)
+        if len(chain) < MIN_TIMES:
+            return found
+        structures = [link.structure for link in chain]
+        sizes = [len(link.nodes) for link in chain]
+        for run in runs(structures, sizes):
+            whole = self._block(outer, tuple(structures[run.first : run.end]))
+            for first in range(run.first, run.end, run.length):
+                end, block = first + run.length, whole
+                if run.length > 1 and sum(sizes[first:end]) >= _MIN_NODES:
+                    block = self._block(whole, tuple(structures[first:end]))
+                found[first:end] = [block] * run.length
+        return found
+
+    def _nodes(self, node: int, inner: list[int]) -> list[int]:
+        """A node and all that comes together in it, in the graph's order."""
+        found = [node]
+        waiting = list(inner)
+        while waiting:
+            other = waiting.pop()
+            found.append(other)
+            waiting += self.inner.get(other, ())
+            for end in self.ends.get(other, ()):
+                found += end
+        return sorted(found)
+
+    def _structure(self, nodes: list[int]) -> tuple[int, ...]:
+        """The same for nodes that are connected in the same way, whatever order they stand in."""
+        if len(nodes) == 1:
+            return (self.labels[nodes[0]],)
+        known: dict[int, int] = {}
+        for node in nodes:
+            known[node] = hash((self.labels[node], *sorted([known.get(p, 0) for p in self.producers[node]])))
+        return tuple(sorted(known.values()))
+
+
+def _labels(graph: Graph) -> list[int]:
+    """What the nodes of repeated blocks have in common, as numbers that do not depend on the nodes' order."""
+    found = [_label(node.op, node.attrs, len(node.inputs)) for node in graph.nodes]
+    ranks = {label: rank for rank, label in enumerate(sorted(set(found)))}
+    return [ranks[label] for label in found]
+
+
+@lru_cache(maxsize=4096)
+def _label(op: str, attrs: Attrs, inputs: int) -> tuple[str, str, int]:
+    return (op, repr([(name, None if name in PARAMETRIC else value) for name, value in attrs]), inputs)

@@ -1,0 +1,33 @@
+"""Claims about killed searches: nothing is lost, and the check would tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from experiments.checks.killed import Costs, judged, survive
+from nas.searching.loop import read_search, search
+from search_spaces import get_space
+
+GOOD = {"evaluations": 40, "distinct": 40, "values equal": True, "front equal": True, "unfinished trials": 0}
+
+
+def test_a_search_that_is_killed_three_times_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+    journal = tmp_path / "search.journal"
+    killed = survive(journal, 40, 3, np.random.default_rng(), "random", "tiny-resnet")
+    assert killed == 3
+    assert judged(read_search(journal), "tiny-resnet") == GOOD
+
+
+def test_values_that_are_not_those_of_the_architectures_are_found(tmp_path: Path) -> None:
+    class Wrong(Costs):
+        def __call__(self, architectures: list) -> np.ndarray:  # type: ignore[type-arg]
+            return np.add(super().__call__(architectures), [[len(architectures), 0.0]])
+
+    space = get_space("tiny-resnet")
+    found = search(space, "params:max,flops", Wrong("tiny-resnet"), "random", 5)
+    assert judged(found, "tiny-resnet") | {"evaluations": 40, "distinct": 40} == GOOD | {
+        "values equal": False,
+        "front equal": False,
+    }

@@ -1,0 +1,94 @@
+"""Claims about the corpus of the RLM's pretraining: all spaces, exact and label-free metrics, made once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments.pretraining import corpus
+from experiments.pretraining.corpus import EXACT, PROXIES, Corpus, build_corpus, cell_proxies, random_space, trained
+from nas.benchmarks import load_benchmark
+from nas.benchmarks.populations import POPULATIONS
+from search_spaces import get_space, list_spaces, read
+from search_spaces.graph.costs import graph_flops, graph_params
+from search_spaces.text.program import expand
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick() -> Iterator[None]:
+    """Proxies of tiny networks, and one population."""
+    with pytest.MonkeyPatch.context() as patch:
+        skeleton = {"channels": 4, "cells": 1, "input_shape": (1, 8, 8), "prune": True}
+        patch.setattr(corpus, "PROXY_SKELETON", skeleton)
+        patch.setattr(corpus, "POPULATIONS", {"digits-fbnet": POPULATIONS["digits-fbnet"]})
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(_quick: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("corpus")
+
+
+@pytest.fixture(scope="module")
+def made(folder: Path) -> Corpus:
+    return build_corpus(folder, 24, cells=30, seed=3)
+
+
+def test_every_space_is_drawn_in_many_skeletons() -> None:
+    rng = np.random.default_rng(0)
+    drawn = [random_space(rng) for _ in range(600)]
+    assert {space.name for space in drawn} == set(list_spaces())
+    assert 0.4 < np.mean([space.name == "nasbench201" for space in drawn]) < 0.6
+    assert len({repr(sorted(space.options.items())) for space in drawn}) > 100
+
+
+def test_metrics_are_those_of_the_texts_and_need_no_training(made: Corpus) -> None:
+    texts, metrics = made
+    assert set(metrics) == {*EXACT, *PROXIES, "cpu_latency_ms"}
+    assert len(set(texts)) == len(texts) > 500
+    for i in range(0, 60, 4):
+        graph = expand(read(texts[i]))
+        assert metrics["params"][i] == graph_params(graph)
+        assert metrics["flops"][i] == graph_flops(graph)
+    known = ~np.isnan(metrics["synflow"])
+    assert 0 < known.sum() < len(texts)
+
+
+def test_networks_of_populations_come_with_their_proxies_and_latency(made: Corpus) -> None:
+    texts, metrics = made
+    table = load_benchmark("digits-fbnet")
+    rows = [texts.index(text) for text in table.load_texts()]
+    for name in ("nwot", "cpu_latency_ms"):
+        assert np.array_equal(metrics[name][rows], table.values(name), equal_nan=True)
+
+
+def test_accuracies_of_the_populations_can_be_added(made: Corpus) -> None:
+    table = load_benchmark("digits-fbnet")
+    texts, metrics = trained(made)
+    assert dict(zip(texts, metrics["digits_accuracy"], strict=True)) == dict(
+        zip(table.load_texts(), table.values("digits_accuracy"), strict=True)
+    )
+    assert set(metrics) == {*made.metrics, "digits_accuracy"}
+
+
+def test_nothing_measured_of_digits201_is_in_it() -> None:
+    assert not POPULATIONS["digits201"].proxies
+
+
+def test_proxies_of_so_many_cells_are_computed(tmp_path: Path) -> None:
+    rng, space = np.random.default_rng(0), get_space("nasbench201")
+    archs = [space.sample(rng) for _ in range(20)]
+    assert not any(cell_proxies(archs, tmp_path, 0).values())
+    snips = {scores["snip"] for scores in cell_proxies(archs, tmp_path, 3).values() if scores}
+    assert 1 <= len(snips) <= 3
+
+
+def test_it_is_made_once(folder: Path, made: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus, "Parallel", None)
+    again = build_corpus(folder, 24, cells=30, seed=3)
+    assert again.texts == made.texts
+    for name, values in made.metrics.items():
+        assert np.array_equal(values, again.metrics[name], equal_nan=True), name

@@ -1,0 +1,100 @@
+"""Claims about comparisons: what their scores mean, what is kept, and what is compared again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nas.benchmarks import Benchmark, load_benchmark
+from nas.comparison import compare as comparing
+from nas.comparison.compare import Compared, Comparison, Score, _ranking, compare
+from search_spaces import get_space
+
+SPACE = get_space("nasbench201", channels=4, cells=1, input_shape=(1, 8, 8))
+MINE = """
+from predictors.simple import Ridge
+
+class Mine(Ridge):
+    def _predict(self, inputs):
+        mean, spread = super()._predict(inputs)
+        return {sign} * mean, spread
+"""
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Benchmark:
+    """Thirty networks with an accuracy and a latency, both by their parameters."""
+    monkeypatch.setenv("NAS_CACHE", str(tmp_path / "cache"))
+    archs = [arch for arch, _ in zip(SPACE.enumerate(), range(3000), strict=False)][::100]
+    rows = [f"{SPACE.format(a)},{90 - SPACE.params(a) / 1e3},{SPACE.params(a) / 1e3}" for a in archs]
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(["arch,my_accuracy,my_latency_ms", *rows]))
+    return load_benchmark(str(path))
+
+
+def comparison_of(table: Benchmark, **settings: Any) -> Comparison:
+    usual: dict[str, Any] = {"predictors": ("ridge",), "sizes": (12,), "seeds": 1}
+    return Comparison(table.name, "my_accuracy", "my_accuracy", **{**usual, **settings})
+
+
+def test_regret_is_what_the_best_of_the_ten_lacks() -> None:
+    truth = np.arange(100.0)
+    accuracy = _ranking(np.where(truth >= 95, -1, truth), truth, higher_is_better=True)  # misses the five best
+    assert (accuracy["regret"], accuracy["top10"]) == (99 - 94, np.mean(range(85, 95)))
+    latency = _ranking(np.where(truth < 3, 1000, truth), truth, higher_is_better=False)  # misses the three best
+    assert (latency["regret"], latency["top10"]) == (3, np.mean(range(3, 13)))
+    perfect = _ranking(truth, truth, higher_is_better=False)
+    assert (perfect["regret"], perfect["tau"], perfect["tau_top"]) == (0, 1, 1)
+
+
+@pytest.mark.filterwarnings("ignore:An input array is constant")
+def test_one_prediction_for_all_ranks_nothing() -> None:
+    scores = _ranking(np.full(50, 3.0), np.arange(50.0), higher_is_better=True)
+    assert (scores["tau"], scores["spearman"], scores["tau_top"]) == (0, 0, 0)
+
+
+def test_predictions_of_the_largest_size_and_first_seed_are_kept(table: Benchmark, tmp_path: Path) -> None:
+    journal = tmp_path / "scores.jsonl"
+    first = compare(comparison_of(table, sizes=(10, 12), seeds=2), table, journal)
+    found = first.predicted["ridge"]
+    unseen = np.random.default_rng(0).permutation(len(table))[12:]
+    assert np.array_equal(found.truth, table.values("my_accuracy")[unseen])
+    assert _ranking(found.predicted, found.truth, True)["tau"] == first.scores[1].tau
+    later = compare(comparison_of(table, sizes=(10, 15), seeds=1, first_seed=1), table, journal)
+    assert len(later.predicted["ridge"].predicted) == len(table) - 15
+
+
+def test_scores_of_changed_code_are_computed_again(table: Benchmark, tmp_path: Path) -> None:
+    file, journal = tmp_path / "mine.py", tmp_path / "scores.jsonl"
+    taus = []
+    for sign in (1, -1):
+        file.write_text(MINE.format(sign=sign))
+        (score,) = compare(comparison_of(table, predictors=(f"{file}:Mine",)), table, journal).scores
+        taus.append(score.tau)
+    assert taus[0] == -taus[1] != 0
+
+
+def test_what_is_kept_is_not_computed_again(table: Benchmark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    comparison = comparison_of(table, seeds=2)
+    first = compare(comparison, table, tmp_path / "scores.jsonl")
+    monkeypatch.setattr(comparing, "_score", None)
+    again = compare(comparison, table, tmp_path / "scores.jsonl")
+    assert again.scores == first.scores
+    assert np.array_equal(again.predicted["ridge"].predicted, first.predicted["ridge"].predicted)
+
+
+def test_pairs_are_of_the_same_seeds() -> None:
+    def score(name: str, seed: int, tau: float) -> Score:
+        return Score(name, 10, seed, *[tau] * 10)
+
+    taus = {"b": [0.7, 0.1, 0.4], "a": [0.2, 0.5, 0.8]}
+    scores = [score(name, seed, tau) for name, values in taus.items() for seed, tau in reversed([*enumerate(values)])]
+    comparison = Comparison("t", "x", "y", ("b", "a"), (10,), 3)
+    (pair,) = Compared(comparison, scores, {}).pairs()
+    assert pair["mean"] == pytest.approx(np.mean([0.5, -0.4, -0.4]))
+    assert pair["std"] == pytest.approx(np.std([0.5, -0.4, -0.4], ddof=1))
+    assert pair["sentence"].startswith("a is ahead of b by 0.100")
+    assert (pair["benchmark"], pair["metric"], pair["seeds"]) == ("t", "y", 3)

@@ -1,0 +1,95 @@
+"""Claims about measured searches: resumable, never mixing measurements, held against the best that was found."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nas.comparison.studies import Studies, run_measured_studies
+from nas.evaluation.measurement import Measurement
+from search_spaces import SearchSpace
+from search_spaces.common.errors import InputError
+
+GOALS = "params:max,flops"
+
+
+def run(space: SearchSpace, folder: Path, **changes: Any) -> Studies:
+    settings: dict[str, Any] = {
+        "measurement": Measurement(("params", "flops")), "objectives": GOALS, "samplers": ["random", "nsga2"],
+        "evaluations": 5, "seeds": (0, 1), **changes,
+    }  # fmt: skip
+    return run_measured_studies(space, folder=folder, **settings)
+
+
+def test_results_are_held_against_the_best_front_of_all_searches(switches: SearchSpace, tmp_path: Path) -> None:
+    studies = run(switches, tmp_path)
+    values = np.concatenate([r.evaluated.values for group in studies.results.values() for r in group])
+    summary = studies.summary()
+    assert summary["space"] == "switches"
+    # By default the hypervolume goes up to the worst value of each objective that was measured.
+    assert summary["reference_point"] == {"params": values[:, 0].min(), "flops": values[:, 1].max()}
+    for row in studies.table():
+        assert 0 < float(row["HV@5"].split()[0]) <= 1
+    assert max(r for s in summary["samplers"].values() for r in s["hypervolume_ratio"]) <= 1
+    whole = run(switches, tmp_path / "whole", evaluations=8, seeds=(0,), samplers=["random"])
+    assert whole.summary()["samplers"]["random"]["hypervolume_ratio"] == [pytest.approx(1)]
+
+
+def test_hypervolume_goes_up_to_the_given_point(switches: SearchSpace, tmp_path: Path) -> None:
+    near, far = (
+        run(switches, tmp_path, point=point).summary()["samplers"]["random"]["hypervolume"]
+        for point in ([0, 1e4], [0, 2e4])
+    )
+    assert all(0 < a < b for a, b in zip(near, far, strict=True))
+    with pytest.raises(InputError, match="1 values for 2 objectives"):
+        run(switches, tmp_path, point=[1.0])
+
+
+def test_results_are_written_with_the_costs(switches: SearchSpace, tmp_path: Path) -> None:
+    studies = run(switches, tmp_path, objectives="flops")
+    studies.save(tmp_path)
+    rows = list(csv.DictReader((tmp_path / "front.csv").open()))
+    assert [float(row["flops"]) for row in rows] == [row["flops"] for row in studies.first.front]
+    assert all(int(row["params"]) == switches.params(switches.parse(row["architecture"])) for row in rows)
+    assert json.loads((tmp_path / "summary.json").read_text())["table"] == studies.table()
+    assert (tmp_path / "front" / "00.onnx").is_file()
+
+
+def test_two_objectives_are_drawn(switches: SearchSpace, tmp_path: Path) -> None:
+    run(switches, tmp_path).save(tmp_path)
+    assert (tmp_path / "pareto.png").stat().st_size > 1000
+
+
+def test_search_goes_on_where_it_was(switches: SearchSpace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[object] = []
+    original = Measurement.__call__
+
+    def count(self: Measurement, graph: Any, *rest: Any) -> Any:
+        measured.append(graph)
+        return original(self, graph, *rest)
+
+    monkeypatch.setattr(Measurement, "__call__", count)
+    run(switches, tmp_path, evaluations=3, seeds=(0,), samplers=["random"])
+    assert len(measured) == 3
+    run(switches, tmp_path, evaluations=5, seeds=(0,), samplers=["random"])
+    assert len(measured) == 5
+
+
+def test_values_measured_in_another_way_are_not_mixed(switches: SearchSpace, tmp_path: Path) -> None:
+    run(switches, tmp_path)
+    with pytest.raises(InputError, match=r"measurement\.json: .* with other seeds"):
+        run(switches, tmp_path, measurement=Measurement(("params", "flops"), seeds=(0, 1)))
+
+
+def test_space_of_which_nothing_can_be_measured_is_told(
+    switches: SearchSpace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing = type("Nothing", (), {"value": float("nan")})
+    monkeypatch.setattr(Measurement, "__call__", lambda *_: {"params": nothing, "flops": nothing})
+    with pytest.raises(InputError, match="every training diverged"):
+        run(switches, tmp_path)

@@ -1,0 +1,190 @@
+"""Claims about data sets: the same images however they are stored, and one clear line for every bad file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from nas.evaluation import datasets
+from nas.evaluation.datasets import Dataset, digits, disturb, load_dataset
+from search_spaces.common.errors import InputError
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.integers(0, 256, (20, 3, 6, 5), np.uint8), np.arange(20) % 4
+
+
+def npz(path: Path, **arrays: Any) -> Path:
+    np.savez(path, **arrays)
+    return path
+
+
+def images(folder: Path, classes: dict[str, int], size: tuple[int, int] = (5, 6)) -> None:
+    """Folders of random colour images."""
+    for name, count in classes.items():
+        (folder / name).mkdir(parents=True)
+        for i in range(count):
+            pixels = RNG.integers(0, 256, (size[1], size[0], 3), np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{i}.png")
+
+
+def test_digits_are_small_and_the_same_every_time() -> None:
+    data = load_dataset("digits")
+    assert data.shape == (1, 8, 8)
+    assert (len(data.train_images), len(data.test_images), data.num_classes) == (512, 1285, 10)
+    assert data.metric == "digits_accuracy"
+    assert data.fingerprint == digits.__wrapped__().fingerprint != digits(train_images=511).fingerprint
+
+
+def test_npz_is_normalized_per_channel_by_its_training_part(tmp_path: Path) -> None:
+    data = load_dataset(npz(tmp_path / "mine.npz", x_train=X, y_train=Y, x_test=X[:4] // 2, y_test=Y[:4]))
+    assert (data.name, data.shape, data.num_classes) == ("mine", (3, 6, 5), 4)
+    np.testing.assert_allclose(data.train_images.mean((0, 2, 3)), 0, atol=1e-5)
+    np.testing.assert_allclose(data.train_images.std((0, 2, 3)), 1, atol=1e-5)
+    assert data.test_images.mean() < -0.5  # darker than the training images
+    assert data.train_images.dtype == np.float32
+
+
+@pytest.mark.parametrize("x", [X.transpose(0, 2, 3, 1), (X / 255).astype(np.float64)], ids=["channels last", "float"])
+def test_npz_in_other_layouts_is_the_same_data(tmp_path: Path, x: np.ndarray) -> None:
+    stored = [npz(tmp_path / f"{i}.npz", x=v, y=Y) for i, v in enumerate((X, x))]
+    a, b = map(load_dataset, stored)
+    np.testing.assert_allclose(a.train_images, b.train_images, atol=1e-5)
+
+
+def test_npz_without_test_part_is_split_by_the_seed(tmp_path: Path) -> None:
+    path = npz(tmp_path / "a.npz", x=np.arange(40).repeat(6).reshape(40, 2, 3) / 40, y=np.arange(40) % 2)
+
+    def held(seed: int) -> list[float]:
+        return load_dataset(path, seed=seed).test_images[:, 0, 0, 0].round(4).tolist()
+
+    assert len(held(0)) == 8
+    assert held(0) == held(0) != held(1)
+
+
+def test_folders_are_classes_in_alphabetical_order(tmp_path: Path) -> None:
+    images(tmp_path / "pets" / "train", {"dog": 3, "cat": 2})
+    images(tmp_path / "pets" / "test", {"dog": 1})
+    (tmp_path / "pets" / "train" / "cat" / "notes.txt").write_text("not an image")
+    data = load_dataset(tmp_path / "pets")
+    assert data.train_labels.tolist() == [0, 0, 1, 1, 1]
+    assert data.test_labels.tolist() == [1]
+    assert (data.metric, data.shape, data.num_classes) == ("pets_accuracy", (3, 6, 5), 2)
+
+
+def test_folder_is_resized_to_the_networks_input(tmp_path: Path) -> None:
+    images(tmp_path / "pets", {"dog": 5, "cat": 5}, size=(9, 4))
+    assert load_dataset(tmp_path / "pets", (1, 8, 8)).shape == (1, 8, 8)
+    assert load_dataset(tmp_path / "pets", (3, 7, 6)).train_images.shape == (8, 3, 7, 6)
+
+
+@given(shift=st.integers(0, 3), flip=st.booleans(), seed=st.integers(0, 99))
+def test_disturbing_moves_and_mirrors_but_makes_nothing_up(shift: int, flip: bool, seed: int) -> None:
+    x = np.zeros((8, 2, 9, 9), np.float32)
+    x[:, :, 4, 4] = [1, 2]
+    moved = disturb(x, np.random.default_rng(seed), shift, 0, flip)
+    for image in moved:
+        assert image.sum((1, 2)).tolist() == [1, 2]
+        (row,), (column,) = np.nonzero(image[0])
+        assert max(abs(row - 4), abs(column - 4)) <= shift
+        assert image[1, row, column] == 2  # channels move together
+
+
+def test_mirroring_is_left_to_right() -> None:
+    x = np.arange(3, dtype=np.float32).reshape(1, 1, 1, 3).repeat(50, 0)
+    seen = {tuple(row) for row in disturb(x, np.random.default_rng(0), 0, 0, True)[:, 0, 0].tolist()}
+    assert seen == {(0, 1, 2), (2, 1, 0)}
+
+
+OK = {"x": X, "y": Y}
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "no arrays": ({"z": X}, "needs the arrays x_train, y_train, x_test, y_test, or x and y"),
+    "labels missing": ({"x": X}, "it has x"),
+    "too few labels": ({**OK, "y": Y[:-1]}, "20 whole numbers are needed"),
+    "float labels": ({**OK, "y": Y / 2}, "y is float64"),
+    "labels from 1": ({**OK, "y": Y + 1}, "must be 0, 1, 2"),
+    "negative labels": ({**OK, "y": Y - 1}, "must be 0, 1, 2"),
+    "flat images": ({**OK, "x": X.reshape(20, -1)}, "not (n, channels, height, width)"),
+    "no images": ({**OK, "x": X[:0]}, "not (n, channels, height, width)"),
+    "integer pixels": ({**OK, "x": X.astype(np.int32)}, "store pixels as uint8 or float32"),
+    "not finite": ({**OK, "x": np.where(X > 250, np.nan, X)}, "NaN"),
+    "objects": ({**OK, "y": np.array([{}] * 20, object)}, "not a readable .npz file"),
+    "one image": ({"x": X[:1], "y": Y[:1]}, "too few"),
+    "other test shape": ({"x_train": X, "y_train": Y, "x_test": X[:, :, 1:], "y_test": Y}, "are not of shape"),
+    "other test classes": ({"x_train": X, "y_train": Y, "x_test": X, "y_test": Y + 1}, "beyond the 4 classes"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_npz_is_named(tmp_path: Path, case: str) -> None:
+    arrays, message = BAD[case]
+    with pytest.raises(InputError) as caught:
+        load_dataset(npz(tmp_path / "bad.npz", **arrays))
+    assert message in str(caught.value)
+    assert str(tmp_path / "bad.npz") in str(caught.value)
+
+
+def test_truncated_or_huge_npz_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = npz(tmp_path / "a.npz", **OK)
+    monkeypatch.setattr(datasets, "MAX_BYTES", 1000)
+    with pytest.raises(InputError, match="at most"):
+        load_dataset(path)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(InputError, match="not a readable"):
+        load_dataset(path)
+
+
+@pytest.mark.parametrize(
+    ("classes", "message"),
+    [
+        ({"train/a": 2, "train/b": 2}, "both train and test"),
+        ({"a": 3}, "at least two"),
+        ({"a": 0, "b": 0}, "no images"),
+    ],
+)
+def test_bad_folder_is_named(tmp_path: Path, classes: dict[str, int], message: str) -> None:
+    images(tmp_path, classes)
+    with pytest.raises(InputError, match=message) as caught:
+        load_dataset(tmp_path)
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_class_that_only_the_test_part_has_is_named(tmp_path: Path) -> None:
+    images(tmp_path / "train", {"a": 1, "b": 1})
+    images(tmp_path / "test", {"a": 1, "c": 1})
+    with pytest.raises(InputError, match="no such class"):
+        load_dataset(tmp_path)
+
+
+def test_damaged_image_is_named(tmp_path: Path) -> None:
+    images(tmp_path, {"a": 2, "b": 2})
+    (tmp_path / "b" / "1.png").write_bytes(b"\x89PNG")
+    with pytest.raises(InputError, match=r"1\.png: not a readable image"):
+        load_dataset(tmp_path, (3, 4, 4))
+
+
+@pytest.mark.parametrize(
+    ("source", "message"), [("digit", "did you mean 'digits'"), ("none.npz", "none.npz: no such file")]
+)
+def test_missing_data_set_is_named(source: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        load_dataset(source)
+
+
+def test_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("1")
+    with pytest.raises(InputError, match=r"a\.csv: a data set is"):
+        load_dataset(tmp_path / "a.csv")
+
+
+def test_fingerprint_tells_data_apart() -> None:
+    data = digits()
+    labels = data.train_labels.copy()
+    labels[0] += 1
+    other = Dataset("digits", data.train_images, labels, data.test_images, data.test_labels, 10)
+    assert other.fingerprint != data.fingerprint

@@ -1,0 +1,91 @@
+"""Claims about measuring: only what is asked for, in the metrics' own units, with its spread."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nas.evaluation import measurement
+from nas.evaluation.datasets import Dataset, digits
+from nas.evaluation.latency import LatencyTask
+from nas.evaluation.measurement import Measurement
+from nas.evaluation.training import TrainingTask
+from nas.searching.evaluators import MeasuredEvaluator
+from search_spaces import SearchSpace, get_space
+from search_spaces.common.errors import InputError
+
+QUICK = TrainingTask(epochs=1, batch=32)
+TIMING = LatencyTask(warmup=1, runs=5)
+
+
+@pytest.fixture(scope="module")
+def data() -> Dataset:
+    return digits(train_images=64)
+
+
+@pytest.fixture
+def space() -> SearchSpace:
+    return get_space("nasbench201", channels=4, cells=1, input_shape=(1, 8, 8))
+
+
+def test_everything_can_be_measured(space: SearchSpace, data: Dataset) -> None:
+    metrics = ("digits_accuracy", "cpu_latency_ms", "peak_memory_mb", "params", "flops")
+    arch = space.sample(np.random.default_rng(0))
+    measure = Measurement(metrics, data, (0, 1), QUICK, TIMING)
+    found = measure(space.graph(arch), space.to_onnx(arch))
+    assert tuple(found) == metrics
+    assert (found["params"].value, found["flops"].value) == (space.params(arch), space.flops(arch))
+    assert 0 <= found["digits_accuracy"].value <= 100
+    assert all(v.low <= v.value <= v.high for v in found.values())
+    assert "2 seeds" in found["digits_accuracy"].spread
+
+
+def test_nothing_but_what_is_asked_for_is_measured(space: SearchSpace, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("train", "time_model"):
+        monkeypatch.delattr(measurement, name)
+    arch = space.sample(np.random.default_rng(0))
+    found = Measurement(("flops",))(space.graph(arch), space.to_onnx(arch))
+    assert {metric: v.value for metric, v in found.items()} == {"flops": space.flops(arch)}
+
+
+def test_accuracy_is_the_mean_over_the_seeds(
+    space: SearchSpace, data: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measurement, "train", lambda *_, **__: [80.0, 90.0])
+    arch = space.sample(np.random.default_rng(0))
+    accuracy = Measurement((data.metric,), data, (0, 1))(space.graph(arch), space.to_onnx(arch))[data.metric]
+    assert accuracy.value == 85
+    assert accuracy.high - accuracy.value == pytest.approx(50**0.5)
+
+
+def test_unknown_metric_suggests_the_nearest(data: Dataset) -> None:
+    with pytest.raises(InputError, match="did you mean 'cpu_latency_ms'"):
+        Measurement(("cpu_latency",), data)
+    with pytest.raises(InputError, match="unknown metric 'digits_accuracy'"):
+        Measurement(("digits_accuracy",))
+
+
+def test_evaluator_measures_each_different_network_once(
+    space: SearchSpace, data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = []
+
+    def train(graph: object, *_: object, checkpoint: Path, **__: object) -> list[float]:
+        trained.append(checkpoint)
+        checkpoint.parent.mkdir(exist_ok=True)
+        checkpoint.touch()
+        return [math.nan if len(trained) == 2 else 50.0]
+
+    monkeypatch.setattr(measurement, "train", train)
+    rng = np.random.default_rng(0)
+    archs = [space.sample(rng) for _ in range(2)]
+    evaluator = MeasuredEvaluator(space, Measurement((data.metric, "params"), data), tmp_path / "training")
+    values = evaluator([archs[0], archs[1], archs[0]])
+    np.testing.assert_array_equal(values[:, 1], [space.params(a) for a in (*archs, archs[0])])
+    np.testing.assert_array_equal(values[:, 0], [50, np.nan, 50])
+    assert len(set(trained)) == len(trained) == 2
+    assert not list((tmp_path / "training").iterdir())  # nothing is left of finished trainings
+    assert evaluator([]).shape == (0, 2)

@@ -1,0 +1,139 @@
+"""Claims about reports of searches: one page that needs no other file, of finished and of interrupted searches."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from nas.benchmarks import load_benchmark
+from nas.cli import app
+from nas.comparison.studies import open_studies, run_studies
+from nas.reporting.drawing import draw_blocks
+from nas.searching.evaluators import TableEvaluator
+from nas.searching.loop import search
+from search_spaces import get_space, list_spaces
+from search_spaces.common.errors import InputError
+
+GOALS = "digits_accuracy,cpu_latency_ms"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two searches with a guided sampler and two without."""
+    folder = tmp_path_factory.mktemp("searches")
+    guided = {"n_startup": 5, "refit_every": 5, "fresh": 40}
+    run_studies("digits201", GOALS, ["ridge", "random"], 15, (0, 1), folder, sampler_options=guided)
+    return folder
+
+
+class _Links(HTMLParser):
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found += [value or "" for name, value in attrs if name in ("src", "href", "xlink:href")]
+
+
+def test_the_report_of_a_folder_says_what_its_searches_found(folder: Path) -> None:
+    result = CliRunner().invoke(app, ["report", str(folder), "--json"])
+    assert result.exit_code == 0, result.output
+    studies = open_studies(folder)
+    assert json.loads(result.output) == studies.summary()
+    assert list(studies.results) == ["ridge", "random"]
+    assert studies.summary()["benchmark"] == "digits201"
+    page = (folder / "report.html").read_text()
+    for row in studies.first.front:
+        assert f"{row['cpu_latency_ms']:.5g}" in page
+        assert (folder / "front" / "00.onnx").is_file()
+    assert page.count("<details") == len(studies.first.front)
+    # Nothing is loaded from elsewhere: links are inside the page, in it as data, or to models beside it.
+    allowed = re.compile(r"#|data:|front/\d+\.onnx$")
+    assert all(allowed.match(link) for link in _Links(page).found)
+
+
+def test_what_a_guided_sampler_expected_is_kept_beside_what_was_measured(folder: Path) -> None:
+    guided, random = open_studies(folder).results.values()
+    for metric, column in guided[0].predicted.items():
+        mean, std, measured = column.T
+        assert len(column) == 10
+        assert (std > 0).all()
+        assert np.isfinite(mean).all()
+        assert set(measured) <= set(load_benchmark("digits201").values(metric))
+    assert random[0].predicted == {}
+
+
+def test_figures_are_drawn_of_a_journal_alone(folder: Path, tmp_path: Path) -> None:
+    journal = str(folder / "studies" / "ridge-0.journal")
+    result = CliRunner().invoke(app, ["plot", journal, "--out", str(tmp_path), "--kind", "svg"])
+    assert result.exit_code == 0, result.output
+    assert {path.name for path in tmp_path.iterdir()} == {"pareto.svg", "hypervolume.svg", "predicted.svg"}
+    assert open_studies(journal).summary()["best_front"] >= 1
+    assert open_studies(journal, "digits201").summary()["true_front"] >= 1
+
+
+def test_three_objectives_are_shown_side_by_side(tmp_path: Path) -> None:
+    studies = run_studies("digits201", f"{GOALS},params", ["random"], 8, (0,), tmp_path)
+    studies.save(tmp_path)
+    assert (tmp_path / "parallel.png").is_file()
+    assert "Params" in (tmp_path / "report.html").read_text()
+
+
+def test_a_search_in_a_database_is_reported(tmp_path: Path) -> None:
+    table = load_benchmark("digits201")
+    storage = f"sqlite:///{tmp_path}/search.db"
+    evaluator = TableEvaluator(table, GOALS.split(","))
+    search(table.space, GOALS, evaluator, "random", 6, storage=storage, name="mine")
+    result = CliRunner().invoke(app, ["report", storage, "--study", "mine", "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "report.html").is_file()
+
+
+def test_a_search_without_a_front_is_reported_too(tmp_path: Path) -> None:
+    for goals in (GOALS, f"{GOALS},params"):
+        folder = tmp_path / str(len(goals))
+        studies = run_studies("digits201", goals, ["random"], 4, (0,), folder, constraints=["params <= 1"])
+        studies.save(folder)
+        assert studies.first.front == []
+        assert "0 networks" in (folder / "report.html").read_text()
+
+
+def test_a_search_that_has_evaluated_nothing_is_named(tmp_path: Path) -> None:
+    class Broken(TableEvaluator):
+        def __call__(self, architectures):  # type: ignore[no-untyped-def]
+            raise KeyboardInterrupt
+
+    table = load_benchmark("digits201")
+    journal = tmp_path / "studies" / "random-0.journal"
+    with pytest.raises(KeyboardInterrupt):
+        search(table.space, GOALS, Broken(table, GOALS.split(",")), "random", 3, storage=journal)
+    with pytest.raises(InputError, match="nothing has been evaluated"):
+        open_studies(tmp_path)
+
+
+def test_what_is_no_search_is_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="has no searches"):
+        open_studies(tmp_path)
+    with pytest.raises(InputError, match="no study 'other'"):
+        open_studies(folder / "studies" / "ridge-0.journal", name="other")
+    with pytest.raises(InputError, match="other benchmark"):
+        run_studies("digits-darts", "digits_accuracy,params", ["random"], 3, (0,), folder)
+    for arguments in (["plot", str(tmp_path / "none")], ["plot", str(folder), "--kind", "bmp"]):
+        result = CliRunner().invoke(app, arguments)
+        assert isinstance(result.exception, InputError)
+
+
+@pytest.mark.parametrize("name", list_spaces())
+def test_blocks_of_every_space_are_drawn_without_overlap(name: str) -> None:
+    space = get_space(name)
+    drawn = draw_blocks(space.to_text(space.sample(np.random.default_rng(0))))
+    for svg in drawn.values():
+        boxes = [tuple(map(float, box)) for box in re.findall(r'<rect x="([\d.e-]+)" y="([\d.e-]+)"', svg)]
+        assert len(boxes) == len(set(boxes)) >= 3

@@ -1,0 +1,106 @@
+"""Claims about what a search begins with and what ends it: known measurements, time, patience."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from nas import search
+from nas.benchmarks import load_benchmark
+from nas.cli import app
+from nas.comparison.studies import open_studies
+from nas.searching.prior import read_known
+from search_spaces import Architecture, SearchSpace, get_space
+from search_spaces.common.errors import InputError
+
+SPACE = get_space("tiny-resnet")
+OBJECTIVES = "params,flops:max"
+
+
+class Counting:
+    """Costs, and which architectures they were asked of; each takes `seconds`."""
+
+    metrics = ("flops", "params")
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seen: list[Architecture] = []
+        self.seconds = seconds
+
+    def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
+        time.sleep(self.seconds)
+        self.seen += architectures
+        return np.array([[SPACE.flops(a), SPACE.params(a)] for a in architectures], float)
+
+
+def _some(count: int, space: SearchSpace = SPACE) -> list[Architecture]:
+    rng = np.random.default_rng(0)
+    return list(dict.fromkeys(space.sample(rng) for _ in range(3 * count)))[:count]
+
+
+def test_known_measurements_are_taken_over_and_not_counted(tmp_path: Path) -> None:
+    known = {a: [1.0, 2.0] for a in _some(4)}
+    for _ in range(2):  # resuming takes them over once
+        evaluator = Counting()
+        result = search(SPACE, OBJECTIVES, evaluator, "random", 6, storage=tmp_path / "s.journal", known=known)
+        assert len(result.evaluated.architectures) == 10
+        assert result.evaluated.architectures[:4] == list(known)
+        assert result.evaluated.values[:4].tolist() == [[2.0, 1.0]] * 4
+        assert not set(evaluator.seen) & set(known)
+
+
+def test_a_search_ends_when_its_time_is_over() -> None:
+    evaluator = Counting(seconds=0.2)
+    result = search(SPACE, OBJECTIVES, evaluator, "random", 1000, seconds=1.0)
+    assert 1 <= len(result.evaluated.architectures) <= 6
+
+
+def test_a_search_ends_when_the_front_stays_as_it_is() -> None:
+    known = {a: [math.inf if i else 1e18, 0.0] for i, a in enumerate(_some(5))}  # nothing is better than the first
+    result = search(SPACE, OBJECTIVES, Counting(), "random", 1000, known=known, patience=7)
+    assert len(result.evaluated.architectures) == 5 + 7
+    endless = search(SPACE, OBJECTIVES, Counting(), "random", 20, known=known)
+    assert len(endless.evaluated.architectures) == 25
+
+
+def test_the_front_of_one_search_begins_another(tmp_path: Path) -> None:
+    goals = ["--benchmark", "digits201", "--objectives", "digits_accuracy,params", "--sampler", "random"]
+    first, second = tmp_path / "first", tmp_path / "second"
+    for arguments in (
+        ["--evaluations", "20", "--out", str(first)],
+        ["--evaluations", "3", "--known", str(first / "front.csv"), "--out", str(second), "--patience", "50"],
+    ):
+        result = CliRunner().invoke(app, ["search", *goals, *arguments])
+        assert result.exit_code == 0, result.output
+    before, after = open_studies(first).first, open_studies(second).first
+    assert len(after.evaluated.architectures) == len(before.front) + 3
+    assert after.hypervolume([0.0, 1e9]) >= before.hypervolume([0.0, 1e9])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("architecture,params\nx,1\n", "no column 'digits_accuracy'"),
+        ("arch,params\nx,1\n", "no column 'architecture'"),
+        ("architecture,digits_accuracy\nnonsense,1\n", "line 2: .*nonsense"),
+        ("architecture,digits_accuracy\nx,high\n", "line 2, column 'digits_accuracy': 'high'"),
+    ],
+)
+def test_measurements_that_cannot_be_read_are_named(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "known.csv"
+    path.write_text(content)
+    with pytest.raises(InputError, match=message):
+        read_known(path, load_benchmark("digits201").space, ["digits_accuracy"])
+
+
+def test_rows_without_a_value_are_measured(tmp_path: Path) -> None:
+    space = load_benchmark("digits201").space
+    one, two = map(space.format, _some(2, space))
+    path = tmp_path / "known.csv"
+    path.write_text(f"architecture,digits_accuracy,params\n{one},80,\n{two},81,7\n")
+    assert read_known(path, space, ["digits_accuracy", "params"]) == {space.parse(two): [81.0, 7.0]}

@@ -1,0 +1,105 @@
+"""Claims about searches whose objectives are odd: guided or not, they end, and the front is what it should be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nas import PredictorSampler, search
+from predictors import create
+from search_spaces import Architecture, SearchSpace, get_space
+from search_spaces.graph.builder import Network, Tensor
+
+SPACE = get_space("tiny-resnet")
+OBJECTIVES = "gain:max,cost"
+Row = Callable[[Architecture], list[float]]
+
+
+class Only(SearchSpace):
+    """One network."""
+
+    name = "only"
+    input_shape = (1, 4, 4)
+    num_classes = 2
+    size = 1
+
+    def build(self, trial: Any, net: Network) -> Tensor:
+        return net.classifier(net.conv_bn_relu(net.input, trial.suggest_categorical("width", [2])))
+
+
+class Given:
+    metrics = ("gain", "cost")
+
+    def __init__(self, row: Row) -> None:
+        self.row = row
+
+    def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
+        return np.array([self.row(architecture) for architecture in architectures])
+
+
+def guided(space: SearchSpace) -> PredictorSampler:
+    return PredictorSampler(space, lambda: create("ridge"), ("gain:max", "cost"), n_startup=5, refit_every=5, fresh=30)
+
+
+def params(architecture: Architecture) -> float:
+    return float(SPACE.params(architecture))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        lambda a: [1.0, 2.0],
+        lambda a: [1.0, params(a)],
+        lambda a: [-params(a), -params(a)],
+        lambda a: [1e12 * params(a), 1e-12 * params(a)],
+    ],
+    ids=["equal", "one equal", "negative", "huge and tiny"],
+)
+def test_front_is_what_no_other_network_dominates(row: Row) -> None:
+    result = search(SPACE, OBJECTIVES, Given(row), guided(SPACE), 12)
+    values = [tuple(row(architecture)) for architecture in result.evaluated.architectures]
+    assert len(values) == 12
+    front = [v for v in values if not any(w != v and w[0] >= v[0] and w[1] <= v[1] for w in values)]
+    assert sorted((entry["gain"], entry["cost"]) for entry in result.front) == sorted(front)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_values_that_are_never_finite_leave_an_empty_front(bad: float) -> None:
+    result = search(SPACE, OBJECTIVES, Given(lambda a: [1.0, bad]), guided(SPACE), 12)
+    assert len(set(result.evaluated.architectures)) == 12
+    assert result.front == []
+
+
+def test_failing_evaluator_ends_the_search_and_nothing_else(tmp_path: Any) -> None:
+    calls: list[Architecture] = []
+
+    def fails_once(a: Architecture) -> list[float]:
+        calls.append(a)
+        if len(calls) == 8:
+            raise RuntimeError("no memory on the device")
+        return [params(a), params(a)]
+
+    path = tmp_path / "search.journal"
+    with pytest.raises(RuntimeError, match="no memory"):
+        search(SPACE, OBJECTIVES, Given(fails_once), guided(SPACE), 12, storage=path)
+    result = search(SPACE, OBJECTIVES, Given(fails_once), guided(SPACE), 12, storage=path)
+    assert len(set(result.evaluated.architectures)) == 12
+    assert calls[8] == calls[7]  # what failed is tried again first
+    assert len(calls) == 13
+
+
+@pytest.mark.parametrize("sampler", ["random", "nsga2", "tpe", "guided"])
+def test_space_of_one_network_is_searched_once(sampler: str) -> None:
+    only = Only()
+    evaluator = Given(lambda a: [1.0, 2.0])
+    result = search(only, OBJECTIVES, evaluator, guided(only) if sampler == "guided" else sampler, 5)
+    assert [row["cost"] for row in result.front] == [2.0]
+    assert len(result.evaluated.architectures) == 1
+
+
+def test_guided_search_of_a_small_space_finds_all_of_it(switches: SearchSpace) -> None:
+    result = search(switches, OBJECTIVES, Given(lambda a: [float(switches.params(a)), 1.0]), guided(switches), 100)
+    assert set(result.evaluated.architectures) == set(switches.enumerate())

@@ -1,0 +1,32 @@
+"""Claims about how far a search is: the front and its hypervolume, point by point, are those of all points at once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nas.searching.pareto import hypervolume, non_dominated
+from nas.searching.progress import FRAMED, GrowingFront, Standing
+
+
+@pytest.mark.parametrize("m", [1, 2, 3, 5])
+def test_volume_by_increments_is_that_of_the_whole_front(m: int) -> None:
+    points = np.random.default_rng(m).normal(size=(120, m)).round(1)  # some are equal
+    growing = GrowingFront(m)
+    improved = [growing.add(point) for point in points]
+    best, worst = points[:FRAMED].min(axis=0), points[:FRAMED].max(axis=0)
+    unit = worst - best
+    assert growing.hypervolume == pytest.approx(hypervolume((points - best) / unit, np.ones(m)))
+    assert {tuple(p) for p in growing.points} == {tuple(p) for p in points[non_dominated(points)]}
+    assert 0 < sum(improved) < 120
+
+
+def test_objective_that_is_equal_for_all_breaks_nothing() -> None:
+    growing = GrowingFront(2)
+    assert [growing.add(np.array([3.0, x])) for x in (5.0, 4.0, 4.5)] == [True, True, False]
+    assert growing.points.tolist() == [[3.0, 4.0]]
+    assert growing.hypervolume == 0
+
+
+def test_it_reads_as_a_line() -> None:
+    assert str(Standing(3, 20, 2, 0.51234)) == "2 on the front, hypervolume 0.512"

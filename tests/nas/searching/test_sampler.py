@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+import doctest
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import moocore
+import numpy as np
+import optuna
+import pytest
+from optuna.samplers import BaseSampler
+from optuna.testing.pytest_samplers import BasicSamplerTestCase, MultiObjectiveSamplerTestCase
+from optuna.trial import TrialState
+
+from nas import PredictorSampler, create_sampler, list_samplers
+from nas.searching import sampler
+from nas.searching.evolution import random_unseen
+from nas.searching.pareto import hypervolume
+from nas.searching.startup import DRAWN, first_design
+from predictors import Predictions
+from search_spaces import Architecture, SearchSpace, get_space
+from search_spaces.common.errors import InputError
+
+SPACE = get_space("tiny-resnet")
+METRICS = ("mass_accuracy", "length_ms")
+DIRECTIONS = ["maximize", "minimize"]
+
+
+def measure(text: str) -> list[float]:
+    """Two conflicting metrics: large networks are accurate, long texts slow."""
+    return [100 - 1e5 / sum(map(ord, text)), len(text) / 100 + text.count("[5,5]")]
+
+
+class Oracle:
+    """A predictor that knows the truth but for a little noise."""
+
+    fits = 0
+
+    def fit(self, texts: Sequence[str], metrics: dict[str, np.ndarray]) -> Self:
+        type(self).fits += 1
+        assert all(np.isfinite(values).all() and len(values) == len(texts) for values in metrics.values())
+        return self
+
+    def predict(
+        self, texts: Sequence[str], metrics: Sequence[str], given: Any = None, samples: int = 64, seed: int = 0
+    ) -> Predictions:
+        truth = np.array([measure(text) for text in texts])[:, None, [METRICS.index(metric) for metric in metrics]]
+        noise = np.random.default_rng(seed).standard_normal((len(texts), samples, len(metrics)))
+        return Predictions.of_samples(metrics, truth + 0.01 * noise)
+
+    def estimate(self, texts: Sequence[str], metrics: Sequence[str], given: Any = None) -> np.ndarray:
+        return self.predict(texts, metrics, given).mean
+
+
+def guided(space: SearchSpace = SPACE, **options: Any) -> PredictorSampler:
+    options = {"n_startup": 6, "refit_every": 5, "fresh": 60} | options
+    return PredictorSampler(space, Oracle, METRICS, **options)  # type: ignore[arg-type]
+
+
+def objective(trial: optuna.Trial, space: SearchSpace = SPACE) -> list[float]:
+    return measure(space.to_text(space.choose(trial)))
+
+
+def test_networks_that_compute_nothing_do_not_move_the_reference_point() -> None:
+    """Else what is a little faster than they are, and as wrong, would seem to be worth more than what is accurate."""
+    useful = np.array([[9.0, 30.0], [10.0, 20.0], [12.0, 10.0], [15.0, 5.0], [20.0, 40.0]])  # errors, milliseconds
+    nothing = np.array([[90.0, 0.1], [91.0, 0.2]])
+    ideal, reference = sampler._frame(useful[:4], useful)
+    assert (ideal == [9, 5]).all()
+    assert (reference == [21, 55]).all(), "a whole span beyond the nadir"
+    _, moved = sampler._frame(np.concatenate([useful[:4], nothing[:1]]), np.concatenate([useful, nothing]))
+    assert moved[0] < 90, "they add nothing to the hypervolume"
+
+
+def study_of(sampler: BaseSampler, n_trials: int, storage: Any = None, **options: Any) -> optuna.Study:
+    study = optuna.create_study(
+        directions=DIRECTIONS, sampler=sampler, storage=storage, study_name="s", load_if_exists=True
+    )
+    study.optimize(objective, n_trials=n_trials, **options)
+    return study
+
+
+def architectures(study: optuna.Study, space: SearchSpace = SPACE) -> list[Architecture]:
+    return [space.architecture(trial.params) for trial in study.trials]
+
+
+class TestOptunaConformance(BasicSamplerTestCase, MultiObjectiveSamplerTestCase):
+    """Optuna's own suite for samplers: parameters that do not belong to the space are sampled at random."""
+
+    @pytest.fixture
+    def sampler(self, switches: SearchSpace) -> Callable[[], BaseSampler]:
+        return lambda: guided(switches)
+
+
+def test_the_example_of_the_docstring_runs() -> None:
+    result = doctest.testmod(sampler)
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+def test_guided_search_beats_random_search() -> None:
+    def volume(study: optuna.Study) -> float:
+        return hypervolume(np.array([trial.values for trial in study.trials]) * [-1, 1], [-98.6, 13.0])
+
+    def mean(sampler: Callable[[int], BaseSampler]) -> float:
+        return float(np.mean([volume(study_of(sampler(seed), 30)) for seed in range(3)]))
+
+    assert mean(lambda seed: guided(seed=seed)) > mean(lambda seed: create_sampler("random", SPACE, METRICS, seed))
+
+
+def test_no_architecture_is_chosen_twice_and_the_predictor_is_fitted_once_per_batch() -> None:
+    Oracle.fits = 0
+    chosen = architectures(study_of(guided(), 31))
+    assert len(set(chosen)) == 31
+    assert Oracle.fits == 5
+
+
+def test_candidates_stay_and_each_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[Architecture] = []
+    write = SearchSpace.to_text
+    monkeypatch.setattr(SearchSpace, "to_text", lambda self, a: written.append(a) or write(self, a))
+    sampler = guided(fresh=20)
+    study = optuna.create_study(directions=DIRECTIONS, sampler=sampler)
+    study.optimize(lambda trial: measure(write(SPACE, SPACE.choose(trial))), n_trials=16)
+    assert Oracle.fits
+    start, joined = written[: -2 * 20], written[-2 * 20 :]  # before each of two fits
+    assert len(start) == len(set(start)) <= 6 * DRAWN
+    assert len(set(joined)) == 2 * 20
+    assert not set(joined) & set(architectures(study)[:6])
+    assert len(sampler._candidates) == 2 * 20 - 5  # but for the batch that was evaluated before the second
+    assert not set(sampler._candidates) & set(architectures(study)[:11])
+
+
+def test_only_the_best_candidates_stay() -> None:
+    some, all_of_them = guided(fresh=40, pool=10), guided(fresh=40)
+    for one in (some, all_of_them):
+        study_of(one, 7)
+    estimates = all_of_them._surrogate.estimates(all_of_them._candidates)
+    ranks = moocore.pareto_rank(estimates * [-1, 1])
+    assert some._candidates == all_of_them._candidates[:10]
+    assert ranks[0] == 0 < ranks[-1]
+    assert (np.diff(ranks) >= 0).all()
+
+
+def test_fits_become_rarer_as_evaluations_become_many() -> None:
+    Oracle.fits = 0
+    study_of(guided(refit_every=1, n_startup=56, fresh=20), 60)
+    assert Oracle.fits == 2  # a twentieth of 56 is 2, as of 58
+
+
+def test_the_same_seed_chooses_the_same() -> None:
+    assert architectures(study_of(guided(seed=3), 15)) == architectures(study_of(guided(seed=3), 15))
+    assert architectures(study_of(guided(seed=3), 15)) != architectures(study_of(guided(seed=4), 15))
+
+
+def test_a_resumed_study_goes_on_without_repeating_anything() -> None:
+    storage = optuna.storages.InMemoryStorage()
+    for _ in range(4):  # in the start and in the middle of batches
+        study = study_of(guided(), 4, storage)
+    assert len(set(architectures(study))) == 16
+
+
+def test_parallel_trials_get_different_architectures() -> None:
+    study = study_of(guided(), 24, n_jobs=3)
+    assert len(set(architectures(study))) == 24
+
+
+def test_a_small_space_is_searched_completely_and_then_repeated(switches: SearchSpace) -> None:
+    study = optuna.create_study(directions=DIRECTIONS, sampler=guided(switches, n_startup=3, refit_every=2))
+    study.optimize(lambda trial: objective(trial, switches), n_trials=10)
+    assert len(set(architectures(study, switches)[:8])) == 8
+
+
+def test_an_enqueued_architecture_is_evaluated_as_given() -> None:
+    wanted = first_design(SPACE, 6, np.random.default_rng(0))[2]  # which the sampler would have chosen as its third
+    study = optuna.create_study(directions=DIRECTIONS, sampler=guided(seed=0))
+    study.enqueue_trial(wanted.as_dict())
+    study.optimize(objective, n_trials=6)
+    assert architectures(study)[0] == wanted
+    assert len(set(architectures(study))) == 6
+
+
+def test_a_trial_keeps_its_architecture_when_its_process_is_replaced() -> None:
+    study = optuna.create_study(directions=DIRECTIONS, sampler=guided(seed=1))
+    trial = study.ask()
+    study.sampler = guided(seed=2)
+    finished_elsewhere = optuna.Trial(study, trial._trial_id)
+    assert SPACE.choose(finished_elsewhere) == SPACE.choose(trial)
+
+
+def test_failed_trials_are_neither_learned_from_nor_repeated() -> None:
+    study = optuna.create_study(directions=DIRECTIONS, sampler=guided())
+    for i in range(20):
+        trial = study.ask()
+        values = objective(trial)
+        if i % 2:
+            study.tell(trial, state=TrialState.FAIL)
+        else:
+            study.tell(trial, [*values[:1], float("inf") if i == 4 else values[1]])
+    assert len(set(architectures(study))) == 20
+
+
+def test_candidates_that_break_a_constraint_are_avoided() -> None:
+    bound = 12.0
+    study = optuna.create_study(directions=DIRECTIONS, sampler=guided(constraints=f"length_ms <= {bound}"))
+
+    def constrained(trial: optuna.Trial) -> list[float]:
+        values = objective(trial)
+        trial.set_constraint(f"length_ms <= {bound:g}", values[1] - bound)
+        return values
+
+    study.optimize(constrained, n_trials=26)
+    kept = [trial.values[1] <= bound for trial in study.trials]
+    assert not all(kept[:6])
+    assert all(kept[6:])
+
+
+def test_random_unseen_finds_the_last_network_and_then_none(switches: SearchSpace) -> None:
+    *seen, last = switches.enumerate()
+    assert random_unseen(switches, set(seen), np.random.default_rng(0)) == last
+    assert random_unseen(switches, {*seen, last}, np.random.default_rng(0)) is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"n_startup": 0},
+        {"refit_every": 0},
+        {"pool": 0},
+        {"fresh": 0},
+        {"given": ("accuracy",)},
+        {"constraints": "x < 1"},
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(InputError):
+        guided(**options)
+
+
+@pytest.mark.parametrize("name", list_samplers())
+def test_every_sampler_is_made_by_name(name: str) -> None:
+    assert isinstance(create_sampler(name, SPACE, METRICS, seed=1), BaseSampler)
+
+
+def test_an_unknown_sampler_names_the_nearest() -> None:
+    with pytest.raises(InputError, match="did you mean 'nsga2'"):
+        create_sampler("nsga-2", SPACE, METRICS)

@@ -1,0 +1,224 @@
+"""Claims about searches that several processes share, through files, databases and proxies, and that lose some."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import optuna
+import pytest
+from optuna.trial import TrialState
+
+from nas import cli, search
+from nas.searching.evaluators import TableEvaluator
+from nas.searching.loop import is_unfinished, join, list_searches, read_search
+from nas.searching.storage import open_storage
+from search_spaces import get_space
+from search_spaces.common.errors import InputError
+
+WORKER = """
+import sys, os, time, socket
+import numpy as np, optuna
+import nas.storage, nas.workers
+from nas import search
+from search_spaces import get_space
+
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+storage, log, evaluations, host = sys.argv[1:]
+nas.searching.storage.HEARTBEAT, nas.searching.storage.GRACE, nas.searching.workers.LOOK_EVERY = 1, 2, 0.2
+if host:
+    socket.gethostname = lambda: host
+space = get_space("fbnet")
+
+class Slow:
+    metrics = ("params", "flops")
+
+    def __call__(self, architectures):
+        with open(log, "a") as file:
+            file.write(f"{os.getpid()} {space.format(architectures[0])}\\n")
+        time.sleep(0.2)
+        return np.array([[space.params(a), space.flops(a)] for a in architectures], dtype=float)
+
+search(space, ("params:max", "flops"), Slow(), "random", int(evaluations), storage=storage)
+"""
+PROXY = """
+import sys
+from optuna.storages import run_grpc_proxy_server
+from nas.storage import open_storage
+
+run_grpc_proxy_server(open_storage(sys.argv[1]), host="127.0.0.1", port=int(sys.argv[2]))
+"""
+SPACE = get_space("fbnet")  # so large that two processes never choose the same by chance at once
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def start(storage: str | Path, log: Path, evaluations: int, host: str = "") -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", WORKER, str(storage), str(log), str(evaluations), host])
+
+
+def begun_by(log: Path, process: subprocess.Popen[bytes]) -> list[str]:
+    """What the process has begun to evaluate, at least one architecture."""
+    while True:
+        lines = log.read_text().splitlines() if log.exists() else []
+        mine = [line.split(" ", 1)[1] for line in lines if line.startswith(f"{process.pid} ")]
+        if mine:
+            return mine
+        assert process.poll() is None
+        time.sleep(0.01)
+
+
+def check_that_lost_trials_are_taken_up(storage: str | Path, log: Path, hosts: list[str]) -> None:
+    """Of as many workers as hosts two are killed; the others evaluate all that is wanted, and what these left."""
+    wanted = 40
+    workers = [start(storage, log, wanted, host) for host in hosts]
+    for worker in workers:
+        begun_by(log, worker)
+    for victim in workers[:2]:
+        os.kill(victim.pid, signal.SIGKILL)
+        victim.wait()
+    lost = [begun_by(log, victim)[-1] for victim in workers[:2]]
+    assert [worker.wait() for worker in workers[2:]] == [0] * len(hosts[2:])
+    study = optuna.load_study(study_name="search", storage=open_storage(storage))
+    trials = study.get_trials(deepcopy=False)
+    done = [SPACE.format(SPACE.architecture(t.params)) for t in trials if t.state == TrialState.COMPLETE]
+    assert set(lost) <= set(done)
+    # Each of the others may be evaluating when one has counted to the end.
+    assert wanted <= len(set(done)) < wanted + len(hosts) - 2
+    assert len(read_search(storage).evaluated.architectures) == len(set(done))
+    assert len(log.read_text().splitlines()) <= len(set(done)) + len(
+        lost
+    )  # nothing but what was lost is evaluated twice
+
+
+def test_workers_of_one_machine_take_up_what_killed_ones_left_in_a_journal(tmp_path: Path) -> None:
+    check_that_lost_trials_are_taken_up(tmp_path / "search.journal", tmp_path / "log", [""] * 4)
+
+
+def test_workers_of_many_machines_take_up_what_vanished_ones_left_in_a_database(
+    postgresql: str, tmp_path: Path
+) -> None:
+    check_that_lost_trials_are_taken_up(postgresql, tmp_path / "log", ["a", "b", "c", "d"])
+
+
+@pytest.fixture
+def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """URL of a new PostgreSQL on a free port."""
+    pytest.importorskip("psycopg", reason="psycopg, the driver, is not installed")
+    binaries = [*Path("/usr/lib/postgresql").glob("*/bin"), Path(shutil.which("initdb") or "/nowhere").parent]
+    found = [folder for folder in binaries if (folder / "initdb").exists() and (folder / "pg_ctl").exists()]
+    if not found:
+        pytest.skip("PostgreSQL is not installed (Debian package postgresql)")
+    folder = Path("/tmp") / f"nas-postgresql-{os.getpid()}"
+    user = "postgres" if os.getuid() == 0 else None  # the server refuses to be run by root
+    folder.mkdir(mode=0o700)
+    if user:
+        shutil.chown(folder, user)
+    port = free_port()
+
+    def run(program: str, *arguments: str) -> None:
+        command = [str(found[0] / program), "-D", str(folder / "data"), *arguments]
+        subprocess.run(command, user=user, cwd=folder, check=True, stdout=subprocess.DEVNULL, timeout=60)
+
+    try:
+        run("initdb", "-U", "nas", "--auth=trust", "--no-sync")
+        options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories= -c fsync=off"
+        run("pg_ctl", "-w", "-l", str(folder / "log"), "-o", options, "start")
+        yield f"postgresql://nas@127.0.0.1:{port}/postgres"
+        run("pg_ctl", "-m", "immediate", "stop")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_a_proxy_serves_a_search(tmp_path: Path) -> None:
+    pytest.importorskip("grpc", reason="grpcio is not installed")
+    port = free_port()
+    serve = (
+        "import sys; from optuna.storages import run_grpc_proxy_server as run; "
+        "from nas.searching.storage import open_storage; "
+    )
+    serve += "run(open_storage(sys.argv[1]), host='127.0.0.1', port=int(sys.argv[2]))"
+    database = f"sqlite:///{tmp_path / 'study.db'}"
+    server = subprocess.Popen([sys.executable, "-c", serve, database, str(port)], stderr=subprocess.DEVNULL)
+    try:
+        url = f"grpc://127.0.0.1:{port}"
+        found = search(SPACE, "params:max,flops", Costs(), "random", 5, storage=url)
+        assert read_search(database).front == found.front
+    finally:
+        server.kill()
+        server.wait()
+
+
+def test_a_proxy_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("grpc", reason="grpcio is not installed")
+    monkeypatch.setattr("nas.searching.storage.PROXY_WAIT", 0.2)
+    port = free_port()  # of its own: gRPC keeps a connection for a while after its server has gone
+    with pytest.raises(InputError, match=f"grpc://127.0.0.1:{port}"):
+        open_storage(f"grpc://127.0.0.1:{port}")
+
+
+class Costs:
+    metrics = ("params", "flops")
+
+    def __call__(self, architectures: list) -> np.ndarray:  # type: ignore[type-arg]
+        return np.array([[SPACE.params(a), SPACE.flops(a)] for a in architectures], dtype=float)
+
+
+# --- joining from the command line
+
+
+def begun(storage: str, evaluations: int) -> None:
+    """A search of a table of which nothing has been evaluated yet."""
+    from nas.benchmarks import load_benchmark
+
+    table = load_benchmark("digits201")
+    evaluator = TableEvaluator(table, ("digits_accuracy", "flops"))
+    objectives = "digits_accuracy,flops"
+    search(table.space, objectives, evaluator, "nsga2", evaluations, storage=storage, name="mine-0", seconds=0)
+
+
+def test_a_worker_finishes_what_another_process_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = f"sqlite:///{tmp_path / 'study.db'}"
+    begun(storage, 7)
+    assert list_searches(storage) == ["mine-0"]
+    assert is_unfinished(storage, "mine-0")
+    monkeypatch.setattr(sys, "argv", ["nas", "worker", "--storage", storage])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert not stop.value.code
+    assert not is_unfinished(storage, "mine-0")
+    assert len(read_search(storage, "mine-0").evaluated.architectures) == 7
+
+
+def test_a_search_of_a_users_own_evaluator_is_joined_by_its_script_only(tmp_path: Path) -> None:
+    path = tmp_path / "search.journal"
+    search(SPACE, "params:max,flops", Costs(), "random", 3, storage=path)
+    with pytest.raises(InputError, match="script"):
+        join(path)
+
+
+def test_values_of_another_source_do_not_stand_beside_those_of_the_first(tmp_path: Path) -> None:
+    storage = f"sqlite:///{tmp_path / 'study.db'}"
+    begun(storage, 7)
+    space = read_search(storage, "mine-0").space
+    with pytest.raises(InputError, match="digits201"):
+        search(space, "digits_accuracy,flops", Fixed(), "nsga2", 7, storage=storage, name="mine-0")
+
+
+class Fixed:
+    metrics = ("digits_accuracy", "flops")
+
+    def __call__(self, architectures: list) -> np.ndarray:  # type: ignore[type-arg]
+        return np.ones((len(architectures), 2))

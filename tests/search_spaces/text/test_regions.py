@@ -1,0 +1,114 @@
+"""Claims about blocks found from a graph's edges: dominators, runs, and regions that a function can stand for."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from search_spaces.graph.builder import Network
+from search_spaces.graph.ir import Graph, Node
+from search_spaces.text.dominators import dominators, post_dominators
+from search_spaces.text.regions import regions
+from search_spaces.text.runs import MIN_TIMES, runs
+
+Edges = list[list[int]]
+"""What each node reads: earlier nodes, or -1, the source."""
+
+
+@st.composite
+def edges(draw: st.DrawFn) -> Edges:
+    count = draw(st.integers(1, 12))
+    return [draw(st.lists(st.integers(-1, i - 1), min_size=1, max_size=3, unique=True)) for i in range(count)]
+
+
+def _reached(producers: Edges, without: int) -> set[int]:
+    """What paths from the source reach that do not pass a node."""
+    found = {-1}
+    for node, read in enumerate(producers):
+        if node != without and not found.isdisjoint(read):
+            found.add(node)
+    return found
+
+
+@given(edges())
+def test_a_dominator_is_what_every_path_passes(producers: Edges) -> None:
+    parent = dominators(producers, [-1], (), -2).parent
+    for node in range(len(producers)):
+        above, at = set(), node
+        while at >= 0:
+            above.add(at)
+            at = parent[at]
+        assert above == {other for other in range(node + 1) if node not in _reached(producers, without=other)}
+
+
+@given(edges())
+def test_post_dominators_are_the_dominators_of_the_reversed_graph(producers: Edges) -> None:
+    count = len(producers)
+    users: dict[int, list[int]] = {i: [] for i in reversed(range(count))}
+    for node, read in enumerate(producers):
+        for producer in read:
+            if producer >= 0:
+                users[producer].append(node)
+    users = {i: readers or [count] for i, readers in users.items()}
+    reversed_producers = [[count - 1 - user for user in users[i]] for i in users]
+    mirrored = dominators(reversed_producers, [-1], (), -2).parent
+    found = post_dominators(users, count).parent
+    assert all(found[i] == count - 1 - mirrored[count - 1 - i] for i in range(count))
+
+
+def test_what_stands_aside_makes_no_way_round() -> None:
+    beside = [[-1], [-1], [0, 1], [2], [0, 3]]  # 0 is read beside something else: by 2 and by 4
+    assert dominators(beside, [-1], (), -2).parent[4] == -1
+    assert dominators(beside, [-1], {0}, -2).parent[4] == 3
+
+
+@given(st.lists(st.integers(0, 2), max_size=40))
+def test_runs_are_repetitions_that_do_not_overlap(labels: list[int]) -> None:
+    found = sorted(runs(labels, [1] * len(labels)))
+    for run in found:
+        assert run.times >= MIN_TIMES
+        copies = [labels[i : i + run.length] for i in range(run.first, run.end, run.length)]
+        assert copies == [copies[0]] * run.times
+    assert all(a.end <= b.first for a, b in pairwise(found))
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=5, unique=True), st.integers(MIN_TIMES, 6))
+def test_a_repeated_word_is_a_run_between_other_things(word: list[int], times: int) -> None:
+    labels = [7, 8, *word * times, 9]
+    assert runs(labels, [1] * len(labels)) == [(2, len(word), times)]
+
+
+@settings(max_examples=200)
+@given(edges(), st.data())
+def test_no_path_leaves_a_block_and_comes_back(producers: Edges, data: st.DataObject) -> None:
+    ops = [data.draw(st.sampled_from(["Relu", "Tanh"])) for _ in producers]
+    nodes = [
+        Node("Sum" if len(read) > 1 else op, tuple(p + 1 for p in read), (i + 1,))
+        for i, (read, op) in enumerate(zip(producers, ops, strict=True))
+    ]
+    outputs = tuple(data.draw(st.sets(st.integers(1, len(nodes)), min_size=1)))
+    shapes = (("N", 4),) * (len(nodes) + 1)
+    paths = regions(Graph((0,), tuple(nodes), outputs, shapes))
+    blocks = {path[:depth] for path in paths for depth in range(1, len(path) + 1)}
+    for block in blocks:
+        inside = {i for i, path in enumerate(paths) if path[: len(block)] == block}
+        left: set[int] = set()
+        for node, read in enumerate(producers):
+            if node in inside:
+                assert left.isdisjoint(read), "a call would have to run before and after another node"
+            elif not (inside | left).isdisjoint(read):
+                left.add(node)
+
+
+def test_a_cell_of_two_inputs_is_a_block() -> None:
+    net = Network((4, 8, 8), 10)
+    before, last = net.relu(net.input), net.conv(net.input)
+    for _ in range(4):
+        left, right = net.conv_bn(net.relu(before), kernel=1), net.conv_bn(net.relu(last), kernel=1)
+        before, last = last, net.add(net.max_pool(left), net.sigmoid(right))
+    graph = net.graph(net.classifier(last))
+    inner = [path for path, node in zip(regions(graph), graph.nodes, strict=True) if node.op == "MaxPool"]
+    assert len(set(inner)) > 1
+    assert all(path for path in inner[1:-1])
