@@ -8,7 +8,6 @@ adds), to learn from and to rank. Figures are Kendall's τ, on the splits of `na
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +15,7 @@ import numpy as np
 import typer
 
 from experiments.pretraining.corpus import PROXIES
+from experiments.runner import AsJson, FirstSeed, Jobs, Seeds, run_command
 from experiments.tables import Scores, Task, chosen, compute, show, summarize
 from nas.benchmarks import load_benchmark
 from nas.comparison.compare import known_metrics
@@ -72,11 +72,11 @@ def main(
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder in which finished rows are kept.")] = Path("results/ablation"),
     only: Annotated[str, typer.Option(help="Predictors, separated by commas.")] = ",".join(BASES),
-    seeds: Annotated[int, typer.Option(min=1)] = 5,
-    first_seed: Annotated[int, typer.Option(min=0)] = 10,
-    jobs: Annotated[int, typer.Option(min=1)] = 1,
+    seeds: Seeds = 5,
+    first_seed: FirstSeed = 10,
+    jobs: Jobs = 1,
     quick: Annotated[bool, typer.Option("--quick", help="16 networks of a small table, one seed: minutes.")] = False,
-    as_json: Annotated[bool, typer.Option("--json")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train and rank; a table of means over the seeds."""
     if table is None and not quick:
@@ -91,7 +91,4 @@ def main(
 
 
 if __name__ == "__main__":
-    try:
-        typer.run(main)
-    except InputError as error:
-        sys.exit(f"ablation: {error}")
+    run_command(main)

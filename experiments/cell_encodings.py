@@ -16,7 +16,6 @@ import ast
 import csv
 import gzip
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -25,7 +24,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import numpy as np
 import typer
 
-from experiments.tables import Quick, Scores, Task, chosen, compute, show, summarize
+from experiments.runner import AsJson, FirstSeed, Jobs, Quick, Seeds, run_command
+from experiments.tables import Scores, Task, chosen, compute, show, summarize
 from nas.benchmarks import load_benchmark
 from search_spaces import get_space
 from search_spaces.base import Architecture
@@ -203,11 +203,11 @@ def main(
     out: Annotated[Path, typer.Option(help="Folder in which finished rows are kept.")] = Path("results/cell-encodings"),
     only: Annotated[str, typer.Option(help="Predictors, separated by commas.")] = ",".join(PREDICTORS),
     protocols: Annotated[str, typer.Option(help="Protocols, separated by commas.")] = ",".join(PROTOCOLS),
-    seeds: Annotated[int, typer.Option(min=1)] = 5,
-    first_seed: Annotated[int, typer.Option(min=0)] = 10,
-    jobs: Annotated[int, typer.Option(min=1)] = 1,
+    seeds: Seeds = 5,
+    first_seed: FirstSeed = 10,
+    jobs: Jobs = 1,
     quick: Quick = False,
-    as_json: Annotated[bool, typer.Option("--json")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train and rank; a table of means over the seeds."""
     names, seeds = chosen(only, PREDICTORS), 1 if quick else seeds
@@ -227,7 +227,4 @@ def main(
 
 
 if __name__ == "__main__":
-    try:
-        typer.run(main)
-    except InputError as error:
-        sys.exit(f"cell_encodings: {error}")
+    run_command(main)

@@ -7,20 +7,20 @@ and compares every front with the true one.
 from __future__ import annotations
 
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import typer
-from nas.cli.console import print_table, progress_bar
 
-from experiments.tables import Quick
+from experiments.runner import Quick, run_command
 from nas.benchmarks import Benchmark, load_benchmark
-from nas.comparison.studies import Progress, run_studies
+from nas.cli.console import print_table, progress_bar
+from nas.comparison.runs import run_studies
+from nas.reporting.folders import save_studies
 from nas.reporting.plots import plot_kendall
-from search_spaces.common.errors import InputError
+from nas.searching.progress import Progress
 from search_spaces.common.files import replacing
 
 OBJECTIVES = "digits_accuracy,cpu_latency_ms"
@@ -70,7 +70,7 @@ def main(
         studies = run_studies(
             benchmark, OBJECTIVES, SAMPLERS, evaluations, range(seeds), out, progress=bar, sampler_options=guided
         )
-    studies.save(out)
+    save_studies(out, studies)
     plot_kendall(out / "kendall.png", panels)
     tau = {f"{name} {metric}": round(float(kendalltau(*pair).statistic), 4) for (name, metric), pair in panels.items()}
     with replacing(out / "summary.json") as path:
@@ -85,7 +85,4 @@ def main(
 
 
 if __name__ == "__main__":
-    try:
-        typer.run(main)
-    except InputError as error:
-        sys.exit(f"demo: {error}")
+    run_command(main)

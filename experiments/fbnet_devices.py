@@ -9,18 +9,17 @@ of the table's rows and checked on the other give the truth of every network, an
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
-from nas.cli.console import print_json, print_table, progress_bar
 
-from experiments.tables import Quick
+from experiments.runner import AsJson, Quick, run_command
 from nas.benchmarks import load_benchmark
 from nas.benchmarks.populations import get_population
+from nas.cli.console import print_json, print_table, progress_bar
 from nas.searching.samplers import search_options
 from search_spaces import Architecture, get_space
 from search_spaces.common.errors import InputError
@@ -119,7 +118,7 @@ def main(
     evaluations: Annotated[int, typer.Option(min=20, help="Networks whose predictions the search asks for.")] = 2000,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     quick: Quick = False,
-    as_json: Annotated[bool, typer.Option("--json")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Learn, search, and check the front against the true latencies."""
     import optuna
@@ -161,7 +160,4 @@ def main(
 
 
 if __name__ == "__main__":
-    try:
-        typer.run(main)
-    except InputError as error:
-        sys.exit(f"fbnet_devices: {error}")
+    run_command(main)

@@ -7,20 +7,19 @@ are what `nas compare` does; this makes the table with the proxies first, and wr
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from nas.cli.console import print_json, progress_bar
 
 from experiments.pretraining.cell_proxies import write_table
 from experiments.pretraining.corpus import PROXIES
-from experiments.tables import Quick
+from experiments.runner import AsJson, FirstSeed, Jobs, Quick, Seeds, run_command
 from nas.benchmarks import load_benchmark
+from nas.cli.console import print_json, progress_bar
 from nas.comparison.compare import Compared, Comparison, compare
-from search_spaces.common.errors import InputError
+from nas.reporting.folders import save_comparison
 from search_spaces.common.files import replacing
 
 BENCHMARK = "nasbench201"
@@ -56,11 +55,11 @@ def _line(cells: Sequence[str]) -> str:
 
 def main(
     out: Annotated[Path, typer.Option(help="Folder for scores, tables and figures.")] = Path("results/few-labels"),
-    seeds: Annotated[int, typer.Option(min=1)] = 5,
-    first_seed: Annotated[int, typer.Option(min=0)] = 0,
-    jobs: Annotated[int, typer.Option(min=1)] = 1,
+    seeds: Seeds = 5,
+    first_seed: FirstSeed = 0,
+    jobs: Jobs = 1,
     quick: Quick = False,
-    as_json: Annotated[bool, typer.Option("--json")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compare with the text alone and with cheap metrics given; a folder with tables.md and figures for each."""
     sizes, seeds = (QUICK_SIZES, 1) if quick else (SIZES, seeds)
@@ -71,7 +70,7 @@ def main(
         comparison = Comparison(benchmark, *METRICS, PREDICTORS, sizes, seeds, given, first_seed)
         with progress_bar(name) as bar:
             compared = compare(comparison, load_benchmark(benchmark), out / name / "scores.jsonl", bar, jobs)
-        compared.save(out / name)
+        save_comparison(out / name, compared)
         with replacing(out / name / "tables.md") as path:
             path.write_text(markdown(compared))
         results[name] = compared
@@ -83,7 +82,4 @@ def main(
 
 
 if __name__ == "__main__":
-    try:
-        typer.run(main)
-    except InputError as error:
-        sys.exit(f"few_labels: {error}")
+    run_command(main)

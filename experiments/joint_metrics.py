@@ -9,7 +9,6 @@ often each operation was chosen, and `ridge on choices` sees which operation eac
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import typer
 
-from experiments.tables import Quick, Scores, chosen, compute, publish, show, summarize
+from experiments.runner import AsJson, FirstSeed, Jobs, Quick, Seeds, run_command
+from experiments.tables import Scores, chosen, compute, publish, show, summarize
 from predictors.metrics import CHOSEN
-from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
     from search_spaces import Architecture
@@ -102,12 +101,12 @@ def _short(metric: str) -> str:
 
 def main(
     out: Annotated[Path, typer.Option(help="Folder in which finished rows are kept.")] = Path("results/joint-metrics"),
-    seeds: Annotated[int, typer.Option(min=1)] = 5,
-    first_seed: Annotated[int, typer.Option(min=0)] = 0,
+    seeds: Seeds = 5,
+    first_seed: FirstSeed = 0,
     only: Annotated[str, typer.Option(help="Predictors, separated by commas.")] = ",".join(PREDICTORS),
-    jobs: Annotated[int, typer.Option(min=1)] = 1,
+    jobs: Jobs = 1,
     quick: Quick = False,
-    as_json: Annotated[bool, typer.Option("--json")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train and rank; a table of means over the seeds."""
     size, most, seeds = (30, 60, 1) if quick else (1000, 15_625, seeds)
@@ -122,7 +121,4 @@ def main(
 
 
 if __name__ == "__main__":
-    try:
-        typer.run(main)
-    except InputError as error:
-        sys.exit(f"joint_metrics: {error}")
+    run_command(main)

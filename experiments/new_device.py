@@ -8,7 +8,6 @@ is a ridge regression from the logarithms of all known devices. Figures are Spea
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import typer
 
-from experiments.tables import Quick, Scores, chosen, compute, made_once, pivot, publish, show, summarize
+from experiments.runner import AsJson, FirstSeed, Jobs, Quick, Seeds, run_command
+from experiments.tables import Scores, chosen, compute, made_once, pivot, publish, show, summarize
 from nas.benchmarks import load_benchmark
-from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
     from predictors import Predictor
@@ -114,12 +113,12 @@ def main(
         "results/new-device"
     ),
     steps: Annotated[int, typer.Option(min=1, help="Steps in which the base learns the other devices.")] = 1000,
-    seeds: Annotated[int, typer.Option(min=1)] = 5,
-    first_seed: Annotated[int, typer.Option(min=0)] = 0,
+    seeds: Seeds = 5,
+    first_seed: FirstSeed = 0,
     only: Annotated[str, typer.Option(help="Predictors, separated by commas.")] = ",".join(PREDICTORS),
-    jobs: Annotated[int, typer.Option(min=1)] = 1,
+    jobs: Jobs = 1,
     quick: Quick = False,
-    as_json: Annotated[bool, typer.Option("--json")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train and rank; a table of means over the seeds."""
     names = chosen(only, PREDICTORS)
@@ -139,7 +138,4 @@ def main(
 
 
 if __name__ == "__main__":
-    try:
-        typer.run(main)
-    except InputError as error:
-        sys.exit(f"new_device: {error}")
+    run_command(main)

@@ -8,7 +8,6 @@ tenths of the samples. The seeds are those on which settings are chosen.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -20,7 +19,8 @@ import typer
 from torch import Tensor
 from torch.nn import functional
 
-from experiments.tables import Quick, Scores, chosen, compute, show, summarize
+from experiments.runner import AsJson, Jobs, Quick, Seeds, run_command
+from experiments.tables import Scores, chosen, compute, show, summarize
 from predictors.rlm.decoding import Sampler, digit_tree, sample_numbers
 from predictors.rlm.model import NumberDecoder, Readout
 from predictors.rlm.numbers import MINUS, PLUS, ZERO, NumberFormat, Scale
@@ -177,10 +177,10 @@ def main(
     base: Annotated[str, typer.Option(help="The RLM whose encoder reads.")] = "rlm-label-free",
     out: Annotated[Path, typer.Option(help="Folder in which finished rows are kept.")] = Path("results/number-coding"),
     only: Annotated[str, typer.Option(help="Variants, separated by commas.")] = ",".join(VARIANTS),
-    seeds: Annotated[int, typer.Option(min=1)] = 5,
-    jobs: Annotated[int, typer.Option(min=1)] = 1,
+    seeds: Seeds = 5,
+    jobs: Jobs = 1,
     quick: Quick = False,
-    as_json: Annotated[bool, typer.Option("--json")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train and rank; a table of means over the seeds."""
     sizes, most, seeds = (QUICK_SIZES, QUICK_TEST, 1) if quick else (SIZES, TEST, seeds)
@@ -192,7 +192,4 @@ def main(
 
 
 if __name__ == "__main__":
-    try:
-        typer.run(main)
-    except InputError as error:
-        sys.exit(f"number_coding: {error}")
+    run_command(main)

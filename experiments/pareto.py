@@ -8,7 +8,6 @@ A kept row counts as long as the code of searches and predictors is the same.
 
 from __future__ import annotations
 
-import sys
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,10 +15,10 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import typer
 
+from experiments.runner import AsJson, FirstSeed, Jobs, Seeds, run_command
 from experiments.tables import Scores, Task, chosen, compute, show, summarize
 from nas import Reference, TableEvaluator, load_benchmark, parse_objectives, search
 from nas.searching.loop import RESULT_VERSION
-from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
     from nas import Benchmark
@@ -91,14 +90,14 @@ def draw(folder: Path, tasks: list[Task], rows: list[Scores]) -> None:
 
 def main(
     evaluations: Annotated[int, typer.Option(min=1, help="True evaluations of each search.")] = 500,
-    seeds: Annotated[int, typer.Option(min=1)] = 10,
-    first_seed: Annotated[int, typer.Option(min=0)] = 0,
+    seeds: Seeds = 10,
+    first_seed: FirstSeed = 0,
     problems: Annotated[str, typer.Option(help="Of S1, S2, S3; separated by commas.")] = ",".join(PROBLEMS),
     only: Annotated[str, typer.Option(help="Samplers, separated by commas.")] = ",".join(SAMPLERS),
     out: Annotated[Path, typer.Option(help="Folder in which finished rows are kept.")] = Path("results/pareto"),
     quick: Annotated[bool, typer.Option(help="Plain samplers, 100 evaluations, two seeds: under two minutes.")] = False,
-    jobs: Annotated[int, typer.Option(min=1)] = 1,
-    as_json: Annotated[bool, typer.Option("--json")] = False,
+    jobs: Jobs = 1,
+    as_json: AsJson = False,
 ) -> None:
     """Search, show means over the seeds, and draw them."""
     if quick:
@@ -117,7 +116,4 @@ def main(
 
 
 if __name__ == "__main__":
-    try:
-        typer.run(main)
-    except InputError as error:
-        sys.exit(f"pareto: {error}")
+    run_command(main)

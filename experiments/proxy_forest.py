@@ -7,7 +7,6 @@ with test accuracy on all others, on the splits of `nas compare`.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -15,9 +14,9 @@ import numpy as np
 import typer
 
 from experiments.pretraining.corpus import PROXIES
+from experiments.runner import AsJson, FirstSeed, Seeds, run_command
 from experiments.tables import Scores, compute, show, summarize
 from nas.benchmarks import load_benchmark
-from search_spaces.common.errors import InputError
 
 LEARNED, RANKED = "cifar10_validation_accuracy", "cifar10_test_accuracy"
 TREES = 500
@@ -38,9 +37,9 @@ def score(table: str, size: int, seed: int) -> Scores:
 def main(
     table: Annotated[Path, typer.Argument(help="The table that `experiments.pretraining.cell_proxies` wrote.")],
     out: Annotated[Path, typer.Option(help="Folder in which finished rows are kept.")] = Path("results/proxy-forest"),
-    seeds: Annotated[int, typer.Option(min=1)] = 5,
-    first_seed: Annotated[int, typer.Option(min=0)] = 10,
-    as_json: Annotated[bool, typer.Option("--json")] = False,
+    seeds: Seeds = 5,
+    first_seed: FirstSeed = 10,
+    as_json: AsJson = False,
 ) -> None:
     """Train and rank; a table of means over the seeds."""
     tasks = [(str(table), n, seed) for n in (78, 156, 469, 781) for seed in range(first_seed, first_seed + seeds)]
@@ -48,7 +47,4 @@ def main(
 
 
 if __name__ == "__main__":
-    try:
-        typer.run(main)
-    except InputError as error:
-        sys.exit(f"proxy_forest: {error}")
+    run_command(main)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import typer
 from joblib import Parallel, delayed
-from nas.cli.console import print_json, print_table, progress_bar
 
 import predictors
 from nas.benchmarks.journal import Journal
+from nas.cli.console import print_json, print_table, progress_bar
 from predictors.version import version
 from search_spaces.common.errors import unknown
 from search_spaces.common.files import replacing
@@ -21,7 +20,6 @@ from search_spaces.common.files import replacing
 Task = tuple[Any, ...]
 """What a row is of, JSON values; the last one is its seed."""
 Scores = dict[str, float]
-Quick = Annotated[bool, typer.Option("--quick", help="Much less of everything, to see it run: under two minutes.")]
 
 
 def compute(tasks: Sequence[Task], score: Callable[..., Scores], out: Path, jobs: int = 1) -> list[Scores]:

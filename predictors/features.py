@@ -12,7 +12,9 @@ import numpy as np
 from search_spaces import read
 from search_spaces.common.errors import InputError
 from search_spaces.graph.ir import Shape, Value
-from search_spaces.graph.operators import multiply_accumulates, output_shape, weights
+from search_spaces.graph.operator_costs import multiply_accumulates
+from search_spaces.graph.operators import output_shape
+from search_spaces.graph.owned_weights import weights
 from search_spaces.text.blocks import ItemAttrs
 from search_spaces.text.program import Block, Item, Program, Ref
 

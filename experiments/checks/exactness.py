@@ -21,9 +21,9 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
-from nas.cli.console import print_json, print_table, progress_bar
 
-from experiments.tables import Quick
+from experiments.runner import AsJson, Quick, run_command
+from nas.cli.console import print_json, print_table, progress_bar
 from search_spaces import SearchSpace, get_space, params
 from search_spaces.common.errors import InputError
 from search_spaces.graph.costs import graph_flops, graph_params
@@ -231,7 +231,7 @@ def main(
     models: Annotated[int, typer.Option(min=0, help="Random rows per table that are also counted as models.")] = 100,
     seed: Annotated[int, typer.Option(min=0, help="Seed of these rows.")] = 0,
     quick: Quick = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compare with all tables; exit status 1 if a row differs."""
     models, most = (1, 20) if quick else (models, None)
@@ -268,7 +268,4 @@ def _share(equal: int, rows: int) -> str:
 
 
 if __name__ == "__main__":
-    try:
-        typer.run(main)
-    except InputError as error:
-        sys.exit(f"exactness: {error}")
+    run_command(main)

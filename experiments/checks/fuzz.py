@@ -26,10 +26,11 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import onnx
 import typer
-from nas.cli.console import print_json, print_table, progress_bar
 
 import search_spaces
 from experiments.checks.mutations import damage_bytes, damage_model, damage_text
+from experiments.runner import AsJson, Jobs, run_command
+from nas.cli.console import print_json, print_table, progress_bar
 from search_spaces import flops, from_text, get_space, list_spaces, load_model, params, to_text
 from search_spaces.common.errors import InputError
 from search_spaces.common.files import replacing
@@ -338,9 +339,9 @@ def fuzz(count: int, seed: int, out: Path, jobs: int = 1, progress: Progress | N
 def main(
     count: Annotated[int, typer.Option(min=1, help="Mutated inputs.")] = 20_000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the mutations.")] = 0,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
+    jobs: Jobs = 1,
     out: Annotated[Path, typer.Option(help="Folder for the inputs of failures.")] = Path("results/fuzz"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Fuzz the reading functions; exit status 1 if any case fails."""
     started = time.perf_counter()
@@ -358,7 +359,4 @@ def main(
 
 
 if __name__ == "__main__":
-    try:
-        typer.run(main)
-    except InputError as error:
-        sys.exit(f"fuzz: {error}")
+    run_command(main)

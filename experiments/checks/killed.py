@@ -20,8 +20,9 @@ from typing import Annotated, Any
 import numpy as np
 import optuna
 import typer
-from nas.cli.console import print_json, print_table, progress_bar
 
+from experiments.runner import AsJson, run_command
+from nas.cli.console import print_json, print_table, progress_bar
 from nas.searching.loop import read_search, search
 from nas.searching.objectives import to_losses
 from nas.searching.pareto import non_dominated
@@ -104,7 +105,7 @@ def main(
     space: Annotated[str, typer.Option()] = "nasbench201",
     seed: Annotated[int, typer.Option(help="Of the moments.")] = 0,
     journal: Annotated[Path | None, typer.Option(hidden=True, help="Search there, as a process to be killed.")] = None,
-    as_json: Annotated[bool, typer.Option("--json")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Kill a search, resume it, and look at what is left."""
     if journal is not None:
@@ -118,7 +119,4 @@ def main(
 
 
 if __name__ == "__main__":
-    try:
-        typer.run(main)
-    except InputError as error:
-        sys.exit(f"killed: {error}")
+    run_command(main)

@@ -12,7 +12,6 @@ import csv
 import gzip
 import math
 import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,9 +19,9 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from nas.cli.console import print_json, print_table, progress_bar
 
-from experiments.tables import Quick
+from experiments.runner import AsJson, Quick, run_command
+from nas.cli.console import print_json, print_table, progress_bar
 from search_spaces import get_space
 from search_spaces.common.errors import InputError
 
@@ -40,7 +39,7 @@ def main(
     size: Annotated[int, typer.Option(min=8, help="Height and width of an image.")] = 32,
     proxy: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated. All by default.")] = None,
     quick: Quick = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Kendall's tau and Spearman's rho per proxy, and processor seconds per network and initialization."""
     import torch
@@ -131,7 +130,4 @@ def agreement(own: np.ndarray, reference: np.ndarray) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    try:
-        typer.run(main)
-    except InputError as error:
-        sys.exit(f"proxies: {error}")
+    run_command(main)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import numpy as np
 import typer
 
-from experiments.tables import Quick
+from experiments.runner import AsJson, Jobs, Quick, run_command
 from nas.benchmarks.text_cache import text_version
 from nas.cli.console import print_json, print_table, progress_bar
 from search_spaces import Architecture, SearchSpace, compact, from_model, from_text, get_space, list_spaces, write
@@ -182,12 +182,12 @@ def main(
     count: Annotated[int, typer.Option(min=1, help="Random architectures of each space.")] = 1000,
     space: Annotated[list[str] | None, typer.Option(help="Only this space; may be repeated.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the architectures.")] = 0,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
+    jobs: Jobs = 1,
     out: Annotated[
         Path | None, typer.Option(help="Folder for the rows of finished spaces; a run goes on there.")
     ] = None,
     quick: Quick = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check and count every space; exit status 1 if an architecture breaks a promise."""
     count, each = (1, QUICK_TEXTS) if quick else (count, TRAINING_TEXTS)
@@ -216,7 +216,4 @@ def main(
 
 
 if __name__ == "__main__":
-    try:
-        typer.run(main)
-    except InputError as error:
-        sys.exit(f"spaces: {error}")
+    run_command(main)

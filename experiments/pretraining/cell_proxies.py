@@ -11,7 +11,6 @@ is undefined, as where the output does not depend on the input, the table has th
 from __future__ import annotations
 
 import csv
-import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -19,7 +18,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from experiments.tables import Quick
+from experiments.runner import Quick, run_command
 from nas.cli.console import progress_bar
 from search_spaces.common.errors import InputError
 from search_spaces.common.files import replacing
@@ -66,7 +65,4 @@ def main(
 
 
 if __name__ == "__main__":
-    try:
-        typer.run(main)
-    except InputError as error:
-        sys.exit(f"cell_proxies: {error}")
+    run_command(main)

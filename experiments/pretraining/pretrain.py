@@ -16,16 +16,14 @@ pretrains the graph network on the same corpus, as often from NAS-Bench-201's ne
 
 from __future__ import annotations
 
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
-from nas.cli.console import progress_bar
 
-from experiments.tables import Quick
-from search_spaces.common.errors import InputError
+from experiments.runner import Quick, run_command
+from nas.cli.console import progress_bar
 from search_spaces.common.files import replacing
 
 if TYPE_CHECKING:
@@ -170,7 +168,4 @@ def _write(model: RLM | GNN, out: Path, name: str) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        typer.run(main)
-    except InputError as error:
-        sys.exit(f"pretrain: {error}")
+    run_command(main)

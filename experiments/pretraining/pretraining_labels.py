@@ -8,18 +8,17 @@ They are much shorter trained than the shipped ones. The seeds are those on whic
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import typer
-from nas.cli.console import progress_bar
 
 from experiments.pretraining.corpus import EXACT, PROXIES, Corpus, build_corpus, published_texts, trained
 from experiments.pretraining.pretrain import SCHEDULE, SIZES
-from experiments.tables import Quick, Scores, chosen, compute, made_once, show, summarize
-from search_spaces.common.errors import InputError
+from experiments.runner import AsJson, Jobs, Quick, Seeds, run_command
+from experiments.tables import Scores, chosen, compute, made_once, show, summarize
+from nas.cli.console import progress_bar
 
 LEARNED, RANKED = "cifar10_validation_accuracy", "cifar10_test_accuracy"
 NOTHING, PROXIED, POPULATIONS = "nothing", "exact costs and proxies", "and accuracies of populations"
@@ -91,10 +90,10 @@ def main(
     out: Annotated[Path, typer.Option(help="Folder for corpus, bases and rows.")] = Path("results/pretraining-labels"),
     cells: Annotated[int | None, typer.Option(min=1, help="NAS-Bench-201 cells to learn; all by default.")] = None,
     only: Annotated[str, typer.Option(help="Sets of labels, separated by commas.")] = ",".join(VARIANTS),
-    seeds: Annotated[int, typer.Option(min=1)] = 5,
-    jobs: Annotated[int, typer.Option(min=1)] = 1,
+    seeds: Seeds = 5,
+    jobs: Jobs = 1,
     quick: Quick = False,
-    as_json: Annotated[bool, typer.Option("--json")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Pretrain, train and rank; a table of means over the seeds."""
     names, each = chosen(only, VARIANTS), None
@@ -112,7 +111,4 @@ def main(
 
 
 if __name__ == "__main__":
-    try:
-        typer.run(main)
-    except InputError as error:
-        sys.exit(f"pretraining_labels: {error}")
+    run_command(main)

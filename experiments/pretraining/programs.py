@@ -20,8 +20,9 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 import typer
-from nas.cli.console import progress_bar
 
+from experiments.runner import run_command
+from nas.cli.console import progress_bar
 from search_spaces.common.errors import InputError
 from search_spaces.common.files import replacing
 
@@ -153,7 +154,4 @@ def main(
 
 
 if __name__ == "__main__":
-    try:
-        typer.run(main)
-    except InputError as error:
-        sys.exit(f"programs: {error}")
+    run_command(main)

@@ -9,7 +9,6 @@ table's different networks, and are tried on the rest. They are for use, never f
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,9 +16,8 @@ import numpy as np
 import typer
 
 from experiments.pretraining.pretrain import Kind
-from experiments.tables import Quick
+from experiments.runner import Quick, run_command
 from nas.cli.console import print_table, progress_bar
-from search_spaces.common.errors import InputError
 from search_spaces.common.files import replacing
 
 ACCURACIES = ("cifar10_test_accuracy", "cifar100_test_accuracy")
@@ -92,7 +90,4 @@ def _short(value: Any) -> Any:
 
 
 if __name__ == "__main__":
-    try:
-        typer.run(main)
-    except InputError as error:
-        sys.exit(f"whole_table: {error}")
+    run_command(main)

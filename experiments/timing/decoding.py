@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from experiments.tables import Quick
+from experiments.runner import AsJson, Quick, Seeds, run_command
 from nas.cli.console import print_json, print_table, progress_bar
 from search_spaces import get_space
 
@@ -36,11 +36,11 @@ LEARNED = 200  # texts, by the processes
 def main(
     count: Annotated[int, typer.Option(min=100, help="Architectures that ours decodes.")] = 500,
     plain: Annotated[int, typer.Option(min=1, help="Architectures that the plain side decodes.")] = 2,
-    seeds: Annotated[int, typer.Option(min=1)] = 5,
+    seeds: Seeds = 5,
     digits: Annotated[int, typer.Option(min=3, max=6, help="Growth is measured from 10^3 to 10^this.")] = 4,
     threads: Annotated[int, typer.Option(min=1)] = os.cpu_count() or 1,
     quick: Quick = False,
-    as_json: Annotated[bool, typer.Option("--json")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Architectures per second of both sides, and memory and time of many more."""
     import torch
@@ -213,4 +213,4 @@ def _summary(rows: list[dict[str, float]]) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_command(main)

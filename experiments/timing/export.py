@@ -18,11 +18,10 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from nas.cli.console import print_json, print_table, progress_bar
 
-from experiments.tables import Quick
+from experiments.runner import AsJson, Quick, run_command
+from nas.cli.console import print_json, print_table, progress_bar
 from search_spaces import Architecture, SearchSpace, get_space, list_spaces
-from search_spaces.common.errors import InputError
 from search_spaces.graph.ir import Graph
 from search_spaces.onnx import write_model
 from search_spaces.text.program import compact
@@ -102,7 +101,7 @@ def main(
     seeds: Annotated[int, typer.Option(min=1, help="Seeds; each exports one network with each exporter.")] = 5,
     count: Annotated[int, typer.Option(min=1, help="Architectures that our time is the mean of, per seed.")] = 20,
     quick: Quick = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print milliseconds per network."""
     import torch
@@ -126,7 +125,4 @@ def main(
 
 
 if __name__ == "__main__":
-    try:
-        typer.run(main)
-    except InputError as error:
-        sys.exit(f"export_speed: {error}")
+    run_command(main)

@@ -10,10 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import typer
-from nas.cli.console import print_table
 
-from experiments.tables import Quick
+from experiments.runner import Quick, run_command
+from nas.cli.console import print_table
 from search_spaces import get_space
 
 COUNT, LEARNED = 1000, 781
@@ -116,4 +115,4 @@ def _decoding(rlm: Any, texts: list[str], samples: int) -> Callable[[], object]:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_command(main)

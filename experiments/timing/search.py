@@ -7,7 +7,6 @@ searches guided by a predictor, it is the time per evaluation once there are 10,
 
 from __future__ import annotations
 
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -18,15 +17,15 @@ from typing import Annotated, Any
 import numpy as np
 import optuna
 import typer
-from nas.cli.console import print_json, print_table, progress_bar
 
+from experiments.runner import AsJson, run_command
 from nas.benchmarks import Benchmark, load_benchmark
+from nas.cli.console import print_json, print_table, progress_bar
 from nas.searching.evaluators import TableEvaluator
 from nas.searching.loop import search
 from nas.searching.sampler import PredictorSampler
 from nas.searching.samplers import create_sampler
 from nas.searching.storage import open_storage
-from search_spaces.common.errors import InputError
 
 LAST = 0.2  # of the trials, over which the time is taken
 GUIDED, POOL, BETWEEN = ("rlm", "gnn"), 10_000, (60, 100)  # evaluations, between which a guided search is timed
@@ -94,7 +93,7 @@ def per_evaluation(predictor: str, table: Benchmark, pool: int, between: tuple[i
 def main(
     trials: Annotated[list[int] | None, typer.Option(help="Trials of a search; repeatable; 1000 and 5000.")] = None,
     repeats: Annotated[int, typer.Option(min=1)] = 3,
-    as_json: Annotated[bool, typer.Option("--json")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """A row per storage and number of trials: the median of the repeats, in milliseconds per trial."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -121,7 +120,4 @@ def main(
 
 
 if __name__ == "__main__":
-    try:
-        typer.run(main)
-    except InputError as error:
-        sys.exit(f"search_speed: {error}")
+    run_command(main)

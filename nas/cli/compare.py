@@ -45,6 +45,7 @@ def compare(
     from nas.benchmarks import load_benchmark
     from nas.comparison.compare import Comparison
     from nas.comparison.compare import compare as run
+    from nas.reporting.folders import save_comparison
 
     tested = test_metric or metric
     if len(tested) != len(metric):
@@ -65,7 +66,7 @@ def compare(
             opened = load_benchmark(comparison.benchmark)
             result = run(comparison, opened, folder / "scores.jsonl" if folder else None, bar, jobs)
         if folder:
-            result.save(folder)
+            save_comparison(folder, result)
         results.append(result)
         if not as_json:
             _print_compared(result)

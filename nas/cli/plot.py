@@ -19,10 +19,11 @@ def plot(
     kind: Annotated[str, typer.Option(help="png, svg or pdf.")] = "png",
 ) -> None:
     """Draw fronts, hypervolume and predictions of searches, finished or not."""
-    from nas.comparison.studies import open_studies
+    from nas.comparison.runs import open_studies
+    from nas.reporting.study_figures import plot_studies
 
     if kind not in ("png", "svg", "pdf"):
         raise InputError(f"--kind {kind}: write png, svg or pdf")
     folder = output_folder(source, out)
-    for path in open_studies(source, benchmark, study).plot(folder, kind):
+    for path in plot_studies(folder, open_studies(source, benchmark, study), kind):
         print(path)

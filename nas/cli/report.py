@@ -19,9 +19,10 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Write everything about searches, finished or not: report.html, front.csv, networks, figures, summary.json."""
-    from nas.comparison.studies import open_studies
+    from nas.comparison.runs import open_studies
+    from nas.reporting.folders import save_studies
 
     folder = output_folder(source, out)
     studies = open_studies(source, benchmark, study)
-    studies.save(folder)
+    save_studies(folder, studies)
     print_json(studies.summary()) if as_json else print(folder / "report.html")

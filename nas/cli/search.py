@@ -85,7 +85,8 @@ def search(
     as_json: Json = False,
 ) -> None:
     """Search for the Pareto front of several objectives: in a benchmark's table, or by measuring a space's networks."""
-    from nas.comparison.studies import Terms, run_measured_studies, run_predicted_studies, run_studies
+    from nas.comparison.runs import Terms, run_measured_studies, run_predicted_studies, run_studies
+    from nas.reporting.folders import save_studies
     from search_spaces import get_space
 
     limited = given_only(seconds=None if hours is None else 3600 * hours, patience=patience)
@@ -115,7 +116,7 @@ def search(
             studies = run_measured_studies(
                 opened, measurement, objectives, samplers, evaluations, numbers, out, limits, bar, point, terms
             )
-        studies.save(out)
+        save_studies(out, studies)
     front = studies.first.front
     if as_json:
         print_json({"summary": studies.table(), "front": front})

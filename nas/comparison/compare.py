@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import multiprocessing
 import time
@@ -20,7 +19,6 @@ from nas.comparison.significance import differences
 from predictors.metrics import is_accuracy
 from predictors.version import version
 from search_spaces.common.errors import InputError, unknown
-from search_spaces.common.files import replacing
 
 if TYPE_CHECKING:
     from nas.benchmarks import Benchmark
@@ -124,25 +122,6 @@ class Compared:
                 found = {**self._about(), "size": size, **difference._asdict()}
                 rows.append({**found, "sentence": difference.sentence("τ")})
         return rows
-
-    def save(self, folder: Path) -> None:
-        """Write scores.csv, a row per score; summary.json, their means and the differences; and the figures: tau.png,
-        predicted.png and ranks.png."""
-        from nas.reporting.plots import plot_kendall, plot_learning_curves, plot_ranks
-
-        with replacing(folder / "scores.csv") as path, path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, [field.name for field in fields(Score)])
-            writer.writeheader()
-            writer.writerows(asdict(score) for score in self.scores)
-        rows = self.rows()
-        with replacing(folder / "summary.json") as path:
-            path.write_text(json.dumps({"predictors": rows, "pairs": self.pairs()}, indent=1) + "\n")
-        learned, ranked = self.comparison.train_metric, self.comparison.test_metric
-        plot_learning_curves(folder / "tau.png", rows)
-        plot_kendall(
-            folder / "predicted.png", {(n, learned): (p.learned, p.predicted) for n, p in self.predicted.items()}
-        )
-        plot_ranks(folder / "ranks.png", {n: (p.truth, p.predicted) for n, p in self.predicted.items()}, ranked)
 
     def _about(self) -> dict[str, str]:
         return {"benchmark": self.comparison.benchmark, "metric": self.comparison.test_metric}

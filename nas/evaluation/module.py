@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from nas.evaluation.layers import layer
-from nas.evaluation.operations import needs_batch_size
+from nas.evaluation.operation import needs_batch_size
 from search_spaces.common.errors import InputError
 from search_spaces.graph.ir import Graph
-from search_spaces.graph.operators import weights
+from search_spaces.graph.owned_weights import weights
 
 if TYPE_CHECKING:
     import onnx

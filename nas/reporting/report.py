@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from nas.reporting.drawing import draw_blocks
 from nas.reporting.plots import metric_label
+from nas.reporting.study_figures import plot_studies
 from search_spaces.common.files import replacing
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def write_report(path: Path, studies: Studies) -> None:
 def _figures(studies: Studies) -> list[str]:
     """The figures as part of the page, in its colours."""
     with tempfile.TemporaryDirectory() as folder:
-        studies.plot(Path(folder), "svg")
+        plot_studies(Path(folder), studies, "svg")
         drawn = {path.stem: path.read_text() for path in Path(folder).glob("*.svg")}
     return [
         f"<figure>{_inline(drawn[name])}<figcaption>{title}</figcaption></figure>"

@@ -14,6 +14,7 @@ import numpy as np
 import optuna
 from optuna.trial import TrialState
 
+from nas.searching import optuna_adapter
 from nas.searching.evolution import random_unseen
 from nas.searching.objectives import Constraint, Objective, check_metrics, parse_constraints, parse_objectives
 from nas.searching.prior import Known, KnownFirst
@@ -275,8 +276,8 @@ class _Search:
 
     def _next_trial(self) -> optuna.Trial:
         while self.interrupted:
-            trial_id = self.interrupted.pop(0)._trial_id
-            if self.study._storage.get_trial(trial_id).state == TrialState.RUNNING:
+            trial_id = optuna_adapter.trial_id(self.interrupted.pop(0))
+            if optuna_adapter.stored_trial(self.study, trial_id).state == TrialState.RUNNING:
                 # A trial object of the stored trial keeps the choices already made and asks the sampler for the others.
                 return optuna.Trial(self.study, trial_id)
         return self.worker.ask()
@@ -313,7 +314,7 @@ class _Search:
     def _sync(self) -> None:
         """Take over the values of trials that were finished since the last time, here or by another process."""
         trials = list(self._changing())
-        self._unfinished = [trial._trial_id for trial in trials if not trial.state.is_finished()]
+        self._unfinished = [optuna_adapter.trial_id(trial) for trial in trials if not trial.state.is_finished()]
         self._running = [trial for trial in trials if trial.state == TrialState.RUNNING]
         for trial in filter(is_evaluated, trials):
             architecture = self.reader.architecture(trial.params)
@@ -327,18 +328,17 @@ class _Search:
 
         Each by itself, as all trials of the study take the longer the more there are; all at once where these are many.
         """
-        storage, study_id = self.study._storage, self.study._study_id
         if not self._read or len(self._unfinished) > _MANY:
             trials, unfinished = self.study.get_trials(deepcopy=False), set(self._unfinished)
-            yield from (t for t in trials if t.number >= self._read or t._trial_id in unfinished)
+            yield from (t for t in trials if t.number >= self._read or optuna_adapter.trial_id(t) in unfinished)
             self._read = len(trials)
             return
-        yield from map(storage.get_trial, self._unfinished)
+        yield from (optuna_adapter.stored_trial(self.study, trial_id) for trial_id in self._unfinished)
         with suppress(KeyError):
             while True:
-                trial_id = storage.get_trial_id_from_study_id_trial_number(study_id, self._read)
+                trial_id = optuna_adapter.trial_id_of_number(self.study, self._read)
                 self._read += 1
-                yield storage.get_trial(trial_id)
+                yield optuna_adapter.stored_trial(self.study, trial_id)
 
     def _improves(self, values: np.ndarray) -> bool:
         """Whether an evaluation (metrics,) improves the front, of which it then is a part."""

@@ -15,6 +15,7 @@ from optuna.trial import TrialState
 from nas.searching.acquisition import ACQUISITIONS
 from nas.searching.evolution import best_first, evolve, random_unseen
 from nas.searching.objectives import Constraint, Objective, parse_constraints, parse_objectives
+from nas.searching.optuna_adapter import set_system_attr, stored_trials
 from nas.searching.pareto import non_dominated
 from nas.searching.result import PREDICTED_KEY
 from nas.searching.startup import first_design
@@ -131,9 +132,9 @@ class PredictorSampler(BaseSampler):
             return
         with self._lock:
             architecture = self._choose(study, trial)
-            study._storage.set_trial_system_attr(trial._trial_id, CHOICES_KEY, architecture.as_dict())
+            set_system_attr(study, trial, CHOICES_KEY, architecture.as_dict())
             if predicted := self._predicted.get(architecture):
-                study._storage.set_trial_system_attr(trial._trial_id, PREDICTED_KEY, predicted)
+                set_system_attr(study, trial, PREDICTED_KEY, predicted)
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
@@ -230,7 +231,7 @@ class PredictorSampler(BaseSampler):
         """Architectures that are evaluated or being evaluated, and the metric values of those that have them all."""
         taken: set[Architecture] = set()
         evaluated: dict[Architecture, np.ndarray] = {}
-        for trial in study._storage.get_all_trials(study._study_id, deepcopy=False):
+        for trial in stored_trials(study):
             attrs = trial.system_attrs
             planned = attrs.get(CHOICES_KEY) or attrs.get("fixed_params") or {}
             architecture = self._reader.architecture(trial.params if trial.state.is_finished() else planned)

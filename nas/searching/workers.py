@@ -15,13 +15,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import optuna
-from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
+from optuna.exceptions import ExperimentalWarning
 from optuna.storages import RetryHeartbeatStaleTrialCallback, fail_stale_trials
-from optuna.storages._heartbeat import get_heartbeat_thread, is_heartbeat_enabled
 from optuna.trial import TrialState
 
+from nas.searching import optuna_adapter
+
 if TYPE_CHECKING:
-    from optuna.storages._heartbeat import BaseHeartbeatThread
+    from contextlib import AbstractContextManager
+
     from optuna.trial import FrozenTrial
 
 _WORKER_KEY = "nas:worker:"  # study user attribute of every process: whether it is running
@@ -56,10 +58,10 @@ class Worker:
         with _unwarned():
             return self.study.ask()
 
-    def evaluating(self, trial: optuna.Trial) -> BaseHeartbeatThread:
+    def evaluating(self, trial: optuna.Trial) -> AbstractContextManager[None]:
         """Tells others that this process is at work on the trial, as long as the context lasts."""
         trial.set_user_attr(_OWNER_KEY, self.name)
-        return get_heartbeat_thread(trial._trial_id, self.study._storage)
+        return optuna_adapter.heartbeat(self.study, trial)
 
     def take_up(self) -> None:
         """Give trials of processes that are gone back to be evaluated, by whoever asks next."""
@@ -103,14 +105,10 @@ class Worker:
     def _is_seen(self, worker: str) -> bool:
         """Whether it would be noticed if the process went away."""
         here = worker.rpartition(":")[0] == self.host
-        return is_heartbeat_enabled(self.study._storage) or (here and self._is_alive(worker))
+        return optuna_adapter.has_heartbeat(self.study) or (here and self._is_alive(worker))
 
     def _give_back(self, trial: FrozenTrial) -> None:
-        try:
-            ours = self.study._storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
-        except UpdateFinishedTrialError:  # another process was quicker
-            return
-        if ours:
+        if optuna_adapter.fail(self.study, trial):  # False if another process was quicker
             with _unwarned():
                 RetryHeartbeatStaleTrialCallback()(self.study, trial)
 

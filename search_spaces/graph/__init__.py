@@ -1,1 +1,22 @@
 """The weightless graph: its nodes, its builder, and what each operator computes and costs."""
+
+from search_spaces.graph.builder import Network, Tensor
+from search_spaces.graph.costs import graph_flops, graph_params
+from search_spaces.graph.ir import Graph, Node
+from search_spaces.graph.operator_costs import multiply_accumulates
+from search_spaces.graph.operators import NET_OPERATORS, OPERATORS, output_shape
+from search_spaces.graph.owned_weights import weights
+
+__all__ = [
+    "NET_OPERATORS",
+    "OPERATORS",
+    "Graph",
+    "Network",
+    "Node",
+    "Tensor",
+    "graph_flops",
+    "graph_params",
+    "multiply_accumulates",
+    "output_shape",
+    "weights",
+]

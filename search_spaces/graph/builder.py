@@ -9,9 +9,10 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from search_spaces.common.errors import InputError
+from search_spaces.graph.convolutions import Convolution, pair, same_pads
 from search_spaces.graph.fusion import fuse
 from search_spaces.graph.ir import BATCH, Attrs, Graph, Node, Shape, Value
-from search_spaces.graph.operators import Convolution, output_shape, pair, same_pads
+from search_spaces.graph.operators import output_shape
 from search_spaces.graph.standard import shortest
 
 

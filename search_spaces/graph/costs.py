@@ -5,7 +5,8 @@ from __future__ import annotations
 from math import prod
 
 from search_spaces.graph.ir import Graph
-from search_spaces.graph.operators import RECURRENT, multiply_accumulates, weights
+from search_spaces.graph.operator_costs import multiply_accumulates
+from search_spaces.graph.owned_weights import RECURRENT, weights
 
 
 def graph_params(graph: Graph) -> int:

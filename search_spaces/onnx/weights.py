@@ -16,7 +16,7 @@ from onnx.helper import tensor_dtype_to_np_dtype
 from search_spaces.common.errors import InputError
 from search_spaces.graph.costs import graph_params
 from search_spaces.graph.ir import Graph
-from search_spaces.graph.operators import Weight
+from search_spaces.graph.owned_weights import Weight
 from search_spaces.onnx.writing import Outline
 
 MAX_WEIGHTS = 100_000_000  # 0.4 GB, and as much again while a model is written

@@ -13,17 +13,10 @@ from onnx import helper
 
 from search_spaces.common.errors import InputError
 from search_spaces.graph import standard
+from search_spaces.graph.convolutions import CONVOLUTIONS, Convolution, convolution
 from search_spaces.graph.ir import BATCH, UNKNOWN, Attrs, Graph, Node, Shape, Value, element_type
-from search_spaces.graph.operators import (
-    CONVOLUTIONS,
-    OWNERS,
-    Convolution,
-    Weight,
-    convolution,
-    is_own,
-    onnx_attrs,
-    weights,
-)
+from search_spaces.graph.operators import is_own
+from search_spaces.graph.owned_weights import OWNERS, Weight, onnx_attrs, weights
 
 
 class Outline:

@@ -24,8 +24,9 @@ from typing import Any, NamedTuple
 import onnx
 
 from search_spaces.common.errors import InputError
+from search_spaces.graph.convolutions import CONVOLUTIONS
 from search_spaces.graph.ir import UNKNOWN, Shape, Value, element_type, typed
-from search_spaces.graph.operators import CONVOLUTIONS, NET_OPERATORS
+from search_spaces.graph.operators import NET_OPERATORS
 from search_spaces.graph.standard import IR_VERSION, OPSET, attribute_value, element_name, is_standard, opset
 from search_spaces.text.blocks import ItemAttrs
 from search_spaces.text.program import Block, Item, Program, Ref

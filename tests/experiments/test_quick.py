@@ -25,7 +25,7 @@ def run(name: str, capsys: pytest.CaptureFixture[str], **options: Any) -> Any:
 @needs_tables
 @pytest.mark.parametrize(
     ("name", "rows"),
-    [("joint_metrics", 8), ("new_device", 6), ("cell_spaces", 8), ("pretraining_labels", 5)],
+    [("joint_metrics", 8), ("new_device", 6), ("cell_spaces", 8), ("pretraining.pretraining_labels", 5)],
 )
 def test_tables_have_a_row_for_each_rival(
     name: str, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -36,17 +36,17 @@ def test_tables_have_a_row_for_each_rival(
     scores = [value["mean"] for row in found for value in row.values() if isinstance(value, dict)]
     assert all(-1 <= score <= 1 for score in scores)
     assert [path.name for path in tmp_path.iterdir()] == ["out"], "nothing is written elsewhere"
-    if name != "pretraining_labels":
+    if name != "pretraining.pretraining_labels":
         assert {"table.md", "table.png"} <= {path.name for path in (tmp_path / "out").iterdir()}
 
 
 @needs_tables
-@pytest.mark.parametrize("name", ["exactness", "proxies"])
+@pytest.mark.parametrize("name", ["checks.exactness", "checks.proxies"])
 def test_checks_against_published_tables(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(name, capsys)
 
 
-@pytest.mark.parametrize(("name", "rows"), [("spaces", 15), ("export_speed", 1), ("decoding", 9)])
+@pytest.mark.parametrize(("name", "rows"), [("checks.spaces", 15), ("timing.export", 1), ("timing.decoding", 9)])
 def test_checks_and_timings_without_a_table(name: str, rows: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(run(name, capsys)) == rows
 

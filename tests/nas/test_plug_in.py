@@ -16,7 +16,7 @@ from nas import cli
 from nas.searching.samplers import list_samplers
 from predictors import create, list_predictors, load
 from predictors.testing import check_predictor
-from search_spaces import InputError, base, get_space, list_spaces
+from search_spaces import InputError, get_space, list_spaces, registry
 from search_spaces.testing import check_space
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -124,7 +124,7 @@ def test_space_with_a_notation_conforms(tmp_path: Path) -> None:
 
 
 def test_installed_space_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base, "_SPACES", dict(base._SPACES))
+    monkeypatch.setattr(registry, "_SPACES", dict(registry._SPACES))
     assert "my-resnet" not in list_spaces()
     name = install("plug_in.md", "spaces", tmp_path, monkeypatch)
     assert name in list_spaces()

@@ -14,6 +14,7 @@ import pytest
 
 import predictors
 from nas import cli
+from nas.cli.console import print_table
 from search_spaces import get_space
 
 SPACE = get_space("nasbench201", channels=4, cells=1, input_shape=(1, 8, 8))
@@ -86,7 +87,7 @@ def test_a_table_that_is_too_wide_is_turned(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     rows = [{"who": "a", **{f"metric {i}": i / 8 for i in range(9)}}, {"who": "b", "metric 8": 0.25, "only b": 7}]
-    cli.print_table("Scores", rows)
+    print_table("Scores", rows)
     shown = [[cell.strip() for cell in line.split("│")[1:-1]] for line in capsys.readouterr().out.splitlines()]
     assert ["metric 1", "0.125", ""] in shown
     assert ["metric 8", "1", "0.25"] in shown

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nas.comparison.studies import Studies, run_measured_studies
+from nas.comparison.runs import run_measured_studies
+from nas.comparison.studies import Studies
 from nas.evaluation.measurement import Measurement
+from nas.reporting.folders import save_studies
 from search_spaces import SearchSpace
 from search_spaces.common.errors import InputError
 
@@ -52,7 +54,7 @@ def test_hypervolume_goes_up_to_the_given_point(switches: SearchSpace, tmp_path:
 
 def test_results_are_written_with_the_costs(switches: SearchSpace, tmp_path: Path) -> None:
     studies = run(switches, tmp_path, objectives="flops")
-    studies.save(tmp_path)
+    save_studies(tmp_path, studies)
     rows = list(csv.DictReader((tmp_path / "front.csv").open()))
     assert [float(row["flops"]) for row in rows] == [row["flops"] for row in studies.first.front]
     assert all(int(row["params"]) == switches.params(switches.parse(row["architecture"])) for row in rows)
@@ -61,7 +63,7 @@ def test_results_are_written_with_the_costs(switches: SearchSpace, tmp_path: Pat
 
 
 def test_two_objectives_are_drawn(switches: SearchSpace, tmp_path: Path) -> None:
-    run(switches, tmp_path).save(tmp_path)
+    save_studies(tmp_path, run(switches, tmp_path))
     assert (tmp_path / "pareto.png").stat().st_size > 1000
 
 

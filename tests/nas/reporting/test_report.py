@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 
 from nas.benchmarks import load_benchmark
 from nas.cli import app
-from nas.comparison.studies import open_studies, run_studies
+from nas.comparison.runs import open_studies, run_studies
 from nas.reporting.drawing import draw_blocks
+from nas.reporting.folders import save_studies
 from nas.searching.evaluators import TableEvaluator
 from nas.searching.loop import search
 from search_spaces import get_space, list_spaces
@@ -81,7 +82,7 @@ def test_figures_are_drawn_of_a_journal_alone(folder: Path, tmp_path: Path) -> N
 
 def test_three_objectives_are_shown_side_by_side(tmp_path: Path) -> None:
     studies = run_studies("digits201", f"{GOALS},params", ["random"], 8, (0,), tmp_path)
-    studies.save(tmp_path)
+    save_studies(tmp_path, studies)
     assert (tmp_path / "parallel.png").is_file()
     assert "Params" in (tmp_path / "report.html").read_text()
 
@@ -100,7 +101,7 @@ def test_a_search_without_a_front_is_reported_too(tmp_path: Path) -> None:
     for goals in (GOALS, f"{GOALS},params"):
         folder = tmp_path / str(len(goals))
         studies = run_studies("digits201", goals, ["random"], 4, (0,), folder, constraints=["params <= 1"])
-        studies.save(folder)
+        save_studies(folder, studies)
         assert studies.first.front == []
         assert "0 networks" in (folder / "report.html").read_text()
 

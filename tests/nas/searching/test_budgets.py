@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from nas import search
 from nas.benchmarks import load_benchmark
 from nas.cli import app
-from nas.comparison.studies import open_studies
+from nas.comparison.runs import open_studies
 from nas.searching.prior import read_known
 from search_spaces import Architecture, SearchSpace, get_space
 from search_spaces.common.errors import InputError

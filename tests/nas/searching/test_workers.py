@@ -27,7 +27,7 @@ from search_spaces.common.errors import InputError
 WORKER = """
 import sys, os, time, socket
 import numpy as np, optuna
-import nas.storage, nas.workers
+import nas.searching.storage, nas.searching.workers
 from nas import search
 from search_spaces import get_space
 
@@ -52,7 +52,7 @@ search(space, ("params:max", "flops"), Slow(), "random", int(evaluations), stora
 PROXY = """
 import sys
 from optuna.storages import run_grpc_proxy_server
-from nas.storage import open_storage
+from nas.searching.storage import open_storage
 
 run_grpc_proxy_server(open_storage(sys.argv[1]), host="127.0.0.1", port=int(sys.argv[2]))
 """

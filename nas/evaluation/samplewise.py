@@ -1,34 +1,17 @@
-"""Operators without weights as functions of torch tensors, for one network."""
+"""Operators on whole samples as torch functions, for one network."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
 from math import prod
-from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from nas.evaluation.operation import Function, Spec, known_size, needs_constants, plain, torch_pads, with_constants
 from search_spaces.common.errors import InputError
-from search_spaces.graph import standard
-from search_spaces.graph.ir import Attrs, Shape
-from search_spaces.graph.operators import is_own
-
-Function = Callable[..., Tensor]
-
-
-class Spec(NamedTuple):
-    """A node as a layer is made from it: operator and attributes (as dictionary and as given), shapes, replicas."""
-
-    op: str
-    attrs: dict[str, Any]
-    given: Attrs
-    shapes: tuple[Shape, ...]
-    output: Shape
-    replicas: int
 
 
 def keeps_channels(spec: Spec) -> bool:
@@ -36,159 +19,6 @@ def keeps_channels(spec: Spec) -> bool:
     if spec.op not in _BROADCASTING or len({shape[:2] for shape in spec.shapes}) != 1:
         return False
     return len(spec.shapes[0]) > 1 and not any(isinstance(value, tuple) for value in spec.attrs.values())
-
-
-def needs_batch_size(op: str, attrs: Attrs, inputs: int) -> bool:
-    """Whether the operator reads the batch size from the network's input, which is then a further operand."""
-    return op == "Expand" and is_own(op, inputs) and 0 in dict(attrs)["shape"]  # type: ignore[operator]
-
-
-def torch_pads(pads: tuple[int, ...]) -> tuple[int, ...]:
-    """ONNX's padding (all beginnings, all ends) in torch's order: last dimension first, its two sides together."""
-    rank = len(pads) // 2
-    return tuple(pad for axis in reversed(range(rank)) for pad in (pads[axis], pads[axis + rank]))
-
-
-def _known(size: int | str, op: str) -> int:
-    if isinstance(size, str):
-        raise InputError(f"{op} on a size of {size!r} cannot be trained: fix the model's input size")
-    return size
-
-
-def _with_constants(spec: Spec, function: Function) -> Function:
-    """The function of all operands of an ONNX operator, as one of those that are no constants."""
-    operands = standard.call(spec.op, spec.given, spec.shapes).operands
-    if all(isinstance(operand, int) for operand in operands):
-        return function
-    constants = [torch.from_numpy(o) if isinstance(o, np.ndarray) else o for o in operands]
-    return lambda *inputs: function(
-        *[inputs[o] if isinstance(o, int) else o if o is None else o.to(inputs[0].device) for o in constants]
-    )
-
-
-def _needs_constants(make: Callable[[Spec], Function]) -> Callable[[Spec], Function]:
-    """For operators whose operands but the first are read as attributes."""
-
-    def checked(spec: Spec) -> Function:
-        if len(spec.shapes) != 1:
-            raise InputError(f"{spec.op} with operands that are no constants cannot be trained")
-        if spec.attrs.get("output", 0):
-            raise InputError(f"output {spec.attrs['output']} of {spec.op} cannot be trained; only the first can")
-        return make(spec)
-
-    return checked
-
-
-# --- operators on single elements and on single channels, to which replicas are further channels ----------------------
-
-
-def _plain(function: Function) -> Callable[[Spec], Function]:
-    return lambda spec: function
-
-
-def _with(function: Function, **names: tuple[str, Any]) -> Callable[[Spec], Function]:
-    """A function with arguments from attributes: argument=(attribute, its default)."""
-    return lambda spec: partial(function, **{arg: spec.attrs.get(name, d) for arg, (name, d) in names.items()})
-
-
-def _hard_sigmoid(x: Tensor, alpha: float, beta: float) -> Tensor:
-    return torch.clamp(alpha * x + beta, 0, 1)
-
-
-def _clip(spec: Spec) -> Function:
-    return partial(torch.clamp, min=spec.attrs.get("min"), max=spec.attrs.get("max"))
-
-
-def _over_space(function: Function) -> Callable[[Spec], Function]:
-    return lambda spec: partial(function, dim=tuple(range(2, len(spec.shapes[0]))), keepdim=True)
-
-
-_MAX_POOLS = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
-_AVERAGE_POOLS: dict[int, Function] = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}
-
-
-def _pool(spec: Spec) -> Function:
-    """Pooling by torch where it can, by explicit padding where sides differ or windows end beyond the padding."""
-    given, rank = spec.attrs, len(spec.shapes[0]) - 2
-    kernel, ones = given["kernel_shape"], (1,) * rank
-    strides, dilations, pads = (
-        given.get("strides", ones),
-        given.get("dilations", ones),
-        given.get("pads", (0,) * 2 * rank),
-    )
-    counted = bool(given.get("count_include_pad", 0))
-    if given.get("auto_pad", "NOTSET") != "NOTSET" or given.get("storage_order") or rank not in _MAX_POOLS:
-        raise InputError(f"{spec.op} can be trained only on up to three dimensions, with explicit pads")
-    even = pads[:rank] == pads[rank:] and all(2 * pad <= size for pad, size in zip(pads, kernel, strict=False))
-    even = even and dilations == ones and not given.get("ceil_mode", 0)
-    if spec.op == "MaxPool":
-        pool = partial(_MAX_POOLS[rank], kernel_size=kernel, stride=strides, dilation=dilations)
-        if even:
-            return partial(pool, padding=pads[:rank])
-        around = _around(spec, kernel, strides, dilations, pads)
-        return lambda x: pool(functional.pad(x, around, value=-torch.inf))
-    mean = partial(_AVERAGE_POOLS[rank], kernel_size=kernel, stride=strides)
-    if even:
-        return partial(mean, padding=pads[:rank], count_include_pad=counted)
-    if dilations != ones:
-        raise InputError("AveragePool with dilations cannot be trained; use dilations of 1")
-    around = _around(spec, kernel, strides, dilations, pads)
-    # The mean is over what counts: the input and, with count_include_pad, its padding, but nothing beyond.
-    padding = torch_pads(pads if counted else (0,) * 2 * rank)
-    beyond = tuple(total - padded for total, padded in zip(around, padding, strict=True))
-    pixels = torch.ones(1, 1, *[_known(d, spec.op) for d in spec.shapes[0][2:]])
-    share = mean(functional.pad(functional.pad(pixels, padding, value=1.0), beyond))
-    return lambda x: mean(functional.pad(x, around)) / share.to(x)
-
-
-def _around(
-    spec: Spec, kernel: tuple[int, ...], strides: tuple[int, ...], dilations: tuple[int, ...], pads: tuple[int, ...]
-) -> tuple[int, ...]:
-    """Padding that the windows of the known output need; negative at the end where the last elements go unused."""
-    ends = []
-    for axis, size in enumerate(spec.shapes[0][2:]):
-        reach = (_known(spec.output[2 + axis], spec.op) - 1) * strides[axis] + dilations[axis] * (kernel[axis] - 1) + 1
-        ends.append(reach - _known(size, spec.op) - pads[axis])
-    return torch_pads((*pads[: len(ends)], *ends))
-
-
-CHANNELWISE: dict[str, Callable[[Spec], Function]] = {
-    op: _needs_constants(make)
-    for op, make in {
-        "Abs": _plain(torch.abs),
-        "AveragePool": _pool,
-        "Celu": _with(functional.celu, alpha=("alpha", 1.0)),
-        "Clip": _clip,
-        "Cos": _plain(torch.cos),
-        "Elu": _with(functional.elu, alpha=("alpha", 1.0)),
-        "Erf": _plain(torch.erf),
-        "Exp": _plain(torch.exp),
-        "Gelu": _with(functional.gelu, approximate=("approximate", "none")),
-        "GlobalAveragePool": _over_space(torch.mean),
-        "GlobalMaxPool": _over_space(torch.amax),
-        "HardSigmoid": _with(_hard_sigmoid, alpha=("alpha", 0.2), beta=("beta", 0.5)),
-        "HardSwish": _plain(functional.hardswish),
-        "Identity": _plain(lambda x: x),
-        "LeakyRelu": _with(functional.leaky_relu, negative_slope=("alpha", 0.01)),
-        "Log": _plain(torch.log),
-        "MaxPool": _pool,
-        "Mish": _plain(functional.mish),
-        "Neg": _plain(torch.neg),
-        "Reciprocal": _plain(torch.reciprocal),
-        "Relu": _plain(functional.relu),
-        "Selu": _with(functional.selu),
-        "Sigmoid": _plain(torch.sigmoid),
-        "Sin": _plain(torch.sin),
-        "Softplus": _plain(functional.softplus),
-        "Softsign": _plain(functional.softsign),
-        "Sqrt": _plain(torch.sqrt),
-        "Tanh": _plain(torch.tanh),
-        "Zero": _plain(torch.zeros_like),
-    }.items()
-}
-
-
-# --- operators on whole samples --------------------------------------------------------------------------------------
 
 
 def _fold(function: Function) -> Function:
@@ -255,11 +85,11 @@ _BROADCASTING: dict[str, Function] = {
     "Where": torch.where,
 }
 _OF_TENSORS: dict[str, Callable[[Spec], Function]] = {
-    **{op: _plain(function) for op, function in _BROADCASTING.items()},
+    **{op: plain(function) for op, function in _BROADCASTING.items()},
     "Concat": _concat,
     "Einsum": _einsum,
     "Gather": _gather,
-    "MatMul": _plain(torch.matmul),
+    "MatMul": plain(torch.matmul),
 }
 
 
@@ -273,7 +103,7 @@ def _slice(spec: Spec) -> Function:
             if step > 0:
                 x = x[(slice(None),) * axis + (slice(start, end, step),)]
             else:
-                rows = list(range(_known(shape[axis], "Slice"))[start:end:step])
+                rows = list(range(known_size(shape[axis], "Slice"))[start:end:step])
                 x = x.index_select(axis, torch.tensor(rows, device=x.device))
         return x
 
@@ -358,12 +188,12 @@ def _pad(spec: Spec) -> Function:
 
 def _resize(spec: Spec) -> Function:
     mode, where = spec.attrs.get("mode", "nearest"), spec.attrs.get("coordinate_transformation_mode", "half_pixel")
-    size = [_known(d, "Resize") for d in spec.output[2:]]
+    size = [known_size(d, "Resize") for d in spec.output[2:]]
     if mode == "nearest" and (where, spec.attrs.get("nearest_mode", "round_prefer_floor")) == ("asymmetric", "floor"):
         return partial(functional.interpolate, size=size, mode="nearest")
     smooth = {1: "linear", 2: "bilinear", 3: "trilinear"}.get(len(size))
-    plain = not spec.attrs.get("antialias") and spec.output[1] == spec.shapes[0][1]
-    if mode == "linear" and smooth and plain and where in ("half_pixel", "pytorch_half_pixel", "align_corners"):
+    smoothable = not spec.attrs.get("antialias") and spec.output[1] == spec.shapes[0][1]
+    if mode == "linear" and smooth and smoothable and where in ("half_pixel", "pytorch_half_pixel", "align_corners"):
         return partial(functional.interpolate, size=size, mode=smooth, align_corners=where == "align_corners")
     raise InputError(f"Resize by {mode} at {where} cannot be trained; nearest at asymmetric, floor, and linear can")
 
@@ -398,7 +228,7 @@ def _triangle(spec: Spec) -> Function:
 
 
 SAMPLEWISE: dict[str, Callable[[Spec], Function]] = {
-    op: _needs_constants(make)
+    op: needs_constants(make)
     for op, make in {
         "ChannelShuffle": _shuffle,
         "DepthToSpace": _depth_to_space,
@@ -424,6 +254,6 @@ SAMPLEWISE: dict[str, Callable[[Spec], Function]] = {
 }
 SAMPLEWISE["Expand"] = _expand
 SAMPLEWISE |= {
-    op: lambda spec, make=make: _with_constants(spec, make(spec))  # type: ignore[misc]
+    op: lambda spec, make=make: with_constants(spec, make(spec))  # type: ignore[misc]
     for op, make in _OF_TENSORS.items()
 }

@@ -1,0 +1,26 @@
+"""What all commands of this package share: their options, and the function that runs them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from search_spaces.common.errors import InputError
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+FirstSeed = Annotated[int, typer.Option(min=0, help="The first seed.")]
+Jobs = Annotated[int, typer.Option(min=1, help="Processes of one thread each. Results do not depend on it.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Much less of everything, to see it run: under two minutes.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds.")]
+
+
+def run_command(main: Callable[..., None]) -> None:
+    """Run `main` as a command. Bad input is one line on standard error, with the command's name, and exit status 1."""
+    try:
+        typer.run(main)
+    except InputError as error:
+        sys.exit(f"{Path(sys.argv[0]).stem}: {error}")

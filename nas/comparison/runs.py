@@ -1,0 +1,261 @@
+"""Runs and reopens searches of several samplers and seeds: on a benchmark, by measuring, or by predictions."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import optuna
+
+from nas.benchmarks import Benchmark, load_benchmark
+from nas.comparison.studies import Studies
+from nas.searching.evaluators import Evaluator, MeasuredEvaluator, PredictionEvaluator, TableEvaluator
+from nas.searching.loop import list_searches, read_search, search
+from nas.searching.objectives import Constraint, Objective, parse_constraints, parse_objectives
+from nas.searching.pareto import Reference
+from nas.searching.prior import read_known
+from nas.searching.progress import Progress, labelled
+from nas.searching.result import SETTINGS_KEY, SearchResult
+from predictors import list_predictors
+from search_spaces import SearchSpace
+from search_spaces.common.errors import InputError
+from search_spaces.common.files import replacing
+
+if TYPE_CHECKING:
+    from nas.evaluation.measurement import Measurement
+
+BENCHMARK = "benchmark.json"  # beside the journals: which table was searched
+
+
+class Terms(NamedTuple):
+    """What a search begins with, a CSV of known measurements, what ends it, and where it is kept.
+
+    storage: of all searches, by URL; a journal each in the result folder by default. study: how their names begin.
+    """
+
+    known: Path | None = None
+    seconds: float = math.inf
+    patience: float = math.inf
+    storage: str | None = None
+    study: str = "search"
+
+    def kept(self, folder: Path, sampler: str, seed: int) -> tuple[str | Path, str]:
+        """Storage and name of a search."""
+        if self.storage is None:
+            return folder / "studies" / f"{sampler}-{seed}.journal", "search"
+        return self.storage, f"{self.study}-{sampler}-{seed}"
+
+
+NO_TERMS = Terms()
+
+
+def run_studies(
+    benchmark: Benchmark | str,
+    objectives: str,
+    samplers: Sequence[str],
+    evaluations: int,
+    seeds: Iterable[int],
+    folder: Path,
+    constraints: Sequence[str] = (),
+    progress: Progress | None = None,
+    sampler_options: Mapping[str, Any] | None = None,
+    terms: Terms = NO_TERMS,
+) -> Studies:
+    """Run or resume every search; each keeps its study in `folder/studies/SAMPLER-SEED.journal`.
+
+    sampler_options: of the guided samplers (`nas.searching.sampler.PredictorSampler`), such as `refit_every`. terms: of
+    each search.
+    """
+    table = load_benchmark(benchmark) if isinstance(benchmark, str) else benchmark
+    goal = _Goal.parse(objectives, constraints)
+    evaluator = TableEvaluator(table, goal.metrics)
+    reference = _truth(table, goal.objectives)
+    name = benchmark if isinstance(benchmark, str) else benchmark.name
+    _check_settings(folder / "studies" / BENCHMARK, {"benchmark": name})
+    results = _run_all(
+        table.space, goal, evaluator, samplers, evaluations, seeds, folder, progress, terms, sampler_options
+    )
+    return Studies(goal.objectives, reference, results, table)
+
+
+def run_measured_studies(
+    space: SearchSpace,
+    measurement: Measurement,
+    objectives: str,
+    samplers: Sequence[str],
+    evaluations: int,
+    seeds: Iterable[int],
+    folder: Path,
+    constraints: Sequence[str] = (),
+    progress: Progress | None = None,
+    point: Sequence[float] | None = None,
+    terms: Terms = NO_TERMS,
+) -> Studies:
+    """Run or resume searches that train and time every network that they look at, kept as in `run_studies`.
+
+    The truth is not known: shares of hypervolume and IGD+ are held against the best front of all these searches
+    together, and the hypervolume itself goes up to `point`, one value per objective in its own unit; by default the
+    worst value in each objective that any search measured.
+
+    measurement: of at least the metrics of objectives and constraints. Raises InputError for settings other than those
+    that the folder's searches were started with, and where no network at all gave finite values.
+    """
+    goal = _Goal.parse(objectives, constraints)
+    if point is not None and len(point) != len(goal.objectives):
+        raise InputError(f"the reference point has {len(point)} values for {len(goal.objectives)} objectives")
+    _check_settings(folder / "studies" / "measurement.json", measurement.settings)
+    evaluator = MeasuredEvaluator(space, measurement, folder / "studies" / "training")
+    results = _run_all(space, goal, evaluator, samplers, evaluations, seeds, folder, progress, terms)
+    return _against_best(results, point)
+
+
+def run_predicted_studies(
+    space: SearchSpace,
+    checkpoint: str,
+    objectives: str,
+    samplers: Sequence[str],
+    evaluations: int,
+    seeds: Iterable[int],
+    folder: Path,
+    constraints: Sequence[str] = (),
+    progress: Progress | None = None,
+    terms: Terms = NO_TERMS,
+) -> Studies:
+    """Run or resume searches that believe a predictor and evaluate nothing, kept as in `run_studies`.
+
+    checkpoint: folder of a fitted predictor, or the name of a shipped one.
+    """
+    goal = _Goal.parse(objectives, constraints)
+    _check_settings(folder / "studies" / "predictor.json", {"predictor": checkpoint})
+    evaluator = PredictionEvaluator.load(checkpoint, space, goal.metrics)
+    results = _run_all(space, goal, evaluator, samplers, evaluations, seeds, folder, progress, terms)
+    return _against_best(results)
+
+
+def open_studies(source: str | Path, benchmark: str | None = None, name: str | None = None) -> Studies:
+    """Searches as they are, finished or not, for plots and reports.
+
+    source: a folder of `run_studies` or its like, or a storage. name: one of the storage's searches. benchmark: the
+    table that was searched, where the folder does not say; without one, fronts are held against the best found.
+    Raises InputError where there is none, or where they have different objectives.
+    """
+    folder = Path(source)
+    if "://" in str(source) or folder.is_file():
+        storage = folder if folder.is_file() else str(source)
+        found = [read_search(storage, study) for study in ([name] if name else list_searches(storage))]
+    else:
+        paths = sorted((folder / "studies").glob("*.journal"))
+        found = [read_search(path) for path in paths]
+        if not found:
+            raise InputError(f"{folder} has no searches: give a folder that `nas search` wrote, or a storage")
+        if benchmark is None and (folder / "studies" / BENCHMARK).exists():
+            benchmark = json.loads((folder / "studies" / BENCHMARK).read_text())["benchmark"]
+    found = [result for result in found if result.evaluated.architectures]
+    if not found:
+        raise InputError(f"{source}: nothing has been evaluated yet")
+    results: dict[str, list[SearchResult]] = {}
+    for result in sorted(found, key=_started):
+        if result.objectives != found[0].objectives:
+            raise InputError(f"{source}: its searches have different objectives")
+        results.setdefault(result.study.user_attrs[SETTINGS_KEY]["sampler"], []).append(result)
+    if benchmark is None:
+        return _against_best(results)
+    table = load_benchmark(benchmark)
+    return Studies(found[0].objectives, _truth(table, found[0].objectives), results, table)
+
+
+def _started(result: SearchResult) -> float:
+    """When a search began, in seconds."""
+    times = [trial.datetime_start for trial in result.study.get_trials(deepcopy=False) if trial.datetime_start]
+    return min((time.timestamp() for time in times), default=0.0)
+
+
+def _truth(table: Benchmark, objectives: Sequence[Objective]) -> Reference:
+    return Reference.of_table(np.stack([table.values(o.metric) for o in objectives], 1), objectives)
+
+
+def _against_best(results: dict[str, list[SearchResult]], point: Sequence[float] | None = None) -> Studies:
+    """Searches without a known truth, against the best front that they found together."""
+    first = next(iter(results.values()))[0]
+    values = np.concatenate([result.evaluated.values for group in results.values() for result in group])
+    values = values[np.isfinite(values).all(axis=1)]
+    if not len(values):
+        raise InputError(f"none of the networks of {first.space.name} could be measured: every training diverged")
+    signs = np.array([o.sign for o in first.objectives])
+    worst = (values * signs).max(axis=0) * signs
+    reference = Reference.of_table(values, first.objectives, floor=0.0)
+    return Studies(first.objectives, reference, results, point=worst if point is None else np.array(point, dtype=float))
+
+
+@dataclass(frozen=True)
+class _Goal:
+    """What is searched for."""
+
+    objectives: tuple[Objective, ...]
+    constraints: tuple[Constraint, ...]
+
+    @classmethod
+    def parse(cls, objectives: str, constraints: Sequence[str]) -> _Goal:
+        return cls(parse_objectives(objectives), parse_constraints(constraints))
+
+    @property
+    def metrics(self) -> list[str]:
+        return list(dict.fromkeys([*(o.metric for o in self.objectives), *(c.metric for c in self.constraints)]))
+
+
+def _run_all(
+    space: SearchSpace,
+    goal: _Goal,
+    evaluator: Evaluator,
+    samplers: Sequence[str],
+    evaluations: int,
+    seeds: Iterable[int],
+    folder: Path,
+    progress: Progress | None,
+    terms: Terms,
+    sampler_options: Mapping[str, Any] | None = None,
+) -> dict[str, list[SearchResult]]:
+    """Every sampler with every seed, each study in `folder/studies/SAMPLER-SEED.journal`."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    (folder / "studies").mkdir(parents=True, exist_ok=True)
+    known = read_known(terms.known, space, evaluator.metrics) if terms.known else None
+    results: dict[str, list[SearchResult]] = {name: [] for name in samplers}
+    for seed in seeds:
+        for name in samplers:
+            label = f"{name}, seed {seed}"
+            storage, study = terms.kept(folder, name, seed)
+            results[name].append(
+                search(
+                    space, goal.objectives, evaluator, name, evaluations, seed,
+                    sampler_options=sampler_options if name in list_predictors() else None,
+                    storage=storage,
+                    name=study,
+                    constraints=goal.constraints,
+                    progress=labelled(progress, label),
+                    known=known,
+                    seconds=terms.seconds,
+                    patience=terms.patience,
+                )
+            )  # fmt: skip
+    return results
+
+
+def _check_settings(path: Path, settings: dict[str, Any]) -> None:
+    """Values that were measured in another way must not stand beside these."""
+    wanted = json.loads(json.dumps(settings))
+    if not path.exists():
+        with replacing(path) as file:
+            file.write_text(json.dumps(settings, indent=1) + "\n")
+        return
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        found = {}
+    for key, value in wanted.items():
+        if found.get(key) != value:
+            raise InputError(f"{path}: the searches in this folder measured with other {key}: give another folder")

@@ -1,0 +1,54 @@
+"""Result folders: everything about searches, or about a comparison of predictors, as files."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nas.comparison.compare import Score
+from nas.reporting.plots import plot_kendall, plot_learning_curves, plot_ranks
+from nas.reporting.report import write_report
+from nas.reporting.study_figures import plot_studies
+from search_spaces.common.files import replacing
+
+if TYPE_CHECKING:
+    from nas.comparison.compare import Compared
+    from nas.comparison.studies import Studies
+
+
+def save_studies(folder: Path, studies: Studies) -> None:
+    """Write `summary.json`, `front.csv`, `front/*.onnx|txt`, the figures of `plot_studies` and `report.html`.
+
+    `front.csv` and the networks are those of the first sampler's first seed.
+    """
+    studies.first.save(folder)
+    with replacing(folder / "front.csv") as path:
+        path.write_text(studies.front_csv())
+    with replacing(folder / "summary.json") as path:
+        path.write_text(json.dumps(studies.summary(), indent=1) + "\n")
+    plot_studies(folder, studies)
+    write_report(folder / "report.html", studies)
+
+
+def save_comparison(folder: Path, compared: Compared) -> None:
+    """Write the scores of a comparison, their means, and its figures.
+
+    Files: scores.csv, a row per score; summary.json, means over the seeds and differences between predictors; tau.png,
+    predicted.png and ranks.png.
+    """
+    with replacing(folder / "scores.csv") as path, path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [field.name for field in fields(Score)])
+        writer.writeheader()
+        writer.writerows(asdict(score) for score in compared.scores)
+    rows = compared.rows()
+    with replacing(folder / "summary.json") as path:
+        path.write_text(json.dumps({"predictors": rows, "pairs": compared.pairs()}, indent=1) + "\n")
+    learned, ranked = compared.comparison.train_metric, compared.comparison.test_metric
+    plot_learning_curves(folder / "tau.png", rows)
+    plot_kendall(
+        folder / "predicted.png", {(n, learned): (p.learned, p.predicted) for n, p in compared.predicted.items()}
+    )
+    plot_ranks(folder / "ranks.png", {n: (p.truth, p.predicted) for n, p in compared.predicted.items()}, ranked)

@@ -1,0 +1,62 @@
+"""The only module that uses private attributes of Optuna.
+
+Optuna has no public way to address a stored trial by id, to write a system attribute from a sampler, or to send
+heartbeats outside `Study.optimize`. `pyproject.toml` caps Optuna's version, and `test_optuna_adapter.py` names the
+attribute that a newer version lacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from optuna import Study, Trial
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.storages._heartbeat import get_heartbeat_thread, is_heartbeat_enabled
+from optuna.trial import FrozenTrial, TrialState
+
+
+def trial_id(trial: Trial | FrozenTrial) -> int:
+    """The id of a trial in its storage. It is not the trial's number in the study."""
+    return trial._trial_id
+
+
+def trial_id_of_number(study: Study, number: int) -> int:
+    """The id of the study's trial with this number; KeyError if there is none."""
+    return study._storage.get_trial_id_from_study_id_trial_number(study._study_id, number)
+
+
+def stored_trial(study: Study, id_: int) -> FrozenTrial:
+    """The present state of one trial, without reading the others."""
+    return study._storage.get_trial(id_)
+
+
+def stored_trials(study: Study) -> list[FrozenTrial]:
+    """All trials as the storage has them. They are not copies: do not change them."""
+    return study._storage.get_all_trials(study._study_id, deepcopy=False)
+
+
+def set_system_attr(study: Study, trial: FrozenTrial, key: str, value: Any) -> None:
+    """Write a system attribute of a running trial, which users do not see among their own."""
+    study._storage.set_trial_system_attr(trial._trial_id, key, value)
+
+
+def fail(study: Study, trial: FrozenTrial) -> bool:
+    """Set a running trial to FAIL. False if another process has finished it."""
+    try:
+        return study._storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
+    except UpdateFinishedTrialError:
+        return False
+
+
+def has_heartbeat(study: Study) -> bool:
+    """True if the study's storage records heartbeats of running trials."""
+    return is_heartbeat_enabled(study._storage)
+
+
+@contextmanager
+def heartbeat(study: Study, trial: Trial) -> Iterator[None]:
+    """A context that sends the trial's heartbeats, where the storage records them."""
+    with get_heartbeat_thread(trial._trial_id, study._storage):
+        yield

@@ -1,0 +1,62 @@
+"""Dimensions of shapes: numbers, letters, and products such as N_8 (8 · N) and N_L."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import prod
+from typing import Any
+
+from search_spaces.common.errors import InputError
+from search_spaces.graph.ir import BATCH, UNKNOWN, Attrs, Dim, Shape
+
+
+def positive(attrs: Attrs, name: str) -> int:
+    given: dict[str, Any] = dict(attrs)
+    if int(given[name]) < 1:
+        raise InputError(f"{name} must be positive, not {given[name]}")
+    return int(given[name])
+
+
+def known_size(size: Dim) -> int:
+    if isinstance(size, str):
+        raise InputError(f"a size that must be a number is {size!r}: export the model with that dimension fixed")
+    return size
+
+
+def misfit(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> InputError:
+    return InputError(f"operator {op} does not take attributes {dict(attrs)} on shapes {', '.join(map(str, shapes))}")
+
+
+def monomial(shape: Shape) -> tuple[int, Counter[str]]:
+    """The product of the dimensions: its number, and how often each letter stands in it."""
+    factors = [part for dim in shape for part in str(dim).split("_")]
+    letters = Counter(part for part in factors if not part.isdecimal())
+    return prod(int(part) for part in factors if part.isdecimal()), letters
+
+
+def size_product(shape: Shape, divisor: int = 1, without: Counter[str] | None = None) -> Dim:
+    if UNKNOWN in shape:
+        return UNKNOWN
+    value, letters = monomial(shape)
+    value, letters = value // divisor, letters - (without or Counter())
+    names = sorted(letters.elements(), key=lambda letter: (letter != BATCH, letter))
+    return "_".join([*names, *([str(value)] if value != 1 else [])]) if names else value
+
+
+def size_quotient(shape: Shape, others: Shape) -> Dim:
+    """The size that makes the other dimensions of a reshaped value hold as many elements as before."""
+    if UNKNOWN in (*shape, *others):
+        return UNKNOWN
+    (total, letters), (part, known) = monomial(shape), monomial(others)
+    if part == 0 or total % part or known - letters:
+        raise InputError(f"Reshape from {shape} by {others} changes the number of values")
+    return size_product(shape, part, known)
+
+
+def count(shape: Shape) -> int:
+    """Number of elements for a batch of one; InputError where another dimension is not a number."""
+    value, letters = monomial(shape)
+    letters.pop(BATCH, None)
+    if letters:
+        raise InputError(f"costs need numbers, but a shape is {list(shape)}: export the model with fixed sizes")
+    return value

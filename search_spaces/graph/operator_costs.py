@@ -1,0 +1,60 @@
+"""Multiply-accumulates of single operators."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+from search_spaces.graph.convolutions import CONVOLUTIONS
+from search_spaces.graph.dimensions import count, known_size, positive
+from search_spaces.graph.ir import Attrs, Dim, Shape
+from search_spaces.graph.operators import output_shape
+from search_spaces.graph.owned_weights import RECURRENT, weights
+
+
+@lru_cache(maxsize=65536)
+def multiply_accumulates(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> int:
+    """Multiply-accumulates of one node for a batch of one: convolutions, linear and recurrent layers, products of
+    matrices; the rest counts 0. InputError where a size that counts is not a number.
+    """
+    if op in (*CONVOLUTIONS, "ConvTranspose") and len(shapes) == 1:
+        weight = weights(op, attrs, shapes)[0]
+        moved = shapes[0] if op == "ConvTranspose" else output_shape(op, attrs, shapes)
+        return prod(weight.shape) * count((moved[0], *moved[2:]))
+    if op == "Linear":
+        return count(shapes[0]) * positive(attrs, "features")
+    if op in ("MatMul", "Gemm", "Conv", "Einsum", "Attention", *RECURRENT):
+        return _products(op, attrs, shapes)
+    return 0
+
+
+def _products(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> int:
+    """Multiply-accumulates of ONNX's operators that multiply their inputs as matrices."""
+    given: dict[str, Any] = dict(attrs)
+    output = output_shape(op, attrs, shapes)
+    if op in RECURRENT:
+        hidden = int(given["hidden_size"])
+        directions = 2 if given.get("direction") == "bidirectional" else 1
+        return count(shapes[0][:-1]) * directions * RECURRENT[op] * hidden * (known_size(shapes[0][-1]) + hidden)
+    if op == "Einsum":
+        return count(tuple(_einsum_sizes(given["equation"], shapes).values()))
+    if op == "Attention":
+        # queries by keys, then what they attend to by values
+        keys = known_size(shapes[1][-2])
+        pairs = count(shapes[0]) * keys
+        return pairs + count(output) * keys
+    if op == "Conv":
+        return count(output) * count(shapes[1][1:])
+    inner = shapes[0][-2] if op == "Gemm" and given.get("transA") else shapes[0][-1]
+    return count((*output, inner))
+
+
+def _einsum_sizes(equation: str, shapes: tuple[Shape, ...]) -> dict[str, Dim]:
+    """Size of every index of an Einsum; each combination of them is one multiply-accumulate."""
+    sizes: dict[str, Dim] = {}
+    for term, shape in zip(equation.replace(" ", "").partition("->")[0].split(","), shapes, strict=True):
+        named = len(term.replace("...", ""))
+        letters = term.replace("...", "".join(map(str, range(len(shape) - named))))
+        sizes.update(zip(letters, shape, strict=True))
+    return sizes

@@ -1,0 +1,88 @@
+"""Values that are known without running the model, of operators that constant folding alone does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+
+from search_spaces.common.errors import InputError
+from search_spaces.graph import standard
+from search_spaces.graph.ir import element_type
+from search_spaces.onnx.folding import Known, assumed, between, constant, is_learnable, read_tensor
+from search_spaces.onnx.reader import Reader, node_attrs
+
+
+def _constant(reader: Reader, node: onnx.NodeProto) -> list[Known] | None:
+    for attr in node.attribute:
+        if attr.name == "value":
+            return [read_tensor(attr.t, learned=False)]
+        if attr.name in ("value_int", "value_ints", "value_float", "value_floats"):
+            element = "int64" if "int" in attr.name else "float"
+            array = np.array(onnx.helper.get_attribute_value(attr), standard.numpy_type(element))
+            return [constant(array, element)]
+    raise InputError("only tensors and numbers are supported as constants")
+
+
+def _shape(reader: Reader, node: onnx.NodeProto) -> list[Known] | None:
+    given, name = node_attrs(node), node.input[0]
+    dims = assumed(reader.shape(name)[given.get("start", 0) : given.get("end")])
+    if dims is None:
+        return None
+    first, second = (np.array([pair[i] for pair in dims], np.int64) for i in (0, 1))
+    return [between(first, second, "int64")]
+
+
+def _size(reader: Reader, node: onnx.NodeProto) -> list[Known] | None:
+    dims = assumed(reader.shape(node.input[0]))
+    if dims is None:
+        return None
+    first, second = (np.array(np.prod([pair[i] for pair in dims], dtype=np.int64)) for i in (0, 1))
+    return [between(first, second, "int64")]
+
+
+def _identity(reader: Reader, node: onnx.NodeProto) -> list[Known] | None:
+    """An initializer that is passed on as it is, is a weight even if it is a single number."""
+    known = reader.known.get(node.input[0])
+    if known is not None and node.input[0] in reader.initializers and is_learnable(known):
+        return [Known(known.shape, learned=True)]
+    return None if known is None else [known]
+
+
+def _cast_like(reader: Reader, node: onnx.NodeProto) -> list[Known] | None:
+    """Of the second operand the type alone matters."""
+    known, like = reader.known.get(node.input[0]), element_type(reader.shape(node.input[1]))
+    cast = onnx.helper.make_node("Cast", node.input[:1], node.output, to=standard.enum(like))
+    return None if known is None else reader.folder.fold(cast, [known])
+
+
+def _branch(reader: Reader, node: onnx.NodeProto) -> list[Known] | None:
+    """An `If` whose condition is known: what the branch computes, in place."""
+    known = reader.known.get(node.input[0])
+    condition = known.static if known else None
+    if condition is None:
+        return None
+    wanted = "then_branch" if condition.all() else "else_branch"
+    branch = next(a.g for a in node.attribute if a.name == wanted)
+    reader.known.update((t.name, read_tensor(t, learned=True)) for t in branch.initializer)
+    reader.used.update(info.name for info in branch.output)
+    reader.read_nodes(branch.node)
+    for name, info in zip(node.output, branch.output, strict=True):
+        if info.name in reader.known:
+            reader.known[name] = reader.known[info.name]
+            if info.name in reader.makers:
+                reader.makers[name] = reader.makers[info.name]
+        else:
+            reader.values[name] = reader.value(info.name)
+    return []
+
+
+FOLDERS: dict[str, Callable[[Reader, onnx.NodeProto], list[Known] | None]] = {
+    "Constant": _constant,
+    "Shape": _shape,
+    "Size": _size,
+    "Identity": _identity,
+    "CastLike": _cast_like,
+    "If": _branch,
+}

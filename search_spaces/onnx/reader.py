@@ -1,0 +1,284 @@
+"""`Reader`: the nodes of an ONNX model as values of a graph, or as values that are known without running it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import onnx
+
+from search_spaces.common.errors import InputError
+from search_spaces.graph import standard
+from search_spaces.graph.ir import BATCH, Attrs, Dim, Graph, Node, Shape, Value, element_type, typed
+from search_spaces.graph.operators import canonical_attrs, output_shape
+from search_spaces.graph.owned_weights import OWNERS, RECURRENT, weights
+from search_spaces.graph.standard import attribute_value
+from search_spaces.onnx.constants import MAX_WRITTEN, add_constant, add_param
+from search_spaces.onnx.folding import LETTERS, Folder, Known, is_weight
+
+_BROADCASTING = frozenset({"Add", "Mul", "Sub", "Div", "Pow", "Equal", "Greater", "Less", "Where", "And", "Or"})
+_SYMMETRIC = frozenset({"Add", "Mul", "Equal", "And", "Or"})
+
+
+class Rules(NamedTuple):
+    """How operators of ONNX are read, by name.
+
+    known: an operator's outputs where they are known without running the model, else None.
+    one_output: the graph's value for the only output that is used; None where the operator is read like any other.
+    outputs: adds all used outputs, given their positions.
+    """
+
+    known: Mapping[str, Callable[[Reader, onnx.NodeProto], list[Known] | None]]
+    one_output: Mapping[str, Callable[[Reader, onnx.NodeProto], int | None]]
+    outputs: Mapping[str, Callable[[Reader, onnx.NodeProto, list[int]], None]]
+
+
+def node_attrs(node: onnx.NodeProto) -> dict[str, Any]:
+    return {a.name: attribute_value(node.op_type, a) for a in node.attribute}
+
+
+def _reads(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
+    """Names that nodes, and the nodes of their subgraphs, read."""
+    for node in nodes:
+        yield from node.input
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from _reads(attribute.g.node)
+                yield from (info.name for info in attribute.g.output)
+
+
+def _dims(info: onnx.ValueInfoProto) -> list[Dim]:
+    """The dimensions of an input: numbers, and the names of open ones."""
+    tensor = info.type.tensor_type
+    if not info.type.HasField("tensor_type") or not tensor.HasField("shape"):
+        raise InputError(f"input {info.name!r} is not a tensor with a shape: export the model with one")
+    dims: list[Dim] = []
+    for i, dim in enumerate(tensor.shape.dim):
+        size: Dim = dim.dim_value if dim.HasField("dim_value") else dim.dim_param or f"{info.name} {i}"
+        if isinstance(size, int) and size < 1:
+            raise InputError(f"input {info.name!r} has a dimension of size {size}")
+        dims.append(size)
+    return dims
+
+
+def _batch(dims: list[Dim]) -> Dim | None:
+    """The batch size: what is called N, or the first open dimension."""
+    return BATCH if BATCH in dims else next((d for d in dims if isinstance(d, str)), None)
+
+
+def _shared(nodes: Sequence[onnx.NodeProto], tensors: dict[str, Known]) -> set[str]:
+    """Names of weights that several nodes have in common; those that ask for their size alone do not count."""
+    uses = Counter(_reads(node for node in nodes if node.op_type not in ("Shape", "Size")))
+    for node in reversed(nodes):
+        if node.op_type == "Identity":
+            uses[node.input[0]] += uses[node.output[0]] - 1
+    return {name for name, known in tensors.items() if uses[name] > 1 and is_weight(known) and not _is_vector(known)}
+
+
+def _is_vector(known: Known) -> bool:
+    """Biases and the like: exporters store equal ones once (all zeros, say), so they are a layer's own even then."""
+    return sum(size != 1 for size in known.shape) <= 1
+
+
+class Reader:
+    """Reads ONNX nodes in order. A name stands for a value of the graph, or for one that is known without running it.
+
+    What is known is added to the graph when a node needs it as a value.
+    """
+
+    def __init__(self, model: onnx.ModelProto, tensors: dict[str, Known], rules: Rules) -> None:
+        self.rules = rules
+        self.proto, self.initializers = model.graph, tensors
+        shared = _shared(model.graph.node, tensors)
+        self.known = {name: known for name, known in tensors.items() if name not in shared}
+        self.values: dict[str, int] = {}
+        self.makers: dict[str, onnx.NodeProto] = {}
+        self.shapes: list[Shape] = []
+        self.nodes: list[Node] = []
+        self.used = {info.name for info in self.proto.output}.union(_reads(self.proto.node))
+        self.batch: Dim | None = None
+        self.letters: dict[str, str] = {}
+        self.folder = Folder(max(o.version for o in model.opset_import if o.domain in ("", "ai.onnx")))
+
+    def read(self) -> Graph:
+        inputs = [info for info in self.proto.input if info.name not in self.initializers]
+        dims = [_dims(info) for info in inputs]
+        self.batch = _batch([d for shape in dims for d in shape])
+        for info, shape in zip(inputs, dims, strict=True):
+            self.values[info.name] = len(self.shapes)
+            element = standard.element_name(info.type.tensor_type.elem_type)
+            self.shapes.append(typed([self._letter(d) for d in shape], element))
+        self.read_nodes(self.proto.node)
+        outputs = [self.value(info.name) for info in self.proto.output]
+        outputs = [v if v >= len(inputs) else self.emit("Identity", (v,), ()) for v in outputs]
+        return Graph(tuple(range(len(inputs))), self._live(outputs), tuple(outputs), tuple(self.shapes))
+
+    def _live(self, outputs: list[int]) -> tuple[Node, ...]:
+        """The nodes without those that the file used for their shape alone. Nodes that it did not use either stay."""
+        unused = {value for name, value in self.values.items() if name not in self.used}
+        needed, live = {*outputs, *unused}, []
+        for node in reversed(self.nodes):
+            if needed & set(node.outputs):
+                needed.update(node.inputs)
+                live.append(node)
+        return tuple(live[::-1])
+
+    def _letter(self, size: Dim) -> Dim:
+        """N for the batch size, another letter for any other open size."""
+        if isinstance(size, int):
+            return size
+        if size == self.batch:
+            return BATCH
+        if size not in self.letters:
+            if len(self.letters) + 1 == len(LETTERS):
+                raise InputError(f"the model has more than {len(LETTERS)} open sizes: export it with fixed ones")
+            self.letters[size] = LETTERS[len(self.letters) + 1]
+        return self.letters[size]
+
+    # --- values
+
+    def value(self, name: str) -> int:
+        """The number of the value of that name in the graph; added now if it was only known so far."""
+        if name in self.values:
+            return self.values[name]
+        known = self.known.get(name) or self.initializers.get(name)
+        if known is None:
+            raise InputError(f"the value {name!r} is not made by an earlier node")
+        value, maker = add_constant(self.emit, known), self.makers.get(name)
+        if value is None and (maker is None or maker.op_type == "Constant"):
+            value = add_param(self.emit, known)
+        elif value is None and maker is not None:
+            self._compute(maker)
+            return self.values[name]
+        if value is None:
+            shape = ",".join(map(str, known.shape))
+            raise InputError(
+                f"the constant {name!r} ({element_type(known.shape)}[{shape}]) is no weight, and too long for text: "
+                "compute it in the network, or pass it as an input"
+            )
+        if not (is_weight(known) and _is_vector(known)):
+            self.values[name] = value
+        return value
+
+    def shape(self, name: str) -> Shape:
+        """The shape of the value of that name."""
+        return self.known[name].shape if name in self.known else self.shapes[self.value(name)]
+
+    def emit(self, op: str, inputs: tuple[int, ...], attrs: Attrs) -> int:
+        """Add a node to the graph; the number of its value."""
+        shapes = tuple([self.shapes[v] for v in inputs])
+        self.shapes.append(output_shape(op, attrs, shapes))
+        kept = canonical_attrs(op, tuple(sorted(attrs)), shapes)
+        self.nodes.append(Node(op, inputs, (len(self.shapes) - 1,), kept))
+        return len(self.shapes) - 1
+
+    # --- nodes
+
+    def read_nodes(self, nodes: Iterable[onnx.NodeProto]) -> None:
+        for node in nodes:
+            try:
+                if not self._fold(node):
+                    self._compute(node)
+            except InputError as error:
+                raise InputError(f"{node.op_type} (node {node.name!r}): {error}") from None
+
+    def _fold(self, node: onnx.NodeProto) -> bool:
+        """Whether the node's outputs are known without running the model."""
+        self.makers.update(dict.fromkeys(node.output, node))
+        if node.op_type in self.rules.known:
+            found = self.rules.known[node.op_type](self, node)
+        elif all(name in self.known for name in node.input if name):
+            found = self.folder.fold(node, [self.known[name] if name else None for name in node.input])
+        else:
+            return False
+        if found is None:
+            return False
+        self.known.update((name, known) for name, known in zip(node.output, found, strict=False) if name)
+        return True
+
+    def _compute(self, node: onnx.NodeProto) -> None:
+        """Add the node to the graph, once for each of its outputs that is used."""
+        used = [i for i, name in enumerate(node.output) if name in self.used] or [0]
+        if node.op_type in self.rules.outputs:
+            self.rules.outputs[node.op_type](self, node, used)
+            return
+        reader = self.rules.one_output.get(node.op_type)
+        if reader is not None and used == [0] and (value := reader(self, node)) is not None:
+            self.values[node.output[0]] = value
+            return
+        if any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in node.attribute):
+            raise InputError("control flow that depends on the data cannot be text: export the model by tracing")
+        if not standard.makes_tensors(node.op_type):
+            raise InputError("sequences and optional values cannot be text: export the model with tensors alone")
+        attrs = {a.name: attribute_value(node.op_type, a) for a in node.attribute}
+        for i in used:
+            more: dict[str, Value] = {"output": i} if i else {}
+            self.values[node.output[i]] = self._standard(node, {**attrs, **more}, alone=len(used) == 1)
+
+    def _standard(self, node: onnx.NodeProto, attrs: dict[str, Any], alone: bool) -> int:
+        """An operator of ONNX: constant operands become attributes, weights too where the operator may own them."""
+        op = node.op_type
+        names = ["" if self._is_initial_zero(node, i) else name for i, name in enumerate(node.input)]
+        while names and not names[-1]:
+            names.pop()
+        if alone and op in OWNERS and (value := self._owner(op, names, attrs)) is not None:
+            return value
+        formal, kinds = standard.single_operands(op), standard.type_names(op)
+        constants = [i for i, name in enumerate(names[: len(formal)]) if self._is_setting(op, i, name)]
+        dynamic = [i for i, name in enumerate(names) if name and i not in constants]
+        inputs = {i: self.value(names[i]) for i in dynamic}
+        types = {kinds[min(i, len(kinds) - 1)]: element_type(self.shapes[v]) for i, v in inputs.items()}
+        for i in constants:
+            known, array = self.known[names[i]], self.known[names[i]].static
+            if array is None or array.shape == (0,):
+                continue  # an empty list stands for an operand that is left out
+            if standard.operand_type(op, i, types) == element_type(known.shape) or not standard.is_result(op, i):
+                broadcast = op in _BROADCASTING and any(len(self.shapes[v]) >= array.ndim for v in inputs.values())
+                attrs[formal[i]] = standard.numbers(array.reshape(()) if broadcast and array.size == 1 else array)
+            else:
+                inputs[i] = self.value(names[i])
+                types[kinds[i]] = element_type(known.shape)
+        if op in _SYMMETRIC and "A" in attrs and "B" not in attrs:
+            attrs["B"], inputs = attrs.pop("A"), {0: inputs[1]}
+        positions = tuple(sorted(inputs))
+        free = [i for i in range(len(names) + 1) if i >= len(formal) or formal[i] not in attrs]
+        if positions != tuple(free[: len(positions)]):
+            attrs["positions"] = positions
+        return self.emit(op, tuple([inputs[i] for i in positions]), tuple(attrs.items()))
+
+    def _is_setting(self, op: str, position: int, name: str) -> bool:
+        """Whether an operand is a constant that is written as an attribute."""
+        known = self.known.get(name) if name else None
+        if known is None or known.static is None or known.static.size > MAX_WRITTEN or op in OWNERS:
+            return False
+        if len(known.shape) > 1 and not (op in _BROADCASTING and known.static.size == 1):
+            return False
+        return not is_weight(known) or not standard.is_result(op, position)
+
+    def _owner(self, op: str, names: list[str], attrs: dict[str, Any]) -> int | None:
+        """An operator with its weights, where all of its further operands are weights of the expected shapes."""
+        x, *operands = [name for name in names if name]
+        known = [self.known[name] for name in operands if name in self.known]
+        affine = any(k.learned for k in known)
+        if len(known) < len(operands) or x in self.known or ("affine" in OWNERS[op] and not affine and _changes(known)):
+            return None
+        own = {"affine": int(affine), "bias": int(len(known) == (3 if op in RECURRENT else 2))}
+        given = {**attrs, **{name: own[name] for name in OWNERS[op] if name in own}}
+        value = self.value(x)
+        expected = weights(op, tuple(sorted(given.items())), (self.shapes[value],))
+        if [w.shape for w in expected] != [tuple(k.shape) for k in known]:
+            return None
+        return self.emit(op, (value,), tuple(given.items()))
+
+    def _is_initial_zero(self, node: onnx.NodeProto, position: int) -> bool:
+        """Whether an operand is a recurrent layer's initial state of zeros, which is the default."""
+        known = self.known.get(node.input[position])
+        if node.op_type not in RECURRENT or position not in (5, 6) or known is None or known.values is None:
+            return False
+        return not any(array.any() for array in known.values)
+
+
+def _changes(affine: list[Known]) -> bool:
+    """Whether a normalization's constant scale and shift are other than one and zero."""
+    return any(known.static is None or bool((known.static != 1 - i).any()) for i, known in enumerate(affine))

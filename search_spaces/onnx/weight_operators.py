@@ -1,0 +1,145 @@
+"""ONNX operators with weights as operands, read into operators that own their weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx
+
+from search_spaces.common.errors import InputError
+from search_spaces.graph.convolutions import Convolution
+from search_spaces.graph.ir import Shape, Value, element_type
+from search_spaces.graph.owned_weights import BATCH_NORM_EPSILON
+from search_spaces.onnx.folding import is_weight
+from search_spaces.onnx.reader import Reader, node_attrs
+
+
+def weight_shape(reader: Reader, node: onnx.NodeProto, position: int) -> Shape | None:
+    """The shape of an operand that is a tensor of known numbers; None where it is computed or left out."""
+    known = reader.known.get(node.input[position]) if len(node.input) > position else None
+    return tuple(known.shape) if known is not None and len(known.shape) else None
+
+
+def has_operand(node: onnx.NodeProto, position: int) -> bool:
+    return len(node.input) > position and node.input[position] != ""
+
+
+def _has_bias(reader: Reader, node: onnx.NodeProto, position: int) -> bool:
+    """Zeros that the model computes, as unoptimized exports do, are no learned bias."""
+    known = reader.known.get(node.input[position]) if has_operand(node, position) else None
+    zeros = known is not None and not known.learned and known.static is not None and not known.static.any()
+    return has_operand(node, position) and not zeros
+
+
+def read_conv(reader: Reader, node: onnx.NodeProto) -> int | None:
+    weight, attrs = weight_shape(reader, node, 1), node_attrs(node)
+    if weight is None or (has_operand(node, 2) and weight_shape(reader, node, 2) is None):
+        return None
+    x = reader.value(node.input[0])
+    shape, (channels, inputs, *kernel) = reader.shapes[x], map(int, weight)
+    ones, group = (1,) * len(kernel), attrs.get("group", 1)
+    if len(shape) != len(weight) or inputs * group != shape[1]:
+        raise InputError(f"weights {list(weight)} do not fit an input of shape {list(shape)}")
+    conv = Convolution(
+        in_channels=inputs * group,
+        channels=channels,
+        kernel=tuple(kernel),
+        strides=attrs.get("strides", ones),
+        pads=explicit_pads(attrs, tuple(kernel), shape),
+        dilations=attrs.get("dilations", ones),
+        group=group,
+        bias=_has_bias(reader, node, 2),
+    )
+    return reader.emit("Conv", (x,), conv.attrs)
+
+
+def explicit_pads(attrs: dict[str, Any], kernel: tuple[int, ...], shape: Shape) -> tuple[int, ...]:
+    """The padding, also where ONNX's deprecated `auto_pad` says how to compute it."""
+    auto, rank = attrs.get("auto_pad", "NOTSET"), len(kernel)
+    if auto == "NOTSET":
+        return attrs.get("pads", (0,) * 2 * rank)
+    if auto == "VALID":
+        return (0,) * 2 * rank
+    strides, dilations = (attrs.get(name, (1,) * rank) for name in ("strides", "dilations"))
+    begin, end = [], []
+    for size, k, stride, dilation in zip(shape[2:], kernel, strides, dilations, strict=True):
+        if isinstance(size, str):
+            raise InputError(f"auto_pad = {auto} needs a fixed image size: export the model with one")
+        total = max(0, (-(-size // stride) - 1) * stride + dilation * (k - 1) + 1 - size)
+        begin.append(total // 2 if auto == "SAME_UPPER" else total - total // 2)
+        end.append(total - begin[-1])
+    return (*begin, *end)
+
+
+def read_conv_transpose(reader: Reader, node: onnx.NodeProto) -> int | None:
+    weight, attrs = weight_shape(reader, node, 1), node_attrs(node)
+    if weight is None or (has_operand(node, 2) and weight_shape(reader, node, 2) is None) or "output_shape" in attrs:
+        return None
+    given = {**attrs, "channels": int(weight[1]) * attrs.get("group", 1), "kernel_shape": tuple(map(int, weight[2:]))}
+    x = reader.value(node.input[0])
+    if weight[0] != reader.shapes[x][1]:
+        raise InputError(f"weights {list(weight)} do not fit an input of shape {list(reader.shapes[x])}")
+    return reader.emit("ConvTranspose", (x,), (*given.items(), ("bias", int(has_operand(node, 2)))))
+
+
+def read_gemm(reader: Reader, node: onnx.NodeProto) -> int | None:
+    attrs, weight, bias = node_attrs(node), weight_shape(reader, node, 1), weight_shape(reader, node, 2)
+    if weight is None or len(weight) != 2 or {attrs.get("alpha", 1.0), attrs.get("beta", 1.0)} != {1.0}:
+        return None
+    features, inputs = weight if attrs.get("transB", 0) else weight[::-1]
+    if attrs.get("transA", 0) or (has_operand(node, 2) and bias not in ((features,), (1, features))):
+        return None
+    return _linear(reader, node.input[0], int(inputs), int(features), bias=has_operand(node, 2))
+
+
+def read_matmul(reader: Reader, node: onnx.NodeProto) -> int | None:
+    weight = weight_shape(reader, node, 1)
+    if weight is None or len(weight) != 2 or node.input[0] in reader.known:
+        return None
+    return _linear(reader, node.input[0], int(weight[0]), int(weight[1]), bias=False)
+
+
+def _linear(reader: Reader, name: str, inputs: int, features: int, bias: bool) -> int | None:
+    x = reader.value(name)
+    if len(reader.shapes[x]) < 2:
+        return None
+    if reader.shapes[x][-1] != inputs:
+        raise InputError(f"weights [{inputs},{features}] do not fit an input of shape {list(reader.shapes[x])}")
+    return reader.emit("Linear", (x,), (("bias", int(bias)), ("features", features)))
+
+
+def read_batch_norm(reader: Reader, node: onnx.NodeProto) -> int | None:
+    attrs = node_attrs(node)
+    if attrs.get("training_mode", 0):
+        raise InputError("batch normalization in training mode: export the model in evaluation mode")
+    x, operands = reader.value(node.input[0]), [reader.known.get(name) for name in node.input[1:5]]
+    shape = reader.shapes[x]
+    if any(known is None or tuple(known.shape) != tuple(shape[1:2]) for known in operands):
+        raise InputError(f"scale, shift, mean and variance must be weights that fit an input of shape {list(shape)}")
+    scale, shift = (known.static if known and not known.learned else None for known in operands[:2])
+    given: dict[str, Value] = {"epsilon": attrs.get("epsilon", BATCH_NORM_EPSILON)}
+    if scale is not None and shift is not None and (scale == 1).all() and (shift == 0).all():
+        given["affine"] = 0
+    return reader.emit("BatchNorm", (x,), tuple(given.items()))
+
+
+def read_gather(reader: Reader, node: onnx.NodeProto) -> int | None:
+    table = reader.known.get(node.input[0])
+    if table is None or not is_weight(table) or len(table.shape) != 2 or node_attrs(node).get("axis", 0) != 0:
+        return None
+    if element_type(table.shape) != "float":
+        return None
+    rows, features = map(int, table.shape)
+    return reader.emit("Embedding", (reader.value(node.input[1]),), (("features", features), ("rows", rows)))
+
+
+def read_prelu(reader: Reader, node: onnx.NodeProto) -> int | None:
+    """The slope is learned even where it is a single number; its first dimensions of 1 say nothing."""
+    slope = reader.known.get(node.input[1])
+    if slope is None or not slope.learned:
+        return None
+    shape = tuple(slope.shape)
+    while len(shape) > 1 and shape[0] == 1:
+        shape = shape[1:]
+    param = reader.emit("Param", (), (("shape", tuple(map(int, shape)) or (1,)),))
+    return reader.emit("PRelu", (reader.value(node.input[0]), param), ())
