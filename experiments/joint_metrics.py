@@ -56,7 +56,7 @@ def score(predictor: str, size: int, most: int, seed: int) -> Scores:
     if predictor == ON_CHOICES:
         found = _ridge_on_choices(table.architectures, values, train, test)
         return {_short(m): float(spearmanr(found[m], values[m][test]).statistic) for m in METRICS}
-    counts = _times_chosen(table.architectures) if predictor.endswith(WITH_CHOICES) else {}
+    counts = _choice_counts(table.architectures) if predictor.endswith(WITH_CHOICES) else {}
     model = predictors.create(predictor.removesuffix(WITH_CHOICES), seed=seed)
     model.fit([texts[i] for i in train], {metric: column[train] for metric, column in {**values, **counts}.items()})
     scores = {}
@@ -76,9 +76,9 @@ def _means(texts: list[str], values: np.ndarray) -> np.ndarray:
     return (np.bincount(group, values) / counts)[group]
 
 
-def _times_chosen(architectures: Sequence[Architecture]) -> dict[str, np.ndarray]:
+def _choice_counts(architectures: Sequence[Architecture]) -> dict[str, np.ndarray]:
     """How often each of n architectures chose an option: (n,) by `OPTION chosen`."""
-    found = [architecture.times_chosen() for architecture in architectures]
+    found = [architecture.choice_counts() for architecture in architectures]
     options = sorted(set().union(*found))
     return {option + CHOSEN: np.array([float(counts[option]) for counts in found]) for option in options}
 

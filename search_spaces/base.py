@@ -33,7 +33,7 @@ class Architecture:
     def as_dict(self) -> dict[str, Choice]:
         return dict(self.choices)
 
-    def times_chosen(self) -> Counter[str]:
+    def choice_counts(self) -> Counter[str]:
         """How often each option was chosen, whatever was asked."""
         return Counter([str(option) for _, option in self.choices])
 

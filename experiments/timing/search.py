@@ -27,7 +27,7 @@ from nas.searching.sampler import PredictorSampler
 from nas.searching.samplers import create_sampler
 from nas.searching.storage import open_storage
 
-LAST = 0.2  # of the trials, over which the time is taken
+MEASURED_SHARE = 0.2  # of the trials, over which the time is taken
 GUIDED, POOL, BETWEEN = ("rlm", "gnn"), 10_000, (60, 100)  # evaluations, between which a guided search is timed
 OBJECTIVES = "cifar10_validation_accuracy,fpga_latency_ms"
 Side = Callable[[Benchmark, "Path | None", int], list[float]]
@@ -67,7 +67,7 @@ def per_trial(side: Side, table: Benchmark, journal: bool, trials: int) -> float
     """Milliseconds of the processor per trial over the last of so many."""
     with tempfile.TemporaryDirectory() as folder:
         times = np.array(side(table, Path(folder) / "search.journal" if journal else None, trials))
-    last = times[-int(LAST * trials) :]
+    last = times[-int(MEASURED_SHARE * trials) :]
     return 1e3 * float(np.diff(last).mean())
 
 

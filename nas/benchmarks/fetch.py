@@ -17,7 +17,7 @@ from search_spaces.common.errors import InputError, unknown
 from search_spaces.common.files import replacing
 
 BASE_URL = "https://raw.githubusercontent.com"
-TIMEOUT = 30.0  # seconds without an answer
+TIMEOUT_SECONDS = 30.0  # seconds without an answer
 
 
 def fetch(
@@ -74,7 +74,7 @@ def _download(url: str, size: int) -> bytes:
     from urllib.request import urlopen
 
     try:
-        with urlopen(quote(url, safe=":/"), timeout=TIMEOUT) as response:
+        with urlopen(quote(url, safe=":/"), timeout=TIMEOUT_SECONDS) as response:
             return response.read(size + 1)
     except HTTPError as error:
         raise InputError(f"{url}: the server answers {error.code} {error.reason}; is the base URL right?") from error

@@ -17,7 +17,7 @@ from search_spaces import Architecture, SearchSpace
 from search_spaces.common.files import replacing
 from search_spaces.text import TEXT_VERSION
 
-LEAST_PARALLEL = 2000
+MIN_PARALLEL_TEXTS = 2000
 CHUNK = 100
 
 
@@ -49,7 +49,7 @@ def cached_texts(
 
 def _texts(space: SearchSpace, architectures: Sequence[Architecture]) -> Iterator[str]:
     """The text of each, made by all processors where that pays; a space from a user's file is known here alone."""
-    if len(architectures) < LEAST_PARALLEL or not type(space).__module__.startswith("search_spaces."):
+    if len(architectures) < MIN_PARALLEL_TEXTS or not type(space).__module__.startswith("search_spaces."):
         yield from map(space.to_text, architectures)
         return
     # Unlike multiprocessing's, these processes do not run the user's script again.

@@ -64,7 +64,7 @@ def search(
     ] = None,
     known: Annotated[
         Path | None,
-        typer.Option(help="CSV of measurements that you have: architecture and the metrics. They are not counted."),
+        typer.Option(help="CSV of prior observations: architecture and the metrics. They do not count."),
     ] = None,
     hours: Annotated[float | None, typer.Option(min=0, help="Begin no evaluation of a search after so long.")] = None,
     patience: Annotated[
@@ -85,12 +85,12 @@ def search(
     as_json: Json = False,
 ) -> None:
     """Search for the Pareto front of several objectives: in a benchmark's table, or by measuring a space's networks."""
-    from nas.comparison.runs import Terms, run_measured_studies, run_predicted_studies, run_studies
+    from nas.comparison.runs import SearchOptions, run_measured_studies, run_predicted_studies, run_studies
     from nas.reporting.folders import save_studies
     from search_spaces import get_space
 
     limited = given_only(seconds=None if hours is None else 3600 * hours, patience=patience)
-    terms = Terms(known, **limited, storage=storage, study=study)
+    options = SearchOptions(known, **limited, storage=storage, study=study)
     samplers, limits, numbers = split_names(sampler), constraint or [], range(seed, seed + seeds)
     measured = given_only(
         option=option, dataset=dataset, trainings=trainings, epochs=epochs, training=training, device=device,
@@ -104,17 +104,19 @@ def search(
         raise InputError("--predictor goes with --space, --option and nothing that is measured or looked up")
     with progress_bar("searching") as bar:
         if benchmark is not None:
-            studies = run_studies(benchmark, objectives, samplers, evaluations, numbers, out, limits, bar, terms=terms)
+            studies = run_studies(
+                benchmark, objectives, samplers, evaluations, numbers, out, limits, bar, options=options
+            )
         elif predictor is not None:
             opened = get_space(str(space), **parse_settings(option, "--option"))
             studies = run_predicted_studies(
-                opened, predictor, objectives, samplers, evaluations, numbers, out, limits, bar, terms
+                opened, predictor, objectives, samplers, evaluations, numbers, out, limits, bar, options
             )
         else:
             opened, measurement = _measured_space(str(space), objectives, limits, measured)
             point = None if reference is None else parse_numbers(reference, "--reference")
             studies = run_measured_studies(
-                opened, measurement, objectives, samplers, evaluations, numbers, out, limits, bar, point, terms
+                opened, measurement, objectives, samplers, evaluations, numbers, out, limits, bar, point, options
             )
         save_studies(out, studies)
     front = studies.first.front

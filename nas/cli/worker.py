@@ -13,8 +13,11 @@ from nas.cli.options import Device
 def worker(
     storage: Annotated[str, typer.Option(help="Journal file or URL that `nas search --storage` was given.")],
     study: Annotated[str | None, typer.Option(help="One search; by default all that are unfinished.")] = None,
-    place: Annotated[
-        str | None, typer.Option(help="Where the table, data set or checkpoint is on this machine, if elsewhere.")
+    path_override: Annotated[
+        str | None,
+        typer.Option(
+            "--path", "--place", help="Path of the table, data set or checkpoint on this machine, if it differs."
+        ),
     ] = None,
     device: Device = None,
 ) -> None:
@@ -28,5 +31,5 @@ def worker(
     names = [study] if study else [name for name in list_searches(storage) if is_unfinished(storage, name)]
     with progress_bar("working") as bar:
         for name in names:
-            join(storage, name, place, device or "cpu", labelled(bar, name))
+            join(storage, name, path_override, device or "cpu", labelled(bar, name))
     print(f"{', '.join(names)}: finished" if names else f"{storage}: no search is unfinished")

@@ -23,7 +23,7 @@ from search_spaces.common.errors import InputError, unknown
 if TYPE_CHECKING:
     from nas.benchmarks import Benchmark
 
-TOP, CHOSEN = 1000, 10
+MAX_TOP, SELECTED = 1000, 10
 SAMPLES = 32
 MEASURES = (
     "tau", "spearman", "tau_top", "top10", "regret", "rmse", "cover50", "cover90", "fit_seconds", "predict_seconds",
@@ -298,8 +298,8 @@ def _ranking(predicted: np.ndarray, truth: np.ndarray, higher_is_better: bool) -
 
     sign = -1.0 if higher_is_better else 1.0
     losses = sign * truth
-    top = np.argsort(losses)[: min(TOP, len(truth) // 2)]
-    chosen = np.argsort(sign * predicted, kind="stable")[:CHOSEN]
+    top = np.argsort(losses)[: min(MAX_TOP, len(truth) // 2)]
+    chosen = np.argsort(sign * predicted, kind="stable")[:SELECTED]
     return {
         "tau": _defined(kendalltau(predicted, truth)),
         "spearman": _defined(spearmanr(predicted, truth)),

@@ -18,7 +18,7 @@ from nas.searching.evaluators import Evaluator, MeasuredEvaluator, PredictionEva
 from nas.searching.loop import list_searches, read_search, search
 from nas.searching.objectives import Constraint, Objective, parse_constraints, parse_objectives
 from nas.searching.pareto import Reference
-from nas.searching.prior import read_known
+from nas.searching.prior import read_prior_observations
 from nas.searching.progress import Progress, labelled
 from nas.searching.result import SETTINGS_KEY, SearchResult
 from predictors import list_predictors
@@ -32,13 +32,14 @@ if TYPE_CHECKING:
 BENCHMARK = "benchmark.json"  # beside the journals: which table was searched
 
 
-class Terms(NamedTuple):
-    """What a search begins with, a CSV of known measurements, what ends it, and where it is kept.
+class SearchOptions(NamedTuple):
+    """Options of each search: prior observations, limits, and its storage.
 
-    storage: of all searches, by URL; a journal each in the result folder by default. study: how their names begin.
+    prior: CSV file of prior observations. seconds, patience: limits of `nas.search`. storage: URL of one storage for
+    all searches; by default, each search has a journal in the result folder. study: prefix of the searches' names.
     """
 
-    known: Path | None = None
+    prior: Path | None = None
     seconds: float = math.inf
     patience: float = math.inf
     storage: str | None = None
@@ -51,7 +52,7 @@ class Terms(NamedTuple):
         return self.storage, f"{self.study}-{sampler}-{seed}"
 
 
-NO_TERMS = Terms()
+DEFAULT_OPTIONS = SearchOptions()
 
 
 def run_studies(
@@ -64,12 +65,12 @@ def run_studies(
     constraints: Sequence[str] = (),
     progress: Progress | None = None,
     sampler_options: Mapping[str, Any] | None = None,
-    terms: Terms = NO_TERMS,
+    options: SearchOptions = DEFAULT_OPTIONS,
 ) -> Studies:
     """Run or resume every search; each keeps its study in `folder/studies/SAMPLER-SEED.journal`.
 
-    sampler_options: of the guided samplers (`nas.searching.sampler.PredictorSampler`), such as `refit_every`. terms: of
-    each search.
+    sampler_options: of the guided samplers (`nas.searching.sampler.PredictorSampler`), such as `refit_every`. options:
+    of each search.
     """
     table = load_benchmark(benchmark) if isinstance(benchmark, str) else benchmark
     goal = _Goal.parse(objectives, constraints)
@@ -78,7 +79,7 @@ def run_studies(
     name = benchmark if isinstance(benchmark, str) else benchmark.name
     _check_settings(folder / "studies" / BENCHMARK, {"benchmark": name})
     results = _run_all(
-        table.space, goal, evaluator, samplers, evaluations, seeds, folder, progress, terms, sampler_options
+        table.space, goal, evaluator, samplers, evaluations, seeds, folder, progress, options, sampler_options
     )
     return Studies(goal.objectives, reference, results, table)
 
@@ -94,7 +95,7 @@ def run_measured_studies(
     constraints: Sequence[str] = (),
     progress: Progress | None = None,
     point: Sequence[float] | None = None,
-    terms: Terms = NO_TERMS,
+    options: SearchOptions = DEFAULT_OPTIONS,
 ) -> Studies:
     """Run or resume searches that train and time every network that they look at, kept as in `run_studies`.
 
@@ -110,7 +111,7 @@ def run_measured_studies(
         raise InputError(f"the reference point has {len(point)} values for {len(goal.objectives)} objectives")
     _check_settings(folder / "studies" / "measurement.json", measurement.settings)
     evaluator = MeasuredEvaluator(space, measurement, folder / "studies" / "training")
-    results = _run_all(space, goal, evaluator, samplers, evaluations, seeds, folder, progress, terms)
+    results = _run_all(space, goal, evaluator, samplers, evaluations, seeds, folder, progress, options)
     return _against_best(results, point)
 
 
@@ -124,7 +125,7 @@ def run_predicted_studies(
     folder: Path,
     constraints: Sequence[str] = (),
     progress: Progress | None = None,
-    terms: Terms = NO_TERMS,
+    options: SearchOptions = DEFAULT_OPTIONS,
 ) -> Studies:
     """Run or resume searches that believe a predictor and evaluate nothing, kept as in `run_studies`.
 
@@ -133,7 +134,7 @@ def run_predicted_studies(
     goal = _Goal.parse(objectives, constraints)
     _check_settings(folder / "studies" / "predictor.json", {"predictor": checkpoint})
     evaluator = PredictionEvaluator.load(checkpoint, space, goal.metrics)
-    results = _run_all(space, goal, evaluator, samplers, evaluations, seeds, folder, progress, terms)
+    results = _run_all(space, goal, evaluator, samplers, evaluations, seeds, folder, progress, options)
     return _against_best(results)
 
 
@@ -217,18 +218,18 @@ def _run_all(
     seeds: Iterable[int],
     folder: Path,
     progress: Progress | None,
-    terms: Terms,
+    options: SearchOptions,
     sampler_options: Mapping[str, Any] | None = None,
 ) -> dict[str, list[SearchResult]]:
     """Every sampler with every seed, each study in `folder/studies/SAMPLER-SEED.journal`."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     (folder / "studies").mkdir(parents=True, exist_ok=True)
-    known = read_known(terms.known, space, evaluator.metrics) if terms.known else None
+    prior = read_prior_observations(options.prior, space, evaluator.metrics) if options.prior else None
     results: dict[str, list[SearchResult]] = {name: [] for name in samplers}
     for seed in seeds:
         for name in samplers:
             label = f"{name}, seed {seed}"
-            storage, study = terms.kept(folder, name, seed)
+            storage, study = options.kept(folder, name, seed)
             results[name].append(
                 search(
                     space, goal.objectives, evaluator, name, evaluations, seed,
@@ -237,9 +238,9 @@ def _run_all(
                     name=study,
                     constraints=goal.constraints,
                     progress=labelled(progress, label),
-                    known=known,
-                    seconds=terms.seconds,
-                    patience=terms.patience,
+                    prior=prior,
+                    seconds=options.seconds,
+                    patience=options.patience,
                 )
             )  # fmt: skip
     return results

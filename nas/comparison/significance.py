@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-LEVEL = 0.05  # p-values below it are called a difference
+SIGNIFICANCE_LEVEL = 0.05  # p-values below it are called a difference
 
 
 class Difference(NamedTuple):
@@ -29,9 +29,9 @@ class Difference(NamedTuple):
         """In plain words, the better one first; `unit` is what higher values of are better."""
         first, second = (self.first, self.second) if self.mean >= 0 else (self.second, self.first)
         by = f"{abs(self.mean):.3f} ± {self.std:.3f} {unit} over {self.seeds} seeds (Wilcoxon p = {self.p:.2g})"
-        if self.p < LEVEL:
+        if self.p < SIGNIFICANCE_LEVEL:
             return f"{first} is better than {second} by {by}"
-        few = 2.0 ** (1 - self.seeds) >= LEVEL
+        few = 2.0 ** (1 - self.seeds) >= SIGNIFICANCE_LEVEL
         return f"{first} is ahead of {second} by {by}: " + ("too few seeds to tell" if few else "no clear difference")
 
 

@@ -14,7 +14,7 @@ from nas.searching.objectives import Objective
 from nas.searching.pareto import Reference
 from nas.searching.result import SearchResult
 
-MARKS = (20, 50, 100, 200, 500)
+REPORTED_EVALUATIONS = (20, 50, 100, 200, 500)
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Studies:
         """
         rows = []
         for name, curve in self.curves().items():
-            marks = sorted({m for m in MARKS if m < curve.shape[1]} | {curve.shape[1]})
+            marks = sorted({m for m in REPORTED_EVALUATIONS if m < curve.shape[1]} | {curve.shape[1]})
             igd = np.array([self.reference.igd_plus(r.evaluated.values) for r in self.results[name]])
             row: dict[str, Any] = {"sampler": name}
             row |= {f"HV@{m}": _mean_std(curve[:, m - 1]) for m in marks}

@@ -99,11 +99,11 @@ def digits(train_images: int = 512, shift: int = 1, noise: float = 0.1, seed: in
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(images))
     train, test = order[:train_images], order[train_images:]
-    disturbed = disturb(images[test], rng, shift, noise)
+    disturbed = augment(images[test], rng, shift, noise)
     return Dataset("digits", images[train], labels[train], disturbed, labels[test], 10)
 
 
-def disturb(images: np.ndarray, rng: np.random.Generator, shift: int, noise: float, flip: bool = False) -> np.ndarray:
+def augment(images: np.ndarray, rng: np.random.Generator, shift: int, noise: float, flip: bool = False) -> np.ndarray:
     """Copies of images (n, channels, height, width) for augmentation.
 
     Each is moved by up to `shift` pixels in both directions (zeros move in), given Gaussian noise of standard deviation

@@ -12,8 +12,8 @@ import numpy as np
 from nas.evaluation import memory
 from nas.evaluation.datasets import Dataset
 from nas.evaluation.latency import LatencyTask, time_model
+from nas.evaluation.metrics import check_metrics
 from nas.evaluation.training import TrainingTask, train
-from nas.searching.objectives import check_metrics
 from search_spaces.graph.costs import graph_flops, graph_params
 
 if TYPE_CHECKING:

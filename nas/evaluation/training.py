@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from nas.evaluation.datasets import Dataset, digits, disturb
+from nas.evaluation.datasets import Dataset, augment, digits
 from nas.evaluation.module import GraphModule
 from search_spaces.common.errors import InputError, unknown
 from search_spaces.common.files import replacing
@@ -34,7 +34,7 @@ Progress = Callable[[int, int], None]
 class TrainingTask:
     """How a network is trained: SGD with Nesterov momentum 0.9 and a learning rate schedule.
 
-    Every epoch sees the images disturbed anew (`nas.evaluation.datasets.disturb`; shift in pixels, noise in the images'
+    Every epoch sees the images disturbed anew (`nas.evaluation.datasets.augment`; shift in pixels, noise in the images'
     unit). With `patience`, a share `validation` of the training images is held out, training stops once no seed's
     validation accuracy has risen for that many epochs, and a seed's result is its test accuracy at its best validation
     accuracy.
@@ -248,7 +248,7 @@ class _Training:
     def _disturbed(self, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Disturbed copies of these images; the disturbance belongs to the image, not to its place in the epoch."""
         ordered = np.sort(rows)
-        views = disturb(self.images[ordered], rng, self.task.shift, self.task.noise, self.task.flip)
+        views = augment(self.images[ordered], rng, self.task.shift, self.task.noise, self.task.flip)
         return views[np.searchsorted(ordered, rows)]
 
     # --- checkpoints

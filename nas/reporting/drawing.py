@@ -9,9 +9,9 @@ from typing import NamedTuple
 from search_spaces import read
 from search_spaces.text.blocks import Block, Item
 
-LEAST = 3  # operators; smaller functions show nothing
-MOST = 3  # functions per network
-LONGEST = 40  # operators of a main block that is drawn too
+MIN_FUNCTION_OPERATORS = 3  # operators; smaller functions show nothing
+MAX_FUNCTIONS = 3  # functions per network
+MAX_MAIN_OPERATORS = 40  # operators of a main block that is drawn too
 BOX, GAP = (92, 22), (14, 26)  # width and height of an operator and the room between two, in pixels
 _WIDTHS = ("channels", "features")
 
@@ -25,14 +25,16 @@ class Spot(NamedTuple):
 
 
 def draw_blocks(text: str) -> dict[str, str]:
-    """By name, SVG of up to `MOST` functions of a network in ONNX text, the largest first, and of a short main block.
+    """SVG by name: the `MAX_FUNCTIONS` largest functions of a network in ONNX text, and its main block if it is short.
 
     Colours are those of the page: `currentColor`, `--line` for edges and `--box` for what is in boxes.
     """
     program = read(text)
     functions = sorted(program.functions.items(), key=lambda named: -len(named[1].items))
-    drawn = {name: draw(block) for name, block in functions[:MOST] if len(block.items) >= LEAST}
-    return drawn | ({"net": draw(program.main)} if len(program.main.items) <= LONGEST else {})
+    drawn = {
+        name: draw(block) for name, block in functions[:MAX_FUNCTIONS] if len(block.items) >= MIN_FUNCTION_OPERATORS
+    }
+    return drawn | ({"net": draw(program.main)} if len(program.main.items) <= MAX_MAIN_OPERATORS else {})
 
 
 def draw(block: Block) -> str:

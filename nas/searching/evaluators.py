@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from nas.searching.objectives import check_metrics
+from nas.evaluation.metrics import check_metrics
 from search_spaces.text import fingerprint
 
 if TYPE_CHECKING:

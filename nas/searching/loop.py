@@ -14,11 +14,12 @@ import numpy as np
 import optuna
 from optuna.trial import TrialState
 
+from nas.evaluation.metrics import check_metrics
 from nas.searching import optuna_adapter
 from nas.searching.evolution import random_unseen
-from nas.searching.objectives import Constraint, Objective, check_metrics, parse_constraints, parse_objectives
-from nas.searching.prior import Known, KnownFirst
-from nas.searching.progress import GrowingFront, Standing
+from nas.searching.objectives import Constraint, Objective, parse_constraints, parse_objectives
+from nas.searching.prior import PriorFirst, PriorObservations
+from nas.searching.progress import GrowingFront, SearchProgress
 from nas.searching.result import SETTINGS_KEY, SearchResult
 from nas.searching.samplers import create_sampler, list_samplers
 from nas.searching.sources import open_evaluator, source_of
@@ -36,11 +37,11 @@ if TYPE_CHECKING:
     from search_spaces import Architecture, SearchSpace
 
 RESULT_VERSION = 1  # raise it whenever a search with the same seed evaluates other architectures
-PATIENCE = 50  # repeated architectures in a row after which a random new one is evaluated instead
+MAX_REPEATS = 50  # repeated architectures in a row after which a random new one is evaluated instead
 SOURCE_KEY = "nas:source"  # study user attribute: see `nas.searching.sources`
 EVALUATIONS_KEY = "nas:evaluations"  # study user attribute: how many are wanted
-_WAIT = 0.2  # seconds, between two looks whether others have finished
-_MANY = 20  # unfinished trials, from which on all trials are read at once
+_POLL_SECONDS = 0.2  # seconds, between two looks whether others have finished
+_MANY_UNFINISHED = 20  # unfinished trials, from which on all trials are read at once
 
 
 def search(
@@ -52,17 +53,17 @@ def search(
     seed: int = 0,
     storage: str | Path | BaseStorage | None = None,
     constraints: str | Iterable[str | Constraint] | None = None,
-    progress: Callable[[Standing], None] | None = None,
+    progress: Callable[[SearchProgress], None] | None = None,
     name: str = "search",
     sampler_options: Mapping[str, Any] | None = None,
-    known: Known | None = None,
+    prior: PriorObservations | None = None,
     seconds: float = math.inf,
     patience: float = math.inf,
 ) -> SearchResult:
     """Evaluate `evaluations` distinct architectures and return what was found.
 
-    An architecture that the sampler proposes again is told its known values and is not counted. Fewer architectures are
-    evaluated where the space has fewer. With a storage, a search that was interrupted, even by SIGKILL, goes on where
+    An architecture that the sampler proposes again gets its stored values and does not count. A space with fewer
+    architectures ends the search early. With a storage, a search that was interrupted, even by SIGKILL, goes on where
     it was: a trial that was being evaluated is finished first, and nothing is evaluated twice. Several processes may
     work on one study. Without interruption, the same seed gives the same result.
 
@@ -75,8 +76,7 @@ def search(
         progress: called after each evaluation with how far the search is.
         name: of the study in the storage.
         sampler_options: further options of `nas.searching.samplers.create_sampler` for a sampler given by name.
-        known: values that were measured before, in the order of the evaluator's metrics: they are taken over first, and
-            not counted.
+        prior: prior observations, in the order of the evaluator's metrics. They come first and do not count.
         seconds: no evaluation begins after so long, since this call.
         patience: evaluations in a row that do not improve the front, after which the search ends.
 
@@ -98,37 +98,37 @@ def search(
             sampler, space, reader.objectives, seed, constraints=reader.constraints, **(sampler_options or {})
         )
     study = _open_study(storage, name, reader.objectives, sampler, settings)
-    source = source_of(evaluator)  # before what is known hides it
-    if known:
-        evaluator = KnownFirst(evaluator, known)
-        for architecture in known:
+    source = source_of(evaluator)  # before the prior observations wrap it
+    if prior:
+        evaluator = PriorFirst(evaluator, prior)
+        for architecture in prior:
             study.enqueue_trial(architecture.as_dict(), skip_if_exists=True)
-    known = known or {}
-    _describe(study, source, evaluations + len(known))
-    budget = Budget(evaluations + len(known), time.monotonic() + seconds, patience)
+    prior = prior or {}
+    _describe(study, source, evaluations + len(prior))
+    budget = Budget(evaluations + len(prior), time.monotonic() + seconds, patience)
     with Worker(study) as worker:
-        _Search(study, reader, evaluator, known, np.random.default_rng(seed), worker).run(budget, progress)
+        _Search(study, reader, evaluator, prior, np.random.default_rng(seed), worker).run(budget, progress)
     return SearchResult.of_study(study, reader)
 
 
 def join(
     storage: str | Path | BaseStorage,
     name: str = "search",
-    place: str | None = None,
+    path_override: str | None = None,
     device: str = "cpu",
-    progress: Callable[[Standing], None] | None = None,
+    progress: Callable[[SearchProgress], None] | None = None,
 ) -> SearchResult:
     """Work on a stored search that was begun elsewhere, until it has all its evaluations.
 
-    place, device: see `nas.searching.sources.open_evaluator`. Raises InputError where the storage has no such search,
-    and where its values come from a user's own evaluator or its choices from a user's own sampler.
+    path_override, device: see `nas.searching.sources.open_evaluator`. Raises InputError where the storage has no such
+    search, and where its values come from a user's own evaluator or its choices from a user's own sampler.
     """
     study = _load(storage, name)
     settings, found = study.user_attrs[SETTINGS_KEY], read_search(storage, name)
     if settings["sampler"] not in list_samplers():
         raise InputError(f"study {name!r} is searched by a sampler of its own: join it from a script")
     metrics = TrialReader(found.space, found.objectives, parse_constraints(settings["constraints"])).metrics
-    evaluator = open_evaluator(study.user_attrs.get(SOURCE_KEY, {}), found.space, metrics, place, device)
+    evaluator = open_evaluator(study.user_attrs.get(SOURCE_KEY, {}), found.space, metrics, path_override, device)
     return search(
         found.space, settings["objectives"], evaluator, settings["sampler"], study.user_attrs[EVALUATIONS_KEY],
         settings["seed"], storage, settings["constraints"], progress, name, settings["sampler_options"],
@@ -228,7 +228,7 @@ class _Search:
         study: optuna.Study,
         reader: TrialReader,
         evaluator: Evaluator,
-        given: Known,
+        prior: PriorObservations,
         rng: np.random.Generator,
         worker: Worker,
     ) -> None:
@@ -238,10 +238,10 @@ class _Search:
         self.evaluator = evaluator
         self.columns = [evaluator.metrics.index(metric) for metric in reader.metrics]
         self.rng = rng
-        self.known: dict[Architecture, np.ndarray] = {}
+        self.observed: dict[Architecture, np.ndarray] = {}
         self.front = GrowingFront(len(reader.objectives))
-        self.given = given
-        self.stale = 0  # evaluations since the front was last improved, beside those that were given
+        self.prior = prior
+        self.stale = 0  # evaluations since the last improvement of the front, without prior observations
         self._read = 0
         self._unfinished: list[int] = []  # trial ids
         self._sync()
@@ -249,18 +249,18 @@ class _Search:
         if self._read or not worker.alone:
             study.sampler.reseed_rng()  # lest it propose again what it proposed before
 
-    def run(self, budget: Budget, progress: Callable[[Standing], None] | None) -> None:
+    def run(self, budget: Budget, progress: Callable[[SearchProgress], None] | None) -> None:
         repeats = 0
-        while len(self.known) < budget.evaluations and self.stale < budget.patience:
+        while len(self.observed) < budget.evaluations and self.stale < budget.patience:
             if time.monotonic() >= budget.deadline:
                 return
-            self.worker.take_up()
-            if len(self.known) + self.worker.others_at_work(self._running) >= budget.evaluations:
-                time.sleep(_WAIT)
+            self.worker.reclaim_stale_trials()
+            if len(self.observed) + self.worker.others_at_work(self._running) >= budget.evaluations:
+                time.sleep(_POLL_SECONDS)
                 self._sync()
                 continue
-            if repeats == PATIENCE:
-                fresh = random_unseen(self.reader.space, self.known.keys(), self.rng)
+            if repeats == MAX_REPEATS:
+                fresh = random_unseen(self.reader.space, self.observed.keys(), self.rng)
                 if fresh is None:
                     return
                 self.study.enqueue_trial(fresh.as_dict())
@@ -272,7 +272,7 @@ class _Search:
             self._sync()
             if new and progress:
                 front = self.front
-                progress(Standing(len(self.known), budget.evaluations, len(front.points), front.hypervolume))
+                progress(SearchProgress(len(self.observed), budget.evaluations, len(front.points), front.hypervolume))
 
     def _next_trial(self) -> optuna.Trial:
         while self.interrupted:
@@ -286,7 +286,7 @@ class _Search:
         """Evaluate one trial and tell the study; False if the architecture's values were known."""
         architecture = self.reader.space.choose(trial)
         self.reader.remember(architecture)
-        values = self.known.get(architecture)
+        values = self.observed.get(architecture)
         new = values is None
         if values is None:
             values = np.asarray(self.evaluator([architecture]), dtype=float)
@@ -318,17 +318,17 @@ class _Search:
         self._running = [trial for trial in trials if trial.state == TrialState.RUNNING]
         for trial in filter(is_evaluated, trials):
             architecture = self.reader.architecture(trial.params)
-            if architecture is not None and architecture not in self.known:
-                self.known[architecture] = self.reader.values(trial)
-                improved = self._improves(self.known[architecture])
-                self.stale = 0 if improved else self.stale + (architecture not in self.given)
+            if architecture is not None and architecture not in self.observed:
+                self.observed[architecture] = self.reader.values(trial)
+                improved = self._improves(self.observed[architecture])
+                self.stale = 0 if improved else self.stale + (architecture not in self.prior)
 
     def _changing(self) -> Iterator[optuna.trial.FrozenTrial]:
         """Trials that were not finished the last time, and those that were begun since.
 
         Each by itself, as all trials of the study take the longer the more there are; all at once where these are many.
         """
-        if not self._read or len(self._unfinished) > _MANY:
+        if not self._read or len(self._unfinished) > _MANY_UNFINISHED:
             trials, unfinished = self.study.get_trials(deepcopy=False), set(self._unfinished)
             yield from (t for t in trials if t.number >= self._read or optuna_adapter.trial_id(t) in unfinished)
             self._read = len(trials)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from search_spaces.common.errors import InputError, unknown
+from search_spaces.common.errors import InputError
 
 Direction = Literal["maximize", "minimize"]
 
@@ -112,10 +112,3 @@ def parse_constraints(constraints: str | Iterable[str | Constraint] | None) -> t
         return ()
     items = constraints.split(",") if isinstance(constraints, str) else constraints
     return tuple(item if isinstance(item, Constraint) else Constraint.parse(item) for item in items)
-
-
-def check_metrics(metrics: Iterable[str], known: Collection[str]) -> None:
-    """Raise InputError, suggesting the nearest name, for the first metric that is not among `known`."""
-    for metric in metrics:
-        if metric not in known:
-            raise unknown("metric", metric, known)

@@ -1,4 +1,4 @@
-"""Measurements that exist before a search: taken over instead of made again."""
+"""Prior observations: measurements that exist before a search, which does not make them again."""
 
 from __future__ import annotations
 
@@ -15,30 +15,40 @@ if TYPE_CHECKING:
     from nas.searching.evaluators import Evaluator
     from search_spaces import Architecture, SearchSpace
 
-ARCHITECTURE = "architecture"
-Known = Mapping["Architecture", Sequence[float]]
-"""Values of the metrics of an evaluator, in its order, by architecture."""
+ARCHITECTURE_COLUMN = "architecture"
+PriorObservations = Mapping["Architecture", Sequence[float]]
+"""Values by architecture, in the order of the evaluator's metrics."""
 
 
-class KnownFirst:
-    """An evaluator that gives what is known, and asks another one for the rest."""
+class PriorFirst:
+    """An evaluator that returns prior observations, and calls another evaluator for all other architectures."""
 
-    def __init__(self, evaluator: Evaluator, known: Known) -> None:
-        self.evaluator, self.known = evaluator, dict(known)
+    def __init__(self, evaluator: Evaluator, prior: PriorObservations) -> None:
+        self.evaluator, self.prior = evaluator, dict(prior)
         self.metrics = evaluator.metrics
 
     def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
-        rows = [self.known[a] if a in self.known else self.evaluator([a])[0] for a in architectures]
+        rows = [self.prior[a] if a in self.prior else self.evaluator([a])[0] for a in architectures]
         return np.array(rows, dtype=float).reshape(-1, len(self.metrics))
 
 
-def read_known(path: Path, space: SearchSpace, metrics: Sequence[str]) -> dict[Architecture, list[float]]:
-    """Measurements in a CSV file: a column `architecture`, in the space's notation, and one for each metric.
+def read_prior_observations(path: Path, space: SearchSpace, metrics: Sequence[str]) -> dict[Architecture, list[float]]:
+    """Read prior observations from a CSV file, such as `front.csv` of another search.
 
-    So `front.csv` of another search can be read. Rows without a value for every metric are left out. Raises InputError
-    that names the file, and the line or column.
+    Rows without a value for every metric are left out.
+
+    Args:
+        path: a file with a column `architecture`, in the space's notation, and a column for each metric.
+        space: the search space.
+        metrics: the m metrics of the evaluator.
+
+    Returns:
+        The m values of each architecture.
+
+    Raises:
+        InputError: the file cannot be read; the message names the line or column.
     """
-    table = parse_csv(read_bytes(path), path, ARCHITECTURE)
+    table = parse_csv(read_bytes(path), path, ARCHITECTURE_COLUMN)
     if missing := [metric for metric in metrics if metric not in table.columns]:
         raise InputError(f"{path}: no column {missing[0]!r}; its columns: {', '.join(table.columns)}")
     values = np.column_stack([table.columns[metric] for metric in metrics])

@@ -9,12 +9,12 @@ import numpy as np
 
 from nas.searching.pareto import hypervolume, joined
 
-FRAMED = 10
+FRAME_POINTS = 10
 Progress = Callable[[str, int, int], None]
 """Told what is done, how far, of how much."""
 
 
-class Standing(NamedTuple):
+class SearchProgress(NamedTuple):
     """Evaluations done and wanted, networks on the front so far, and its hypervolume as of `GrowingFront`."""
 
     done: int
@@ -26,7 +26,7 @@ class Standing(NamedTuple):
         return f"{self.front} on the front, hypervolume {self.hypervolume:.3f}"
 
 
-def labelled(progress: Progress | None, label: str) -> Callable[[Standing], None] | None:
+def labelled(progress: Progress | None, label: str) -> Callable[[SearchProgress], None] | None:
     """What a search is to call, so that `progress` is told its label and how far it is."""
     return None if progress is None else lambda now: progress(f"{label}: {now}", now.done, now.wanted)
 
@@ -34,8 +34,8 @@ def labelled(progress: Progress | None, label: str) -> Callable[[Standing], None
 class GrowingFront:
     """The front of m losses that come one by one, and its hypervolume.
 
-    The hypervolume's unit is the box that the first `FRAMED` points span, up to its worst corner: where no truth is
-    known, this says how far a search has come from a random start, and it never falls once these points are there.
+    The hypervolume's unit is the box that the first `FRAME_POINTS` points span, up to its worst corner: where no truth
+    is known, this says how far a search has come from a random start, and it never falls once these points are there.
     """
 
     def __init__(self, m: int) -> None:
@@ -48,7 +48,7 @@ class GrowingFront:
         before, better = self.points, joined(self.points, losses)
         if better is not None:
             self.points = better
-        if len(self._first) < FRAMED:
+        if len(self._first) < FRAME_POINTS:
             self._first.append(losses)
             self.hypervolume = hypervolume(*self._framed(self.points))
         elif better is not None:

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from predictors import Predictor
     from search_spaces import Architecture, SearchSpace
 
-SAMPLED = 3000  # candidates of which samples are drawn: of few, only the sure ones are left
-FAR = 3.0  # standard deviations from the median: what is worse is not what anybody looks for
-NORMAL = 1.4826  # standard deviations of a normal distribution in its median deviation
-GROWTH = 20  # a fit waits for a twentieth of the evaluations, at least: of more, a few change less and cost more
+MAX_SAMPLED_CANDIDATES = 3000  # candidates, best first, for which samples are drawn
+MAX_NADIR_DEVIATIONS = 3.0  # standard deviations between the median loss and the nadir
+STD_PER_MEDIAN_DEVIATION = 1.4826  # standard deviation of a normal distribution by its median absolute deviation
+EVALUATIONS_PER_REFIT_TRIAL = 20  # after n evaluations, a refit waits for n / 20 trials: few more change little
 CHOICES_KEY = "nas:choices"  # trial system attribute: the architecture that this sampler chose for the trial
 
 
@@ -195,7 +195,7 @@ class PredictorSampler(BaseSampler):
         weights = (reader.violation(samples) <= 0).astype(float)
         unit = reference - ideal
         losses, front = (reader.losses(samples) - ideal) / unit, (front - ideal) / unit
-        size = max(self.refit_every, len(evaluated) // GROWTH)
+        size = max(self.refit_every, len(evaluated) // EVALUATIONS_PER_REFIT_TRIAL)
         chosen = ACQUISITIONS[self.acquisition](losses, weights, front, np.ones(len(unit)), size)
         self._predicted = {best[i]: self._summary(samples[i]) for i in chosen}
         return [best[i] for i in chosen]
@@ -218,7 +218,7 @@ class PredictorSampler(BaseSampler):
             candidates = [candidates[i] for i in best_first(rank(candidates), rng)[: self.pool]]
         self._candidates = candidates
         self._surrogate.forget_all_but([*taken, *candidates])
-        return candidates[:SAMPLED]
+        return candidates[:MAX_SAMPLED_CANDIDATES]
 
     def _summary(self, samples: np.ndarray) -> dict[str, list[float]]:
         """Mean and standard deviation of each metric by samples (s, metrics) of one architecture."""
@@ -250,10 +250,10 @@ def _frame(front: np.ndarray, losses: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
     Nearer ones keep a search where its front is: what is more accurate, but slower than the reference, adds nothing.
     But a network that computes nothing, the fastest of all, is on the front, too: the nadir is no farther from the
-    median of all losses (n, m) than `FAR` of their standard deviations, by their median deviation.
+    median of all losses (n, m) than `MAX_NADIR_DEVIATIONS` of their standard deviations, by their median deviation.
     """
     ideal, median = front.min(axis=0), np.median(losses, axis=0)
-    far = median + FAR * NORMAL * np.median(np.abs(losses - median), axis=0)
+    far = median + MAX_NADIR_DEVIATIONS * STD_PER_MEDIAN_DEVIATION * np.median(np.abs(losses - median), axis=0)
     nadir = np.clip(front.max(axis=0), ideal, np.maximum(far, ideal))
     span = np.where(nadir > ideal, nadir - ideal, np.maximum(np.abs(nadir), 1.0))
     return ideal, nadir + span

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from predictors import Predictor
     from search_spaces import SearchSpace
 
-POPULATION = 20
+POPULATION_SIZE = 20
 _PLAIN: dict[str, Callable[[int], BaseSampler]] = {
     "random": lambda seed: optuna.samplers.RandomSampler(seed=seed),
-    "nsga2": lambda seed: optuna.samplers.NSGAIISampler(population_size=POPULATION, seed=seed),
-    "nsga3": lambda seed: optuna.samplers.NSGAIIISampler(population_size=POPULATION, seed=seed),
+    "nsga2": lambda seed: optuna.samplers.NSGAIISampler(population_size=POPULATION_SIZE, seed=seed),
+    "nsga3": lambda seed: optuna.samplers.NSGAIIISampler(population_size=POPULATION_SIZE, seed=seed),
     # The default TPE repeats itself on categorical spaces; the multivariate one does so far less.
     "tpe": lambda seed: optuna.samplers.TPESampler(multivariate=True, seed=seed),
     "gp": lambda seed: optuna.samplers.GPSampler(seed=seed, warn_independent_sampling=False),

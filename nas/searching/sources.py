@@ -35,24 +35,24 @@ def open_evaluator(
     source: Source,
     space: SearchSpace,
     metrics: Sequence[str],
-    place: str | None = None,
+    path_override: str | None = None,
     device: str = "cpu",
 ) -> Evaluator:
     """The evaluator of a source.
 
-    place: where the table, the checkpoint or the data set is on this machine, if not where the name says. device: to
-    train on. Raises InputError where the data set is another one; tables and checkpoints go by their names.
+    path_override: path of the table, the checkpoint or the data set on this machine, if it differs from the name.
+    device: to train on. Raises InputError where the data set is another one; tables and checkpoints go by their names.
     """
     if "benchmark" in source:
-        return TableEvaluator(load_benchmark(place or source["benchmark"]), metrics)
+        return TableEvaluator(load_benchmark(path_override or source["benchmark"]), metrics)
     if "predictor" in source:
-        return PredictionEvaluator.load(place or source["predictor"], space, metrics)
+        return PredictionEvaluator.load(path_override or source["predictor"], space, metrics)
     if "measurement" not in source:
         raise InputError("how this search evaluates is known to the script that began it only: start that once more")
     settings = source["measurement"]
     measurement = Measurement(
         tuple(settings["metrics"]),
-        _dataset(settings["data"], place, space),
+        _dataset(settings["data"], path_override, space),
         tuple(settings["seeds"]),
         training_task(settings["training"]),
         LatencyTask(**settings["latency"]),
@@ -61,10 +61,10 @@ def open_evaluator(
     return MeasuredEvaluator(space, measurement)
 
 
-def _dataset(data: Mapping[str, str] | None, place: str | None, space: SearchSpace) -> Dataset | None:
+def _dataset(data: Mapping[str, str] | None, path_override: str | None, space: SearchSpace) -> Dataset | None:
     if data is None:
         return None
-    found = load_dataset(place or data["name"], tuple(space.input_shape))
+    found = load_dataset(path_override or data["name"], tuple(space.input_shape))
     if found.fingerprint != data["sha256"]:
-        raise InputError(f"{place or data['name']}: another data set than the one that the search trains on")
+        raise InputError(f"{path_override or data['name']}: another data set than the one that the search trains on")
     return found

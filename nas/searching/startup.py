@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from predictors import Predictor
     from search_spaces import Architecture, SearchSpace
 
-PRIOR, PROXY = "gnn-label-free", "nwot"  # the proxy that ranks networks of all our populations better than chance
-DRAWN = 5  # random architectures for each that is chosen: of more, those alone are left that the proxy likes
+# This proxy ranks networks of all shipped populations better than chance.
+PROXY_PREDICTOR, PROXY = "gnn-label-free", "nwot"
+DRAWS_PER_ARCHITECTURE = 5  # random draws per chosen architecture: more would leave only what the proxy likes
 
 
 def first_design(
@@ -28,7 +29,7 @@ def first_design(
     Random ones are ordered by FLOPs and cut into groups of equal numbers: of each, the most promising is taken. So all
     sizes are there, and few networks that hardly learn. texts: writes architectures' texts, where they are kept.
     """
-    drawn = list(dict.fromkeys(space.sample(rng) for _ in range(DRAWN * size)))
+    drawn = list(dict.fromkeys(space.sample(rng) for _ in range(DRAWS_PER_ARCHITECTURE * size)))
     score = promise(texts(drawn) if texts else [space.to_text(architecture) for architecture in drawn])
     by_flops = np.argsort([space.flops(architecture) for architecture in drawn], kind="stable")
     groups = np.array_split(by_flops, min(size, len(drawn)))
@@ -44,4 +45,4 @@ def promise(texts: Sequence[str]) -> np.ndarray:
 def _prior() -> Predictor:
     import predictors
 
-    return predictors.load(PRIOR)
+    return predictors.load(PROXY_PREDICTOR)

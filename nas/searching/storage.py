@@ -24,8 +24,9 @@ from optuna.storages.journal import JournalFileBackend
 from search_spaces.common.errors import InputError
 
 _FIRST_BYTES = b'{"op_code"'
-PROXY_WAIT = 10  # seconds
-HEARTBEAT, GRACE = 20, 60  # seconds between two beats of a worker, and without one after which it is taken to be gone
+PROXY_TIMEOUT_SECONDS = 10
+HEARTBEAT_SECONDS = 20  # between two heartbeats of a worker
+GRACE_SECONDS = 60  # without a heartbeat, after which a worker counts as gone
 
 
 class JournalFile(JournalFileBackend):
@@ -120,7 +121,10 @@ def _database(url: str, tries: int = 5) -> BaseStorage:
             warnings.simplefilter("ignore", ExperimentalWarning)
             retry = RetryHeartbeatStaleTrialCallback()
             return RDBStorage(
-                url, heartbeat_interval=HEARTBEAT, grace_period=GRACE, heartbeat_stale_trial_callback=retry
+                url,
+                heartbeat_interval=HEARTBEAT_SECONDS,
+                grace_period=GRACE_SECONDS,
+                heartbeat_stale_trial_callback=retry,
             )
     except DatabaseError as error:
         if tries == 1 or not any(hint in str(error) for hint in ("already exists", "duplicate key")):
@@ -140,7 +144,7 @@ def _proxy(url: str) -> BaseStorage:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
             proxy = GrpcStorageProxy(host=address.hostname or "localhost", port=address.port or 13000)
-        proxy.wait_server_ready(timeout=PROXY_WAIT)
+        proxy.wait_server_ready(timeout=PROXY_TIMEOUT_SECONDS)
     except (ImportError, OSError, RuntimeError, ValueError) as error:
         raise InputError(f"cannot use {url}: {error}") from error
     return proxy

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _WORKER_KEY = "nas:worker:"  # study user attribute of every process: whether it is running
 _OWNER_KEY = "nas:worker"  # trial user attribute: the process that evaluates it
 _RUNNING, _FINISHED = "running", "finished"
-LOOK_EVERY = 2.0  # seconds
+RECLAIM_INTERVAL_SECONDS = 2.0
 
 
 class Worker:
@@ -39,7 +39,7 @@ class Worker:
         self.study = study
         self.host = socket.gethostname()
         self.name = f"{self.host}:{os.getpid()}"
-        self._looked = -LOOK_EVERY
+        self._looked = -RECLAIM_INTERVAL_SECONDS
 
     def __enter__(self) -> Worker:
         # Announced first, then looked around: of two that start at once, at least one sees the other.
@@ -63,9 +63,9 @@ class Worker:
         trial.set_user_attr(_OWNER_KEY, self.name)
         return optuna_adapter.heartbeat(self.study, trial)
 
-    def take_up(self) -> None:
+    def reclaim_stale_trials(self) -> None:
         """Give trials of processes that are gone back to be evaluated, by whoever asks next."""
-        if time.monotonic() < self._looked + LOOK_EVERY:
+        if time.monotonic() < self._looked + RECLAIM_INTERVAL_SECONDS:
             return
         self._looked = time.monotonic()
         with _unwarned():

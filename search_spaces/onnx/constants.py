@@ -13,7 +13,7 @@ from search_spaces.onnx.folding import Known, is_learnable, is_weight, open_size
 
 Emit = Callable[[str, tuple[int, ...], Attrs], int]  # adds an operator with these inputs and attributes to a graph
 
-MAX_WRITTEN = 64  # numbers of a constant that the text shows
+MAX_WRITTEN_NUMBERS = 64  # numbers of a constant that the text shows
 
 
 def add_constant(emit: Emit, known: Known) -> int | None:
@@ -21,7 +21,7 @@ def add_constant(emit: Emit, known: Known) -> int | None:
     if is_weight(known):
         return add_param(emit, known)
     element, array = element_type(known.shape), known.static
-    if array is not None and array.size <= MAX_WRITTEN:
+    if array is not None and array.size <= MAX_WRITTEN_NUMBERS:
         return _written(emit, array, element)
     target = open_sizes(known)
     if known.values is not None and target is not None and _is_filled(known.values):

@@ -24,7 +24,7 @@ _ASSUMED = dict(
     zip(LETTERS, [(7, 11), (13, 17), (19, 23), (29, 31), (37, 41), (43, 47), (53, 59), (61, 67)], strict=True)
 )
 MAX_ELEMENTS = 1 << 18
-MAX_TOTAL = 1 << 24
+MAX_TOTAL_ELEMENTS = 1 << 24
 
 _ELEMENTWISE = frozenset(
     [
@@ -179,7 +179,7 @@ class Folder:
 
         size = _result_size(node, arrays)
         self.spent += size
-        if size > MAX_ELEMENTS or self.spent > MAX_TOTAL:
+        if size > MAX_ELEMENTS or self.spent > MAX_TOTAL_ELEMENTS:
             return None
         names = [name for name, known in zip(node.input, operands, strict=True) if known is not None]
         try:

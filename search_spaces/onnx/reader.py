@@ -14,7 +14,7 @@ from search_spaces.graph.ir import BATCH, Attrs, Dim, Graph, Node, Shape, Value,
 from search_spaces.graph.operators import canonical_attrs, output_shape
 from search_spaces.graph.owned_weights import OWNERS, RECURRENT, weights
 from search_spaces.graph.standard import attribute_value
-from search_spaces.onnx.constants import MAX_WRITTEN, add_constant, add_param
+from search_spaces.onnx.constants import MAX_WRITTEN_NUMBERS, add_constant, add_param
 from search_spaces.onnx.folding import LETTERS, Folder, Known, is_weight
 
 _BROADCASTING = frozenset({"Add", "Mul", "Sub", "Div", "Pow", "Equal", "Greater", "Less", "Where", "And", "Or"})
@@ -250,7 +250,7 @@ class Reader:
     def _is_setting(self, op: str, position: int, name: str) -> bool:
         """Whether an operand is a constant that is written as an attribute."""
         known = self.known.get(name) if name else None
-        if known is None or known.static is None or known.static.size > MAX_WRITTEN or op in OWNERS:
+        if known is None or known.static is None or known.static.size > MAX_WRITTEN_NUMBERS or op in OWNERS:
             return False
         if len(known.shape) > 1 and not (op in _BROADCASTING and known.static.size == 1):
             return False

@@ -28,10 +28,10 @@ SUPPLEMENTS = ("conv1x1", "double1x1", "avgpool3x3", "maxpool3x3")
 RESIZING = (*CONVOLUTIONS, "conv1x1", "double1x1")
 """Operations that can change the number of channels."""
 STAGES = 4
-LEAST_BLOCKS, MOST_BLOCKS = 2, 6
+MIN_BLOCKS, MAX_BLOCKS = 2, 6
 OPERATIONS = {1: (1, 3), 2: (1, 4), 3: (2, 8), 4: (2, 10)}
 """By number of paths: least operations of each path, most of all paths together."""
-LEAST_WIDTH = 16
+MIN_WIDTH = 16
 
 
 class Path(NamedTuple):
@@ -61,7 +61,7 @@ class Inception(Family):
 
     @property
     def size(self) -> int:
-        return prod((MOST_BLOCKS - LEAST_BLOCKS + 1) * _count_blocks(self._width(stage)) for stage in range(STAGES))
+        return prod((MAX_BLOCKS - MIN_BLOCKS + 1) * _count_blocks(self._width(stage)) for stage in range(STAGES))
 
     def _width(self, stage: int) -> int:
         return self.channels * 2**stage
@@ -108,12 +108,12 @@ class Inception(Family):
 def _widths(channels: int, paths: int, widest: int) -> list[int]:
     """Channels of the paths: equal parts of the stage's, of three paths one a half and two a quarter; at least 16."""
     part = channels // (4 if paths == 3 else paths)
-    return [max(LEAST_WIDTH, 2 * part if paths == 3 and p == widest else part) for p in range(paths)]
+    return [max(MIN_WIDTH, 2 * part if paths == 3 and p == widest else part) for p in range(paths)]
 
 
 def _suggest_stage(trial: Trial, prefix: str, channels: int) -> tuple[int, list[Path]]:
     """Number of blocks, and the paths of each."""
-    blocks = trial.suggest_int(f"{prefix}_blocks", LEAST_BLOCKS, MOST_BLOCKS)
+    blocks = trial.suggest_int(f"{prefix}_blocks", MIN_BLOCKS, MAX_BLOCKS)
     count = trial.suggest_int(f"{prefix}_paths", 1, len(OPERATIONS))
     differ = count == 3 and len(set(_widths(channels, 3, 0))) > 1
     widths = _widths(channels, count, trial.suggest_int(f"{prefix}_widest", 0, 2) if differ else 0)
@@ -124,7 +124,7 @@ def _suggest_stage(trial: Trial, prefix: str, channels: int) -> tuple[int, list[
         operations = suggest_operations(trial, path, least, high, CONVOLUTIONS, SUPPLEMENTS)
         scale = 0
         if _resizable(operations):
-            scale = trial.suggest_int(f"{path}_inner", -1 if outer >= 2 * LEAST_WIDTH else 0, 1)
+            scale = trial.suggest_int(f"{path}_inner", -1 if outer >= 2 * MIN_WIDTH else 0, 1)
         paths.append(Path(operations, (outer // 2, outer, outer * 2)[scale + 1], outer))
         room -= len(operations)
     return blocks, paths
@@ -160,7 +160,7 @@ def _count_blocks(channels: int) -> int:
 
 def _count_paths(length: int, outer: int) -> int:
     """Number of different choices for a path of that many operations."""
-    inner = 3 if outer >= 2 * LEAST_WIDTH else 2
+    inner = 3 if outer >= 2 * MIN_WIDTH else 2
     convolutions, resizing = len(CONVOLUTIONS), len(RESIZING) - len(CONVOLUTIONS)
     if length == 1:
         return convolutions

@@ -24,8 +24,8 @@ CONVOLUTIONS = (
 )
 SUPPLEMENTS = ("conv1x1", "bottleneck-r2-k1", "bottleneck-e2-k1", "avgpool3x3", "maxpool3x3")
 PATHS = ("path1", "path2")
-LEAST_BLOCKS, MOST_BLOCKS = 2, 4
-MOST_OPERATIONS = 3
+MIN_BLOCKS, MAX_BLOCKS = 2, 4
+MAX_OPERATIONS = 3
 
 
 @register_space("two-path")
@@ -44,9 +44,9 @@ class TwoPath(Family):
     @property
     def size(self) -> int:
         lone, more = len(CONVOLUTIONS), len(SUPPLEMENTS)
-        lengths = range(2, MOST_OPERATIONS + 1)
+        lengths = range(2, MAX_OPERATIONS + 1)
         blocks = lone + sum(lone**n + n * more * lone ** (n - 1) for n in lengths)
-        return sum(comb(n, 2) * blocks**n for n in range(LEAST_BLOCKS, MOST_BLOCKS + 1)) ** 2
+        return sum(comb(n, 2) * blocks**n for n in range(MIN_BLOCKS, MAX_BLOCKS + 1)) ** 2
 
     def ask(self, trial: Trial) -> list[Path]:
         """Both paths."""
@@ -94,11 +94,11 @@ class Path(NamedTuple):
 
 
 def _ask_path(trial: Trial, name: str) -> Path:
-    blocks = trial.suggest_int(f"{name}_blocks", LEAST_BLOCKS, MOST_BLOCKS)
+    blocks = trial.suggest_int(f"{name}_blocks", MIN_BLOCKS, MAX_BLOCKS)
     first = trial.suggest_int(f"{name}_reduce0", 0, blocks - 2)
     second = trial.suggest_int(f"{name}_reduce1", first + 1, blocks - 1)
     names = [f"{name}_block{b}" for b in range(blocks)]
-    operations = [suggest_operations(trial, b, 1, MOST_OPERATIONS, CONVOLUTIONS, SUPPLEMENTS) for b in names]
+    operations = [suggest_operations(trial, b, 1, MAX_OPERATIONS, CONVOLUTIONS, SUPPLEMENTS) for b in names]
     return Path(operations, (first, second))
 
 

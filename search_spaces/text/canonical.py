@@ -19,7 +19,7 @@ from search_spaces.graph.operators import COMMUTATIVE
 from search_spaces.text.blocks import Block, Item, Ref
 
 _MAX_LEAVES = 64
-_MAX_REMEMBERED = 128  # lines of a block; larger ones would fill the memory
+_MAX_CACHED_LINES = 128  # lines of a block; larger ones would fill the memory
 _HOLE = Ref("0")
 
 
@@ -71,7 +71,7 @@ def canonical(raw: RawBlock) -> CanonicalBlock:
 
     At most `_MAX_LEAVES` ways of breaking ties are tried; beyond, ties that are not symmetries keep the given order.
     """
-    return _remembered(raw) if len(raw.items) <= _MAX_REMEMBERED else _canonical(raw)
+    return _remembered(raw) if len(raw.items) <= _MAX_CACHED_LINES else _canonical(raw)
 
 
 @lru_cache(maxsize=16384)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from search_spaces.graph.ir import Attrs, Graph
 from search_spaces.text.blocks import PARAMETRIC
 from search_spaces.text.dominators import dominators, post_dominators
-from search_spaces.text.runs import MIN_TIMES, runs
+from search_spaces.text.runs import MIN_REPEATS, runs
 
 Path = tuple[Hashable, ...]
 """The blocks around a node, from the outermost."""
@@ -172,7 +172,7 @@ class _Regions:
         Small copies are no blocks, nor are those of a single link, which is one already.
         """
         found = [outer] * len(chain)
-        if len(chain) < MIN_TIMES:
+        if len(chain) < MIN_REPEATS:
             return found
         structures = [link.structure for link in chain]
         sizes = [len(link.nodes) for link in chain]

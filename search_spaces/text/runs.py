@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-MIN_TIMES = 3
+MIN_REPEATS = 3
 _MAX_LENGTH = 64
 
 
@@ -30,11 +30,11 @@ def runs(labels: Sequence[Hashable], weights: Sequence[int]) -> list[Run]:
 
     def push(first: int, length: int, end: int) -> None:
         times = (end - first) // length
-        if times >= MIN_TIMES:
+        if times >= MIN_REPEATS:
             run = Run(first, length, times)
             heapq.heappush(queue, ((-times, total[first] - total[run.end], length, first), run))
 
-    for length in range(1, min(_MAX_LENGTH, len(labels) // MIN_TIMES) + 1):
+    for length in range(1, min(_MAX_LENGTH, len(labels) // MIN_REPEATS) + 1):
         for first, end in _periodic(labels, length):
             push(first, length, end)
     taken = [False] * len(labels)

@@ -184,7 +184,7 @@ def test_texts_of_a_large_table_are_made_in_a_script_without_a_main_guard(tmp_pa
     script.write_text(
         "import nas\n"
         "from nas.benchmarks import text_cache\n"
-        "text_cache.LEAST_PARALLEL = 100\n"
+        "text_cache.MIN_PARALLEL_TEXTS = 100\n"
         "benchmark = nas.load_benchmark('digits-fbnet')\n"
         "assert benchmark.texts[7] == benchmark.space.to_text(benchmark.architectures[7])\n"
         "print(len(benchmark.texts))\n"

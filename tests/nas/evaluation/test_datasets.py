@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from nas.evaluation import datasets
-from nas.evaluation.datasets import Dataset, digits, disturb, load_dataset
+from nas.evaluation.datasets import Dataset, augment, digits, load_dataset
 from search_spaces.common.errors import InputError
 
 RNG = np.random.default_rng(0)
@@ -87,7 +87,7 @@ def test_folder_is_resized_to_the_networks_input(tmp_path: Path) -> None:
 def test_disturbing_moves_and_mirrors_but_makes_nothing_up(shift: int, flip: bool, seed: int) -> None:
     x = np.zeros((8, 2, 9, 9), np.float32)
     x[:, :, 4, 4] = [1, 2]
-    moved = disturb(x, np.random.default_rng(seed), shift, 0, flip)
+    moved = augment(x, np.random.default_rng(seed), shift, 0, flip)
     for image in moved:
         assert image.sum((1, 2)).tolist() == [1, 2]
         (row,), (column,) = np.nonzero(image[0])
@@ -97,7 +97,7 @@ def test_disturbing_moves_and_mirrors_but_makes_nothing_up(shift: int, flip: boo
 
 def test_mirroring_is_left_to_right() -> None:
     x = np.arange(3, dtype=np.float32).reshape(1, 1, 1, 3).repeat(50, 0)
-    seen = {tuple(row) for row in disturb(x, np.random.default_rng(0), 0, 0, True)[:, 0, 0].tolist()}
+    seen = {tuple(row) for row in augment(x, np.random.default_rng(0), 0, 0, True)[:, 0, 0].tolist()}
     assert seen == {(0, 1, 2), (2, 1, 0)}
 
 

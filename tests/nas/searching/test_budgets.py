@@ -15,7 +15,7 @@ from nas import search
 from nas.benchmarks import load_benchmark
 from nas.cli import app
 from nas.comparison.runs import open_studies
-from nas.searching.prior import read_known
+from nas.searching.prior import read_prior_observations
 from search_spaces import Architecture, SearchSpace, get_space
 from search_spaces.common.errors import InputError
 
@@ -47,7 +47,7 @@ def test_known_measurements_are_taken_over_and_not_counted(tmp_path: Path) -> No
     known = {a: [1.0, 2.0] for a in _some(4)}
     for _ in range(2):  # resuming takes them over once
         evaluator = Counting()
-        result = search(SPACE, OBJECTIVES, evaluator, "random", 6, storage=tmp_path / "s.journal", known=known)
+        result = search(SPACE, OBJECTIVES, evaluator, "random", 6, storage=tmp_path / "s.journal", prior=known)
         assert len(result.evaluated.architectures) == 10
         assert result.evaluated.architectures[:4] == list(known)
         assert result.evaluated.values[:4].tolist() == [[2.0, 1.0]] * 4
@@ -62,9 +62,9 @@ def test_a_search_ends_when_its_time_is_over() -> None:
 
 def test_a_search_ends_when_the_front_stays_as_it_is() -> None:
     known = {a: [math.inf if i else 1e18, 0.0] for i, a in enumerate(_some(5))}  # nothing is better than the first
-    result = search(SPACE, OBJECTIVES, Counting(), "random", 1000, known=known, patience=7)
+    result = search(SPACE, OBJECTIVES, Counting(), "random", 1000, prior=known, patience=7)
     assert len(result.evaluated.architectures) == 5 + 7
-    endless = search(SPACE, OBJECTIVES, Counting(), "random", 20, known=known)
+    endless = search(SPACE, OBJECTIVES, Counting(), "random", 20, prior=known)
     assert len(endless.evaluated.architectures) == 25
 
 
@@ -95,7 +95,7 @@ def test_measurements_that_cannot_be_read_are_named(tmp_path: Path, content: str
     path = tmp_path / "known.csv"
     path.write_text(content)
     with pytest.raises(InputError, match=message):
-        read_known(path, load_benchmark("digits201").space, ["digits_accuracy"])
+        read_prior_observations(path, load_benchmark("digits201").space, ["digits_accuracy"])
 
 
 def test_rows_without_a_value_are_measured(tmp_path: Path) -> None:
@@ -103,4 +103,4 @@ def test_rows_without_a_value_are_measured(tmp_path: Path) -> None:
     one, two = map(space.format, _some(2, space))
     path = tmp_path / "known.csv"
     path.write_text(f"architecture,digits_accuracy,params\n{one},80,\n{two},81,7\n")
-    assert read_known(path, space, ["digits_accuracy", "params"]) == {space.parse(two): [81.0, 7.0]}
+    assert read_prior_observations(path, space, ["digits_accuracy", "params"]) == {space.parse(two): [81.0, 7.0]}

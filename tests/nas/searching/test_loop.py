@@ -17,8 +17,8 @@ import optuna
 import pytest
 
 from nas import Reference, SearchResult, create_sampler, list_samplers, parse_objectives, search
-from nas.searching.loop import PATIENCE
-from nas.searching.progress import FRAMED, Standing
+from nas.searching.loop import MAX_REPEATS
+from nas.searching.progress import FRAME_POINTS, SearchProgress
 from nas.searching.storage import open_storage
 from search_spaces import Architecture, SearchSpace, get_space, to_text
 from search_spaces.common.errors import InputError
@@ -99,9 +99,9 @@ def test_a_repeated_architecture_is_told_its_values_but_neither_evaluated_nor_co
     result = search(SPACE, OBJECTIVES, evaluator, Stubborn(), 3)
     trials = result.study.trials
     assert len(set(evaluator.seen)) == len(evaluator.seen) == 3
-    assert len(trials) == 1 + 2 * (PATIENCE + 1)
+    assert len(trials) == 1 + 2 * (MAX_REPEATS + 1)
     repeats = [trial for trial in trials if trial.user_attrs.get("repeat")]
-    assert len(repeats) == 2 * PATIENCE
+    assert len(repeats) == 2 * MAX_REPEATS
     assert all(trial.values == trials[0].values for trial in repeats)
 
 
@@ -111,11 +111,11 @@ def test_a_small_space_is_evaluated_completely_and_the_search_ends(switches: Sea
 
 
 def test_progress_is_reported_after_every_evaluation() -> None:
-    calls: list[Standing] = []
+    calls: list[SearchProgress] = []
     result = search(SPACE, OBJECTIVES, Costs(), "random", 40, progress=calls.append)
     assert [(now.done, now.wanted) for now in calls] == [(i + 1, 40) for i in range(40)]
     assert calls[-1].front == len(result.front)
-    volumes = [now.hypervolume for now in calls[FRAMED - 1 :]]
+    volumes = [now.hypervolume for now in calls[FRAME_POINTS - 1 :]]
     assert volumes == sorted(volumes)
     assert 0 < volumes[0] < 1
 

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nas.evaluation.metrics import check_metrics
 from nas.searching.objectives import (
     Constraint,
     Objective,
-    check_metrics,
     parse_constraints,
     parse_objectives,
     to_losses,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nas.searching.pareto import hypervolume, non_dominated
-from nas.searching.progress import FRAMED, GrowingFront, Standing
+from nas.searching.progress import FRAME_POINTS, GrowingFront, SearchProgress
 
 
 @pytest.mark.parametrize("m", [1, 2, 3, 5])
@@ -14,7 +14,7 @@ def test_volume_by_increments_is_that_of_the_whole_front(m: int) -> None:
     points = np.random.default_rng(m).normal(size=(120, m)).round(1)  # some are equal
     growing = GrowingFront(m)
     improved = [growing.add(point) for point in points]
-    best, worst = points[:FRAMED].min(axis=0), points[:FRAMED].max(axis=0)
+    best, worst = points[:FRAME_POINTS].min(axis=0), points[:FRAME_POINTS].max(axis=0)
     unit = worst - best
     assert growing.hypervolume == pytest.approx(hypervolume((points - best) / unit, np.ones(m)))
     assert {tuple(p) for p in growing.points} == {tuple(p) for p in points[non_dominated(points)]}
@@ -29,4 +29,4 @@ def test_objective_that_is_equal_for_all_breaks_nothing() -> None:
 
 
 def test_it_reads_as_a_line() -> None:
-    assert str(Standing(3, 20, 2, 0.51234)) == "2 on the front, hypervolume 0.512"
+    assert str(SearchProgress(3, 20, 2, 0.51234)) == "2 on the front, hypervolume 0.512"

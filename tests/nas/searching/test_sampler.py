@@ -16,7 +16,7 @@ from nas import PredictorSampler, create_sampler, list_samplers
 from nas.searching import sampler
 from nas.searching.evolution import random_unseen
 from nas.searching.pareto import hypervolume
-from nas.searching.startup import DRAWN, first_design
+from nas.searching.startup import DRAWS_PER_ARCHITECTURE, first_design
 from predictors import Predictions
 from search_spaces import Architecture, SearchSpace, get_space
 from search_spaces.common.errors import InputError
@@ -124,7 +124,7 @@ def test_candidates_stay_and_each_is_written_once(monkeypatch: pytest.MonkeyPatc
     study.optimize(lambda trial: measure(write(SPACE, SPACE.choose(trial))), n_trials=16)
     assert Oracle.fits
     start, joined = written[: -2 * 20], written[-2 * 20 :]  # before each of two fits
-    assert len(start) == len(set(start)) <= 6 * DRAWN
+    assert len(start) == len(set(start)) <= 6 * DRAWS_PER_ARCHITECTURE
     assert len(set(joined)) == 2 * 20
     assert not set(joined) & set(architectures(study)[:6])
     assert len(sampler._candidates) == 2 * 20 - 5  # but for the batch that was evaluated before the second

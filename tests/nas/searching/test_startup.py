@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from nas import load_benchmark
-from nas.searching.startup import DRAWN, first_design
+from nas.searching.startup import DRAWS_PER_ARCHITECTURE, first_design
 from search_spaces import Architecture, SearchSpace, get_space
 
 
@@ -26,7 +26,7 @@ def test_a_first_design_holds_one_network_of_each_tenth_of_sizes() -> None:
     space, rng = get_space("nasbench201", channels=4, cells=1), np.random.default_rng(0)
     design = first_design(space, 10, rng)
     same = np.random.default_rng(0)
-    drawn = dict.fromkeys(space.sample(same) for _ in range(10 * DRAWN))
+    drawn = dict.fromkeys(space.sample(same) for _ in range(10 * DRAWS_PER_ARCHITECTURE))
     groups = np.array_split(np.sort([space.flops(arch) for arch in drawn]), 10)
     flops = [space.flops(arch) for arch in design]
     assert all(group[0] <= found <= group[-1] for group, found in zip(groups, flops, strict=True))

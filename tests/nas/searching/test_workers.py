@@ -33,7 +33,8 @@ from search_spaces import get_space
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 storage, log, evaluations, host = sys.argv[1:]
-nas.searching.storage.HEARTBEAT, nas.searching.storage.GRACE, nas.searching.workers.LOOK_EVERY = 1, 2, 0.2
+nas.searching.storage.HEARTBEAT_SECONDS, nas.searching.storage.GRACE_SECONDS = 1, 2
+nas.searching.workers.RECLAIM_INTERVAL_SECONDS = 0.2
 if host:
     socket.gethostname = lambda: host
 space = get_space("fbnet")
@@ -80,7 +81,7 @@ def begun_by(log: Path, process: subprocess.Popen[bytes]) -> list[str]:
         time.sleep(0.01)
 
 
-def check_that_lost_trials_are_taken_up(storage: str | Path, log: Path, hosts: list[str]) -> None:
+def check_that_lost_trials_are_reclaimed(storage: str | Path, log: Path, hosts: list[str]) -> None:
     """Of as many workers as hosts two are killed; the others evaluate all that is wanted, and what these left."""
     wanted = 40
     workers = [start(storage, log, wanted, host) for host in hosts]
@@ -103,14 +104,14 @@ def check_that_lost_trials_are_taken_up(storage: str | Path, log: Path, hosts: l
     )  # nothing but what was lost is evaluated twice
 
 
-def test_workers_of_one_machine_take_up_what_killed_ones_left_in_a_journal(tmp_path: Path) -> None:
-    check_that_lost_trials_are_taken_up(tmp_path / "search.journal", tmp_path / "log", [""] * 4)
+def test_workers_of_one_machine_reclaim_what_killed_ones_left_in_a_journal(tmp_path: Path) -> None:
+    check_that_lost_trials_are_reclaimed(tmp_path / "search.journal", tmp_path / "log", [""] * 4)
 
 
-def test_workers_of_many_machines_take_up_what_vanished_ones_left_in_a_database(
+def test_workers_of_many_machines_reclaim_what_vanished_ones_left_in_a_database(
     postgresql: str, tmp_path: Path
 ) -> None:
-    check_that_lost_trials_are_taken_up(postgresql, tmp_path / "log", ["a", "b", "c", "d"])
+    check_that_lost_trials_are_reclaimed(postgresql, tmp_path / "log", ["a", "b", "c", "d"])
 
 
 @pytest.fixture
@@ -163,7 +164,7 @@ def test_a_proxy_serves_a_search(tmp_path: Path) -> None:
 
 def test_a_proxy_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("grpc", reason="grpcio is not installed")
-    monkeypatch.setattr("nas.searching.storage.PROXY_WAIT", 0.2)
+    monkeypatch.setattr("nas.searching.storage.PROXY_TIMEOUT_SECONDS", 0.2)
     port = free_port()  # of its own: gRPC keeps a connection for a while after its server has gone
     with pytest.raises(InputError, match=f"grpc://127.0.0.1:{port}"):
         open_storage(f"grpc://127.0.0.1:{port}")

@@ -11,7 +11,7 @@ from search_spaces.graph.builder import Network
 from search_spaces.graph.ir import Graph, Node
 from search_spaces.text.dominators import dominators, post_dominators
 from search_spaces.text.regions import regions
-from search_spaces.text.runs import MIN_TIMES, runs
+from search_spaces.text.runs import MIN_REPEATS, runs
 
 Edges = list[list[int]]
 """What each node reads: earlier nodes, or -1, the source."""
@@ -68,13 +68,13 @@ def test_what_stands_aside_makes_no_way_round() -> None:
 def test_runs_are_repetitions_that_do_not_overlap(labels: list[int]) -> None:
     found = sorted(runs(labels, [1] * len(labels)))
     for run in found:
-        assert run.times >= MIN_TIMES
+        assert run.times >= MIN_REPEATS
         copies = [labels[i : i + run.length] for i in range(run.first, run.end, run.length)]
         assert copies == [copies[0]] * run.times
     assert all(a.end <= b.first for a, b in pairwise(found))
 
 
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=5, unique=True), st.integers(MIN_TIMES, 6))
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=5, unique=True), st.integers(MIN_REPEATS, 6))
 def test_a_repeated_word_is_a_run_between_other_things(word: list[int], times: int) -> None:
     labels = [7, 8, *word * times, 9]
     assert runs(labels, [1] * len(labels)) == [(2, len(word), times)]

@@ -1,0 +1,14 @@
+"""Names of metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from search_spaces.common.errors import unknown
+
+
+def check_metrics(metrics: Iterable[str], known: Collection[str]) -> None:
+    """Raise InputError, suggesting the nearest name, for the first metric that is not among `known`."""
+    for metric in metrics:
+        if metric not in known:
+            raise unknown("metric", metric, known)
