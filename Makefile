@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint clean
+.PHONY: demo test test-fast lint clean
 
 # One thread: its matrices are small, and threads that wait for each other on busy cores made it four times slower.
 demo: .venv/ready
@@ -10,6 +10,10 @@ demo: .venv/ready
 
 test: .venv/ready
 	$(BIN)/python -m pytest -n 2
+
+# The daily loop: without tests that are slow or that need real tables.
+test-fast: .venv/ready
+	$(BIN)/python -m pytest -n 2 -m "not slow and not data"
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -18,7 +18,7 @@ from experiments.pretraining.corpus import PROXIES
 from experiments.runner import AsJson, FirstSeed, Jobs, Seeds, run_command
 from experiments.tables import Scores, Task, chosen, compute, show, summarize
 from nas.benchmarks import load_benchmark
-from nas.comparison.compare import known_metrics
+from nas.benchmarks.costs import exact_costs
 from search_spaces.common.errors import InputError
 
 ACCURACIES = ("cifar10_validation_accuracy", "cifar10_test_accuracy")
@@ -39,7 +39,7 @@ def score(predictor: str, base: str, sees: str, table: str, size: int, seed: int
     benchmark = load_benchmark(table)
     texts = benchmark.load_texts()
     learned, ranked = (benchmark.values(name) for name in _accuracies(table))
-    known = known_metrics(benchmark, GIVEN[sees])
+    known = exact_costs(benchmark, GIVEN[sees])
     train, test = np.split(np.random.default_rng(seed).permutation(len(benchmark)), [size])
     model = predictors.create(predictor, seed=seed, base=None if base == NOTHING else base)
     model.fit([texts[i] for i in train], {"accuracy": learned[train], **{n: v[train] for n, v in known.items()}})

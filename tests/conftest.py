@@ -51,3 +51,11 @@ def nas_data() -> Path:
     if not (folder / "nasbench201.csv.gz").is_file():
         pytest.skip("NAS_DATA does not name a folder with nasbench201.csv.gz")
     return folder
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests as `data` that use the fixture `nas_data`, or that are skipped without NAS_DATA."""
+    for item in items:
+        reasons = [str(mark.kwargs.get("reason", "")) for mark in item.iter_markers("skipif")]
+        if "nas_data" in getattr(item, "fixturenames", ()) or any("NAS_DATA" in reason for reason in reasons):
+            item.add_marker(pytest.mark.data)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from nas.cli.console import print_json, print_table, progress_bar
 from nas.cli.options import Json, Seed, given_only, split_names
 from search_spaces.common.errors import InputError
-
-if TYPE_CHECKING:
-    from predictors.base import Predictor
 
 
 def train(
@@ -47,6 +44,8 @@ def train(
 ) -> None:
     """Train a predictor on a benchmark, or on a table of texts, and save a checkpoint."""
     import predictors
+    from nas.benchmarks.fitting import fit_to_benchmark, fit_to_texts
+    from nas.benchmarks.text_tables import read_text_table
 
     if (benchmark is None) == (table is None):
         raise InputError("give either --benchmark with --metrics, or --table")
@@ -55,14 +54,17 @@ def train(
         if not metrics:
             raise InputError("--benchmark needs --metrics, the ones to learn")
         model = predictors.create(predictor, seed=seed, **options)
-        _train_on_benchmark(model, benchmark, split_names(metrics), size, seed)
+        with progress_bar(f"training {model.kind}") as bar:
+            fit_to_benchmark(model, benchmark, split_names(metrics), size, seed, bar)
         rows = []
     else:
         assert table is not None
         if predictor == "rlm":
             options = {"base": None, **options}
         model = predictors.create(predictor, seed=seed, **options)
-        rows = _train_on_table(model, table, text, split_names(targets), test_share, seed)
+        texts = read_text_table(table, text, split_names(targets))
+        with progress_bar(f"training {model.kind}") as bar:
+            rows = fit_to_texts(model, texts, test_share, seed, bar)
     model.save(out)
     if as_json:
         print_json({"checkpoint": str(out), "tests": rows})
@@ -70,39 +72,6 @@ def train(
     if rows:
         print_table("Texts that were not trained on", [{k: _rounded(v) for k, v in row.items()} for row in rows])
     print(out)
-
-
-def _train_on_benchmark(model: Predictor, benchmark: str, names: list[str], size: int | None, seed: int) -> None:
-    import numpy as np
-
-    from nas.benchmarks import load_benchmark
-    from nas.comparison.compare import known_metrics
-
-    table = load_benchmark(benchmark)
-    count = len(table) if size is None else size
-    if not 1 <= count <= len(table):
-        raise InputError(f"--size {count}: {benchmark} has {len(table)} architectures")
-    rows = np.random.default_rng(seed).permutation(len(table))[:count]
-    columns = known_metrics(table, [n for n in names if n in ("params", "flops")])
-    columns |= {n: table.values(n) for n in names if n not in columns}
-    with progress_bar(f"training {model.kind}") as bar:
-        texts = table.load_texts(bar)
-        bar("fitting", 0, 1)
-        model.fit([texts[i] for i in rows], {n: v[rows] for n, v in columns.items()})
-
-
-def _train_on_table(
-    model: Predictor, path: Path, text: str, targets: list[str], test_share: float, seed: int
-) -> list[dict[str, Any]]:
-    """Rank correlations on the texts that were kept for testing."""
-    from nas.benchmarks.text_tables import rank_correlations, read_text_table, split
-
-    training, tests = split(read_text_table(path, text, targets), test_share, seed)
-    with progress_bar(f"training {model.kind}") as bar:
-        bar("fitting", 0, 1)
-        model.fit(training.texts, training.metrics)
-        bar("testing", 0, 1)
-        return rank_correlations(model, tests, seed=seed) if tests.texts else []
 
 
 def _rounded(value: Any) -> Any:

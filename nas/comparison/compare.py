@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from nas.benchmarks.costs import exact_costs
 from nas.benchmarks.journal import Journal
 from nas.comparison.significance import differences
 from predictors.metrics import is_accuracy
@@ -247,19 +248,6 @@ def _check(comparison: Comparison, benchmark: Benchmark) -> None:
             raise InputError(f"cannot train on {size} of {len(benchmark)} architectures: {remedy}")
 
 
-def known_metrics(benchmark: Benchmark, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Exact cheap metrics (n,) by name: the table's column, else computed from the networks."""
-    from search_spaces.graph.costs import graph_flops, graph_params
-
-    known = {name: benchmark.values(name) for name in names if name in benchmark.metrics}
-    missing = [name for name in names if name not in known]
-    if missing:
-        graphs = [benchmark.space.graph(arch) for arch in benchmark.architectures]
-        costs = {"params": graph_params, "flops": graph_flops}
-        known |= {name: np.array([float(costs[name](graph)) for graph in graphs]) for name in missing}
-    return known
-
-
 def _score(comparison: Comparison, benchmark: Benchmark, name: str, size: int, seed: int) -> tuple[Score, Predicted]:
     import predictors
 
@@ -269,7 +257,7 @@ def _score(comparison: Comparison, benchmark: Benchmark, name: str, size: int, s
     train, test = order[:size], order[size:]
     truth = benchmark.values(comparison.test_metric)
     test = test[np.isfinite(truth[test])]
-    given = known_metrics(benchmark, comparison.given)
+    given = exact_costs(benchmark, comparison.given)
     metric = comparison.train_metric
     values = benchmark.values(metric)
     started = time.perf_counter()

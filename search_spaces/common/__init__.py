@@ -1,1 +1,1 @@
-"""Helpers without knowledge of networks, which all packages share: errors, complete writes, plug-ins."""
+"""The bottom layer: errors, complete writes and plug-ins, which all packages share. It knows nothing of networks."""

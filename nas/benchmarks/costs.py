@@ -1,0 +1,27 @@
+"""Exact costs of a table's architectures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from nas.benchmarks.table import Benchmark
+from search_spaces.graph.costs import graph_flops, graph_params
+
+COSTS = {"params": graph_params, "flops": graph_flops}
+
+
+def exact_costs(benchmark: Benchmark, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Columns (n,) of metrics that need no measurement: the table's own column, or else the cost of each network.
+
+    Args:
+        benchmark: a table of n architectures.
+        names: columns of the table, "params" or "flops".
+    """
+    known = {name: benchmark.values(name) for name in names if name in benchmark.metrics}
+    missing = [name for name in names if name not in known]
+    if missing:
+        graphs = [benchmark.space.graph(arch) for arch in benchmark.architectures]
+        known |= {name: np.array([float(COSTS[name](graph)) for graph in graphs]) for name in missing}
+    return known

@@ -1,0 +1,67 @@
+"""Fits a predictor to a benchmark, or to a table of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nas.benchmarks.costs import COSTS, exact_costs
+from nas.benchmarks.loading import load_benchmark
+from nas.benchmarks.text_tables import TextTable, rank_correlations, split
+from search_spaces.common.errors import InputError
+
+if TYPE_CHECKING:
+    from nas.benchmarks.table import Progress
+    from predictors import Predictor
+
+
+def fit_to_benchmark(
+    model: Predictor, benchmark: str, metrics: Sequence[str], size: int | None, seed: int, progress: Progress
+) -> None:
+    """Fit a predictor to random architectures of a table.
+
+    Args:
+        model: the predictor.
+        benchmark: name of the table, or a CSV file.
+        metrics: the metrics to learn.
+        size: number of architectures; None: all.
+        seed: seed of the choice of architectures.
+        progress: called with what is done, how far, of how much.
+
+    Raises:
+        InputError: the table has no such metric, or fewer architectures.
+    """
+    table = load_benchmark(benchmark)
+    count = len(table) if size is None else size
+    if not 1 <= count <= len(table):
+        raise InputError(f"--size {count}: {benchmark} has {len(table)} architectures")
+    rows = np.random.default_rng(seed).permutation(len(table))[:count]
+    columns = exact_costs(table, [name for name in metrics if name in COSTS])
+    columns |= {name: table.values(name) for name in metrics if name not in columns}
+    texts = table.load_texts(progress)
+    progress("fitting", 0, 1)
+    model.fit([texts[i] for i in rows], {name: values[rows] for name, values in columns.items()})
+
+
+def fit_to_texts(
+    model: Predictor, table: TextTable, test_share: float, seed: int, progress: Progress
+) -> list[dict[str, Any]]:
+    """Fit a predictor to a part of a table of texts.
+
+    Args:
+        model: the predictor.
+        table: the texts and their metrics.
+        test_share: share of the texts to keep for testing.
+        seed: seed of the split and of the predictions.
+        progress: called with what is done, how far, of how much.
+
+    Returns:
+        Rank correlations on the texts for testing, a row per space and metric; none without such texts.
+    """
+    training, tests = split(table, test_share, seed)
+    progress("fitting", 0, 1)
+    model.fit(training.texts, training.metrics)
+    progress("testing", 0, 1)
+    return rank_correlations(model, tests, seed=seed) if tests.texts else []
