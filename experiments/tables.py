@@ -25,7 +25,7 @@ Scores = dict[str, float]
 def compute(tasks: Sequence[Task], score: Callable[..., Scores], out: Path, jobs: int = 1) -> list[Scores]:
     """`score(*task)` of every task, by `jobs` processes of one thread each; finished ones are kept in `out`.
 
-    A kept row counts as long as the predictors' code and checkpoints are the same.
+    Rows of another version of the predictors are computed again.
     """
     journal = Journal(out / f"rows-{version()}.jsonl")
     names = [json.dumps(task) for task in tasks]

@@ -21,7 +21,7 @@ def worker(
     ] = None,
     device: Device = None,
 ) -> None:
-    """Join searches that were begun elsewhere, until they have all their evaluations."""
+    """Join searches that began elsewhere, until they have all their evaluations."""
     import optuna
 
     from nas.searching.loop import is_unfinished, join, list_searches

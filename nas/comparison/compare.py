@@ -137,7 +137,7 @@ def compare(
 ) -> Compared:
     """Run a comparison by `jobs` processes of one thread each: their number does not change a score.
 
-    With a `journal`, what is finished is kept there and not computed again as long as the predictor's code is the same.
+    A `journal` keeps finished scores. They are not computed again unless the predictor's `version` changes.
     Other processes load the benchmark anew, by the comparison's name for it.
     """
     _check(comparison, benchmark)

@@ -142,7 +142,7 @@ def list_searches(storage: str | Path | BaseStorage) -> list[str]:
 
 
 def is_unfinished(storage: str | Path | BaseStorage, name: str) -> bool:
-    """Whether a search has not all of its evaluations yet."""
+    """True if a search lacks evaluations."""
     wanted = _load(storage, name).user_attrs.get(EVALUATIONS_KEY, 0)
     return len(read_search(storage, name).evaluated.architectures) < wanted
 
@@ -174,7 +174,7 @@ def _load(storage: str | Path | BaseStorage, name: str) -> optuna.Study:
 
 
 def _describe(study: optuna.Study, source: dict[str, Any], evaluations: int) -> None:
-    """Tell those who join the study what to do; values of another source must not stand beside its own."""
+    """Store what workers need to join the study. InputError if its values come from another source."""
     stored = study.user_attrs.get(SOURCE_KEY, json.loads(json.dumps(source)))
     if stored != json.loads(json.dumps(source)):
         raise InputError(f"the study's values come from {stored}, not from {source}: give another storage")
@@ -213,7 +213,7 @@ def _open_study(
 
 
 class Budget(NamedTuple):
-    """When a search ends: evaluations, a time of `time.monotonic`, evaluations in a row without a better front."""
+    """Limits of a search: evaluations, a time of `time.monotonic`, evaluations in a row without a better front."""
 
     evaluations: int
     deadline: float
@@ -247,7 +247,7 @@ class _Search:
         self._sync()
         self.interrupted = self._running if worker.alone else []
         if self._read or not worker.alone:
-            study.sampler.reseed_rng()  # lest it propose again what it proposed before
+            study.sampler.reseed_rng()  # or it would repeat its earlier proposals
 
     def run(self, budget: Budget, progress: Callable[[SearchProgress], None] | None) -> None:
         repeats = 0
@@ -283,7 +283,7 @@ class _Search:
         return self.worker.ask()
 
     def _step(self, trial: optuna.Trial) -> bool:
-        """Evaluate one trial and tell the study; False if the architecture's values were known."""
+        """Evaluate one trial and store its values. False if the architecture was evaluated before."""
         architecture = self.reader.space.choose(trial)
         self.reader.remember(architecture)
         values = self.observed.get(architecture)
@@ -299,7 +299,7 @@ class _Search:
         return new
 
     def _tell(self, trial: optuna.Trial, values: np.ndarray) -> None:
-        # Finished already where others took it up, since this process was not heard of for so long.
+        # Another worker may have reclaimed and finished the trial, if this one was silent for too long.
         if not np.isfinite(values).all():
             trial.set_user_attr(FAILED_KEY, True)
             self.study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
@@ -312,7 +312,7 @@ class _Search:
         self.study.tell(trial, values[: len(self.reader.objectives)].tolist(), skip_if_finished=True)
 
     def _sync(self) -> None:
-        """Take over the values of trials that were finished since the last time, here or by another process."""
+        """Read the trials that finished since the last call, in this process or another one."""
         trials = list(self._changing())
         self._unfinished = [optuna_adapter.trial_id(trial) for trial in trials if not trial.state.is_finished()]
         self._running = [trial for trial in trials if trial.state == TrialState.RUNNING]
@@ -324,9 +324,9 @@ class _Search:
                 self.stale = 0 if improved else self.stale + (architecture not in self.prior)
 
     def _changing(self) -> Iterator[optuna.trial.FrozenTrial]:
-        """Trials that were not finished the last time, and those that were begun since.
+        """Trials that were unfinished at the last call, and those that began since.
 
-        Each by itself, as all trials of the study take the longer the more there are; all at once where these are many.
+        Few trials are read one by one, since reading the whole study takes the longer the more trials it has.
         """
         if not self._read or len(self._unfinished) > _MANY_UNFINISHED:
             trials, unfinished = self.study.get_trials(deepcopy=False), set(self._unfinished)
@@ -341,6 +341,6 @@ class _Search:
                 yield optuna_adapter.stored_trial(self.study, trial_id)
 
     def _improves(self, values: np.ndarray) -> bool:
-        """Whether an evaluation (metrics,) improves the front, of which it then is a part."""
+        """True if an evaluation (metrics,) improves the front. It is then added to the front."""
         losses = self.reader.losses(values)
         return bool(np.isfinite(losses).all() and self.reader.violation(values) <= 0) and self.front.add(losses)

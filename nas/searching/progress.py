@@ -1,4 +1,4 @@
-"""How far a search has come, kept up to date evaluation by evaluation."""
+"""The progress of a search: evaluations, the front, and its hypervolume."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nas.searching.pareto import hypervolume, joined
 
 FRAME_POINTS = 10
 Progress = Callable[[str, int, int], None]
-"""Told what is done, how far, of how much."""
+"""Called with what is done, how far, of how much."""
 
 
 class SearchProgress(NamedTuple):
@@ -27,7 +27,7 @@ class SearchProgress(NamedTuple):
 
 
 def labelled(progress: Progress | None, label: str) -> Callable[[SearchProgress], None] | None:
-    """What a search is to call, so that `progress` is told its label and how far it is."""
+    """A callback for `search` that passes its label and progress on to `progress`."""
     return None if progress is None else lambda now: progress(f"{label}: {now}", now.done, now.wanted)
 
 
@@ -44,7 +44,7 @@ class GrowingFront:
         self._first: list[np.ndarray] = []
 
     def add(self, losses: np.ndarray) -> bool:
-        """Whether a finite point (m,) improves the front, of which it then is a part."""
+        """Add a finite point (m,). False if the front dominates it."""
         before, better = self.points, joined(self.points, losses)
         if better is not None:
             self.points = better

@@ -1,7 +1,7 @@
-"""Processes that share a search: which are at work, and whose unfinished trials are to be taken up again.
+"""Workers: the processes that share a search. They reclaim stale trials of workers that are gone.
 
-A process of this machine is gone when its number is; one of another machine when its heart, of which a database keeps
-the last beat (see `nas.searching.storage`), has stopped.
+A worker on this machine is gone if no process has its id. A worker on another machine is gone if its heartbeat stopped;
+only databases store heartbeats (see `nas.searching.storage`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RECLAIM_INTERVAL_SECONDS = 2.0
 
 
 class Worker:
-    """Announces this process in the study. `alone` tells that no other process can be working on it."""
+    """Registers this process in the study. `alone` is true if no other process can work on the study."""
 
     def __init__(self, study: optuna.Study) -> None:
         self.study = study
@@ -42,11 +42,11 @@ class Worker:
         self._looked = -RECLAIM_INTERVAL_SECONDS
 
     def __enter__(self) -> Worker:
-        # Announced first, then looked around: of two that start at once, at least one sees the other.
+        # Register before looking: of two workers that start at once, at least one sees the other.
         self.study.set_user_attr(_WORKER_KEY + self.name, _RUNNING)
         others = [worker for worker in self._running() if worker != self.name]
         self.alone = not any(map(self._is_alive, others))
-        if self.alone:  # and takes up all that they left
+        if self.alone:  # this worker reclaims all their trials
             self._forget(others)
         return self
 
@@ -59,12 +59,12 @@ class Worker:
             return self.study.ask()
 
     def evaluating(self, trial: optuna.Trial) -> AbstractContextManager[None]:
-        """Tells others that this process is at work on the trial, as long as the context lasts."""
+        """A context in which other workers see that this process evaluates the trial."""
         trial.set_user_attr(_OWNER_KEY, self.name)
         return optuna_adapter.heartbeat(self.study, trial)
 
     def reclaim_stale_trials(self) -> None:
-        """Give trials of processes that are gone back to be evaluated, by whoever asks next."""
+        """Enqueue the running trials of workers that are gone. The next worker that asks gets one of them."""
         if time.monotonic() < self._looked + RECLAIM_INTERVAL_SECONDS:
             return
         self._looked = time.monotonic()
@@ -77,7 +77,7 @@ class Worker:
         self._forget(gone)
 
     def others_at_work(self, trials: list[FrozenTrial]) -> int:
-        """How many of the trials other processes are evaluating, as far as one can know."""
+        """Number of running trials that other live workers own. Workers whose end would go unnoticed do not count."""
         owners = [t.user_attrs.get(_OWNER_KEY) for t in trials if t.state == TrialState.RUNNING]
         return sum(owner not in (None, self.name) and self._is_seen(owner) for owner in owners)
 
@@ -90,7 +90,7 @@ class Worker:
             self.study.set_user_attr(_WORKER_KEY + worker, _FINISHED)
 
     def _is_alive(self, worker: str) -> bool:
-        """Whether a process may be at work: one of another machine is taken to be."""
+        """False if the worker's process is gone. A worker on another machine counts as alive."""
         host, _, pid = worker.rpartition(":")
         if host != self.host:
             return True
@@ -103,7 +103,7 @@ class Worker:
         return True
 
     def _is_seen(self, worker: str) -> bool:
-        """Whether it would be noticed if the process went away."""
+        """True if the end of the worker would be noticed."""
         here = worker.rpartition(":")[0] == self.host
         return optuna_adapter.has_heartbeat(self.study) or (here and self._is_alive(worker))
 
@@ -115,7 +115,7 @@ class Worker:
 
 @contextmanager
 def _unwarned() -> Iterator[None]:
-    """Without Optuna's warnings that retrying is experimental, and that hearts should beat in `Study.optimize` only."""
+    """Suppress Optuna's warnings that retries are experimental and that heartbeats need `Study.optimize`."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
         warnings.filterwarnings("ignore", "Heartbeat of storage")
