@@ -1,5 +1,8 @@
-"""Predictors: a regression language model on ONNX text, a graph network, and two simple baselines."""
+"""Predictors: the regression language model on ONNX text, a graph network, Gaussian processes, simple baselines."""
 
-from predictors.base import Predictions, Predictor, create, list_predictors, load
+from predictors.base import Predictions, Predictor
+from predictors.checkpoint import load
+from predictors.metrics import Metric
+from predictors.registry import create, list_predictors
 
-__all__ = ["Predictions", "Predictor", "create", "list_predictors", "load"]
+__all__ = ["Metric", "Predictions", "Predictor", "create", "list_predictors", "load"]

@@ -251,8 +251,8 @@ def kind_attributes(item: Item) -> list[str]:
     return [f"{name}={str(value).replace(' ', '')}" for name, value in item.attrs if name not in WIDTHS]
 
 
-def telling(texts: Sequence[str]) -> list[str]:
-    """Names of what differs between texts and occurs in two, and one of a hundred, at least; nothing of others."""
+def select_features(texts: Sequence[str]) -> list[str]:
+    """Names of features that differ between texts and occur in at least two of them, and in one of a hundred."""
     names = sorted(set().union(*map(features, texts)))
     matrix = feature_matrix(texts, names)
     tells = (np.ptp(matrix, 0) > 0) & (np.count_nonzero(matrix, 0) >= max(2, len(texts) / 100))

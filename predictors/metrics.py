@@ -1,37 +1,86 @@
-"""What a metric's name says: its role in the order of decoding, and its direction."""
+"""Metrics: what a number means, and which way is better."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, replace
+from typing import Literal
 
-CHOSEN = " chosen"
-QUIETEST = 0.05  # of the usual noise's deviation: noise grows with what is measured, and is no less for the smallest
-_MEASURED = re.compile(r"_(ms|us|s|mj|j|mw|w|mib|kib)$")
+from search_spaces.common.errors import InputError
+
+Kind = Literal["accuracy", "measured", "exact"]
+Direction = Literal["maximize", "minimize"]
+EXACT = ("params", "flops")
+DECODING_ORDER: dict[Kind, int] = {"exact": 0, "accuracy": 1, "measured": 2}
+_HIGHER = re.compile(
+    r"accuracy|(^|_)(acc|top_?[15]|m?ap(\d+)?|m?iou|auc|auroc|f1|bleu|rouge|psnr|ssim|dice|recall|precision|r2|score|reward)"
+    r"(_|@|\d|$)",
+    re.IGNORECASE,
+)
+_QUALITY = re.compile(r"(^|_)(loss|error|perplexity|ppl|rmse|mse|mae|wer|cer|fid)(_|@|$)", re.IGNORECASE)
+_UNIT = re.compile(r"_(ns|us|ms|s|nj|uj|mj|j|mw|w|b|kb|kib|mb|mib|gb|gib)$", re.IGNORECASE)
 
 
-def is_accuracy(metric: str) -> bool:
-    """Whether higher is better: names with `accuracy` in them."""
-    return "accuracy" in metric
+@dataclass(frozen=True)
+class Metric:
+    """A metric of a network.
 
-
-def is_measured(metric: str) -> bool:
-    """Whether the metric is a latency, energy or memory of a device: names that end in such a unit."""
-    return _MEASURED.search(metric) is not None
-
-
-def is_chosen(metric: str) -> bool:
-    """Whether it is not a metric but how often an option was chosen, which a text may not show: `skip_connect chosen`.
-
-    Such numbers are only given, never predicted.
+    Attributes:
+        name: the column's name, with its unit at the end: `pixel3_latency_ms`.
+        kind: "accuracy" (the quality after training), "measured" (what a device needs) or "exact" (follows from the
+            network itself).
+        direction: "maximize" or "minimize".
+        unit: as the name ends, "%" for accuracies, "" if the name has none.
     """
-    return metric.endswith(CHOSEN)
+
+    name: str
+    kind: Kind
+    direction: Direction
+    unit: str
+
+    @classmethod
+    def parse(cls, text: str) -> Metric:
+        """`"pixel3_latency_ms"`, or with the direction, the kind or both: `"top1:max"`, `"energy:measured:min"`.
+
+        Without them the name decides: accuracies, precisions and scores are maximized, everything else is minimized.
+
+        Raises:
+            InputError: for an empty name, or a suffix that is neither a direction nor a kind.
+        """
+        name, *suffixes = text.strip().split(":")
+        if not name:
+            raise InputError(f"empty metric in {text!r}: give a metric name")
+        metric = cls._guess(name)
+        for suffix in suffixes:
+            if suffix in ("max", "min"):
+                metric = replace(metric, direction="maximize" if suffix == "max" else "minimize")
+            elif suffix in DECODING_ORDER:
+                metric = replace(metric, kind=suffix)  # type: ignore[arg-type]
+            else:
+                raise InputError(
+                    f"bad suffix {suffix!r} in {text!r}: use {name}:max or {name}:min, and a kind of "
+                    f"{', '.join(DECODING_ORDER)} if the name does not tell it"
+                )
+        return metric
+
+    @classmethod
+    def _guess(cls, name: str) -> Metric:
+        unit = match[1] if (match := _UNIT.search(name)) else ""
+        if name in EXACT:
+            return cls(name, "exact", "minimize", "")
+        if _HIGHER.search(name):
+            return cls(name, "accuracy", "maximize", "%" if "accuracy" in name else unit)
+        return cls(name, "accuracy" if _QUALITY.search(name) else "measured", "minimize", unit)
+
+    @property
+    def sign(self) -> float:
+        """Factor that turns the metric into a loss (lower is better)."""
+        return -1.0 if self.direction == "maximize" else 1.0
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.direction[:3]}"
 
 
-def is_cheap(metric: str) -> bool:
-    """Whether the metric needs neither training nor a device: params, flops, proxies."""
-    return not (is_accuracy(metric) or is_measured(metric))
-
-
-def decoding_order(metric: str) -> int:
-    """Cheap metrics first, then accuracies, then device measurements, each conditioned on all before."""
-    return 0 if is_cheap(metric) else 1 if is_accuracy(metric) else 2
+def decoding_order(name: str) -> int:
+    """Exact metrics come first, then accuracies, then measurements, each conditioned on all before."""
+    return DECODING_ORDER[Metric.parse(name).kind]

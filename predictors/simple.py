@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from predictors.base import Inputs, Metrics, Predictions, Predictor, as_targets, as_texts, check_request
+from predictors.base import Predictions, Predictor
 from predictors.features import feature_matrix, features
+from predictors.inputs import Inputs, Metrics, as_targets, as_texts, check_request
 from predictors.noise import conditional_errors, significant, text_noise
 from search_spaces.common.errors import InputError
 

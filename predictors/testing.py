@@ -12,7 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from predictors.base import Inputs, Metrics, Predictions, Predictor, load
+from predictors.base import Predictions, Predictor
+from predictors.checkpoint import load
+from predictors.inputs import Inputs, Metrics
 from search_spaces import InputError, get_space
 from search_spaces.base import SearchSpace
 

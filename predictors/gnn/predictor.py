@@ -1,4 +1,4 @@
-"""The graph network as a predictor: an ensemble, and Gaussian processes on what a pretrained one makes of a text."""
+"""The graph network as a predictor: an ensemble that begins with a pretrained one's weights."""
 
 from __future__ import annotations
 
@@ -10,25 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from predictors.base import (
-    GUESSES,
-    Inputs,
-    Metrics,
-    as_targets,
-    as_texts,
-    checkpoint,
-    load,
-    under,
-)
-from predictors.conditioned import Conditioned, estimated, is_told, mixed
-from predictors.estimate import MOST, Estimator, Kernel, Seen, some_of
-from predictors.features import feature_matrix, telling
+from predictors.base import ESTIMATE_SAMPLES, Predictions, Predictor
+from predictors.checkpoint import beneath, checkpoint, load, weights
 from predictors.gnn.graph import Batch, TextGraph, Vocabulary, collate, text_graph
 from predictors.gnn.model import Config, Network
 from predictors.gnn.training import Progress, Schedule, held_out, train
-from predictors.metrics import is_chosen
+from predictors.inputs import Inputs, Metrics, as_targets, as_texts, check_request
 from predictors.noise import conditional_errors, significant, text_noise
-from predictors.scale import Scale
+from predictors.scores import Scores
 from search_spaces.common.errors import InputError
 
 BASE = "gnn-label-free"
@@ -36,7 +25,6 @@ FOLDS = 8
 MIN_NOISE = 0.02  # standard deviations of a metric
 _PRIOR_NOISE = 0.5  # standard deviations, with the weight of so many errors
 _PRIOR_WEIGHT = 2.0
-_REMEMBERED = 30_000  # texts' embeddings: 15 MB
 _BATCH = 128  # texts encoded at once: what is computed of more leaves a core's cache
 
 
@@ -49,25 +37,22 @@ def _base(folder: str) -> GNN:
     return loaded
 
 
-class GNN(Conditioned):
+class GNN(Predictor):
     """Directed graph flow and graph attention on the blocks of the ONNX graph (FLAN, Akhauri and Abdelfattah 2024).
 
-    Metrics are learned as normal scores. An ensemble begins with the base's weights and is trained further; half of the
-    samples are those of Gaussian processes on the base's embeddings, as they are, and on counts of operators and of
-    short paths (`predictors.estimate`). Where metrics are given, which the processes have as inputs, all samples
-    are theirs, and so are a device's where what was chosen is given. Without a base there are no processes: what is
-    given moves the ensemble's samples of the others, since the errors of two metrics on architectures that were held
-    out are correlated, and where one is known the others follow as in a joint normal distribution.
+    Metrics are learned as normal scores by an ensemble that begins with the base's weights. Samples are the members'
+    predictions with errors as on held-out architectures. Errors of two metrics are correlated: where one is given, the
+    others follow as in a joint normal distribution.
 
-    base: checkpoint folder or shipped name of a pretrained network; None to start from nothing, without processes.
-    processes: whether there are any; they keep what they were fitted to, and so does a saved model that has them.
-    quick: whether the processes answer alone, where they can, and the ensemble learns nothing: a fit takes a second.
-    by_value: whether they go by distances between values, as a search needs, and not by ranks.
-    memory: by text, what the base made of it, for a search that fits again and again. What is made of a text differs in
-        its last bits by what is read along with it: whoever keeps a memory keeps the order, too. None: nothing is kept.
-    width, layers: of the network; members: networks in the ensemble. A base has sizes of its own.
-    steps: of training (None: by the number of architectures). schedule: other fields of `Schedule`.
-    progress: is told the step, of how many, and the loss. losses: of every step of the last fit.
+    Args:
+        seed: seed of weights, batches and samples.
+        base: checkpoint folder or shipped name of a pretrained network; None to start from nothing.
+        width: of the network's layers; a base has its own sizes.
+        layers: of the network.
+        members: networks in the ensemble.
+        steps: optimizer steps; None: by the number of architectures.
+        schedule: other fields of `Schedule`.
+        progress: called as `progress(step, steps, loss)`.
     """
 
     kind = "gnn"
@@ -80,10 +65,6 @@ class GNN(Conditioned):
         layers: int = 3,
         members: int = 4,
         steps: int | None = None,
-        processes: bool = True,
-        quick: bool = False,
-        by_value: bool = False,
-        memory: dict[str, np.ndarray] | None = None,
         schedule: Mapping[str, float] | None = None,
         progress: Progress | None = None,
     ) -> None:
@@ -91,13 +72,9 @@ class GNN(Conditioned):
         if min(width, layers, members) < 1 or (steps is not None and steps < 2):
             raise InputError("gnn: width, layers and members must be at least 1, steps at least 2")
         self.base, self.width, self.layers, self.members, self.steps = base, width, layers, members, steps
-        self.processes, self.quick, self.by_value, self.memory = processes, quick, by_value, memory
         self.schedule, self.progress = schedule or {}, progress
         self.losses: list[float] = []
         self._metrics: tuple[str, ...] = ()
-        self._before: GNN | None = None  # the base
-        self._estimator: Estimator | None = None
-        self._alone = False  # whether the processes answer alone
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -107,28 +84,20 @@ class GNN(Conditioned):
 
     def fit(self, architectures: Inputs, metrics: Metrics) -> Self:
         targets = as_targets(architectures, metrics)
-        texts = as_texts(architectures)
-        graphs = [text_graph(text) for text in texts]
+        graphs = [text_graph(text) for text in as_texts(architectures)]
         rng = np.random.default_rng(self.seed)
-        self._before = self._begin()
-        learned = {name: values for name, values in targets.items() if not is_chosen(name)}
-        self._metrics = tuple(learned)
-        self._scales = [Scale.fit(values) for values in learned.values()]
-        self._vocabulary: Vocabulary = Vocabulary.of(graphs, self._before._vocabulary.words if self._before else ())
+        base = self._begin()
+        self._metrics = tuple(targets)
+        self._scales = [Scores.fit(values[~np.isnan(values)], by_rank=True) for values in targets.values()]
+        self._vocabulary: Vocabulary = Vocabulary.of(graphs, base._vocabulary.words if base else ())
         self._network = self._new_network()
-        if self._before:
-            self._network.begin_like(self._before._network)
-        self._estimator = self._second_opinion(texts, targets) if self._before and self.processes else None
-        self._alone = self.quick and self._estimator is not None and self._estimator.knows(self.metrics)
-        if self._alone:
-            self._covariance = np.eye(len(self.metrics))
-            return self
-        normalized = self._normalize(learned, len(graphs))
+        if base:
+            self._network.begin_like(base._network)
+        normalized = self._normalize(targets, len(graphs))
         number = {graph: i for i, graph in enumerate(dict.fromkeys(graphs))}
         hidden = held_out(len(number), self.members, FOLDS, rng)[:, [number[graph] for graph in graphs]]
-        self.losses = train(
-            self._network, self._vocabulary, graphs, normalized, hidden, self._schedule(len(graphs)), rng, self.progress
-        )
+        schedule = self._schedule(len(graphs), pretrained=base is not None)
+        self.losses = train(self._network, self._vocabulary, graphs, normalized, hidden, schedule, rng, self.progress)
         self._covariance = self._measure_errors(graphs, normalized, hidden)
         return self
 
@@ -143,83 +112,41 @@ class GNN(Conditioned):
                 raise InputError(f"gnn: {name} is {of_base} in {self.base}, not {own}; base=None has any")
         return base
 
-    def _schedule(self, n: int) -> Schedule:
+    def _schedule(self, n: int, pretrained: bool) -> Schedule:
         """For n architectures; a network that has learned something already takes smaller steps."""
-        chosen = {"steps": self.steps or _steps(n), "learning_rate": 2e-3 if self._before else 6e-3}
+        chosen = {"steps": self.steps or _steps(n), "learning_rate": 2e-3 if pretrained else 6e-3}
         return Schedule(**{**chosen, **self.schedule})  # type: ignore[arg-type]
-
-    def _second_opinion(self, texts: list[str], targets: Mapping[str, np.ndarray]) -> Estimator:
-        """Processes for all metrics, from `MOST` texts at most: the time that it takes grows with their cube."""
-        rows = some_of(len(texts), MOST)
-        some = [texts[i] for i in rows]
-        table = {name: values[rows] for name, values in targets.items()}
-        counted = telling(some)
-        known = {name: values for name, values in table.items() if not np.isnan(values).all()}
-        return Estimator(self._seen(some, counted), counted, known, self.by_value)
 
     # --- predicting
 
-    def _expected(
-        self, texts: list[str], metrics: Sequence[str], given: Mapping[str, np.ndarray]
-    ) -> dict[str, np.ndarray]:
-        """What is expected (n,) of each metric: by the processes, or by a few of the ensemble's samples."""
-        found: dict[str, np.ndarray] = {}
-        if self._estimator is not None and metrics:
-            seen = self._seen(texts, self._estimator.names)
-            expected = {name: self._estimator.expect(name, seen, given) for name in metrics}
-            found = {name: values for name, values in expected.items() if values is not None}
-        if rest := [name for name in metrics if name not in found]:
-            drawn = self._drawn(texts, rest, given, GUESSES, 0)
-            found |= {name: np.median(values, 1) for name, values in drawn.items()}
-        return found
-
-    def _sample(
-        self, texts: list[str], metrics: Sequence[str], given: Mapping[str, np.ndarray], samples: int, seed: int
-    ) -> list[np.ndarray]:
-        """(n, samples) per metric, for texts that all have the same metrics given."""
-        found = self._estimates(texts, metrics, given, samples, seed)
-        return mixed(metrics, samples, found, lambda asked, count: self._drawn(texts, asked, given, count, seed))
-
-    def _drawn(
-        self, texts: list[str], metrics: Sequence[str], given: Mapping[str, np.ndarray], samples: int, seed: int
-    ) -> dict[str, np.ndarray]:
-        """The ensemble's samples (n, samples) of each metric."""
+    def predict(
+        self,
+        architectures: Inputs,
+        metrics: Sequence[str],
+        given: Metrics | None = None,
+        samples: int = 64,
+        seed: int = 0,
+    ) -> Predictions:
+        """Sample `metrics`; errors of what is given move the others, and a given metric comes back."""
+        known = check_request(self, architectures, metrics, given, samples)
+        texts = as_texts(architectures)
+        columns = [self.metrics.index(name) for name in metrics]
+        if not texts or not metrics:
+            return Predictions.of_samples(metrics, np.empty((len(texts), samples, len(metrics))))
         scores = self._scores([text_graph(text) for text in texts])  # (K, n, M)
         drawn = scores[np.arange(samples) % self.members].transpose(1, 0, 2)  # (n, samples, M)
         noise = text_noise(texts, samples, len(self.metrics), (self.seed, seed))
-        known = self._normalize(given, len(texts))[:, None]
-        drawn = drawn + conditional_errors(self._covariance, known - drawn, noise)
-        columns = {name: self.metrics.index(name) for name in metrics}
-        return {name: self._scales[column].restore(drawn[:, :, column]) for name, column in columns.items()}
+        given_scores = self._normalize(known, len(texts))[:, None]
+        drawn = drawn + conditional_errors(self._covariance, given_scores - drawn, noise)
+        values = np.stack([self._scales[column].restore(drawn[:, :, column]) for column in columns], 2)
+        for k, name in enumerate(metrics):
+            if name in known:
+                there = ~np.isnan(known[name])
+                values[there, :, k] = known[name][there, None]
+        return Predictions.of_samples(metrics, values)
 
-    def _estimates(
-        self, texts: list[str], metrics: Sequence[str], given: Mapping[str, np.ndarray], samples: int, seed: int
-    ) -> dict[str, np.ndarray]:
-        """The processes' share of the samples (n, share) of each metric that there is a process for."""
-        alone = self._alone or not all(map(is_chosen, given))
-        counts = {name: samples if alone or is_told(name, given) else samples // 2 for name in metrics}
-        if self._estimator is None or not any(counts.values()):
-            return {}
-        seen = self._seen(texts, self._estimator.names)
-        return estimated(self._estimator, texts, seen, given, counts, (self.seed, seed, 1))
-
-    def _seen(self, texts: list[str], counted: list[str]) -> Seen:
-        """What the processes see of texts: what all members of the base make of them, and counts."""
-        assert self._before is not None
-        return Seen(self._recalled(texts), feature_matrix(texts, counted).astype(np.float32))
-
-    def _recalled(self, texts: list[str]) -> np.ndarray:
-        """What the base makes of texts, from memory where there is one."""
-        assert self._before is not None
-        if self.memory is None:
-            return self._before.embed(texts)
-        new = [text for text in dict.fromkeys(texts) if text not in self.memory]
-        if new and len(self.memory) + len(new) > _REMEMBERED:
-            self.memory.clear()
-            new = list(dict.fromkeys(texts))
-        if new:
-            self.memory.update(zip(new, self._before.embed(new), strict=True))
-        return np.array([self.memory[text] for text in texts])
+    def estimate(self, architectures: Inputs, metrics: Sequence[str], given: Metrics | None = None) -> np.ndarray:
+        return self.predict(architectures, metrics, given, ESTIMATE_SAMPLES).median
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
         """(n, members * width): what all members of the ensemble make of n texts."""
@@ -262,25 +189,13 @@ class GNN(Conditioned):
     def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         if not self.metrics:
             raise InputError("the gnn predictor is not trained: there is nothing to save")
-        config, tensors = self._learned()
-        if self._before and self._estimator:
-            kernels = [[*key, kernel.numbers] for key, kernel in self._estimator.kernels.items()]
-            names = {"estimated": list(self._estimator.values), "counted": self._estimator.names}
-            config["before"], of_before = self._before._learned()
-            config |= {"by_value": self._estimator.by_value, "alone": self._alone, "kernels": kernels, **names}
-            tensors |= {f"before.{name}": tensor for name, tensor in of_before.items()}
-            tensors |= {**self._estimator.seen._asdict(), "values": np.stack(list(self._estimator.values.values()))}
-        return config, tensors
-
-    def _learned(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """The ensemble."""
         config = {
             "options": {"width": self.width, "layers": self.layers, "members": self.members, "steps": self.steps},
             "seed": self.seed,
             "metrics": list(self.metrics),
             "words": list(self._vocabulary.words),
         }
-        tensors = {f"network.{name}": value.numpy() for name, value in self._network.state_dict().items()}
+        tensors = beneath("network", {name: value.numpy() for name, value in self._network.state_dict().items()})
         for i, scale in enumerate(self._scales):
             tensors |= {f"scale{i}.values": scale.values, f"scale{i}.scores": scale.scores}
         return config, tensors | {"covariance": self._covariance}
@@ -291,20 +206,13 @@ class GNN(Conditioned):
         self._metrics = tuple(config["metrics"])
         self._vocabulary = Vocabulary(config["words"])
         self._scales = [
-            Scale(tensors[f"scale{i}.values"], tensors[f"scale{i}.scores"]) for i in range(len(self._metrics))
+            Scores(tensors[f"scale{i}.values"], tensors[f"scale{i}.scores"]) for i in range(len(self._metrics))
         ]
         self._covariance = tensors["covariance"].reshape(len(self._metrics), len(self._metrics))
         self._network = self._new_network().eval()
-        weights = {name: torch.from_numpy(tensor) for name, tensor in under("network", tensors).items()}
-        self._network.load_state_dict(weights)
-        if names := config.get("estimated"):
-            self._before = cls._restore(config["before"], under("before", tensors))
-            states, counted = tensors["states"], config["counted"]
-            seen = Seen(states, tensors["counts"].reshape(len(states), len(counted)))
-            table = dict(zip(names, tensors["values"].reshape(len(names), len(states)), strict=True))
-            kernels = {tuple(key): Kernel(numbers) for *key, numbers in config["kernels"]}
-            self.by_value, self._alone = config["by_value"], config.get("alone", False)
-            self._estimator = Estimator(seen, counted, table, self.by_value, kernels)
+        shapes = {name: tuple(tensor.shape) for name, tensor in self._network.state_dict().items()}
+        found = weights("network", tensors, shapes)
+        self._network.load_state_dict({name: torch.from_numpy(tensor) for name, tensor in found.items()})
         return self
 
 

@@ -1,4 +1,4 @@
-"""T5Gemma's encoder as the RLM's reader, through `transformers`: the backbone of arXiv 2509.26476.
+"""T5Gemma's encoder as the reader of texts, through `transformers`: the backbone of arXiv 2509.26476.
 
 Any T5Gemma (arXiv 2504.06225) does: a folder, or a name on the Hugging Face hub such as `google/t5gemma-b-b-ul2`, whose
 licence has to be accepted there once. Only safetensors are read, and no code comes with a model.
@@ -6,66 +6,64 @@ licence has to be accepted there once. Only safetensors are read, and no code co
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
+import numpy as np
 import torch
-from tokenizers import Tokenizer
-from torch import Tensor, nn
 
-from predictors.rlm.model import ModelConfig, Pooling, TextEncoder
+from predictors.rlm.encoder import TEXT_NUMBERS
 from search_spaces.common.errors import InputError
 
-
-class T5GemmaTextEncoder(nn.Module):
-    """Tokens (B, T) and lengths (B,) to latent states (B, M, D), as `TextEncoder`."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        from transformers.models.t5gemma.modeling_t5gemma import T5GemmaConfig, T5GemmaEncoderModel
-
-        super().__init__()
-        self.config = config
-        sizes = config.backbone
-        assert sizes is not None
-        self.backbone = T5GemmaEncoderModel(T5GemmaConfig(encoder=sizes, decoder=sizes, is_encoder_decoder=False))
-        self.project = nn.Linear(int(sizes["hidden_size"]), config.width, bias=False)
-        self.pooling = Pooling(config)
-        self.norm = nn.RMSNorm(config.width)
-
-    def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        mask = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
-        states = self.backbone(input_ids=tokens, attention_mask=mask).last_hidden_state  # (B, T, hidden)
-        return self.norm(self.pooling(self.project(states), mask[:, None, None]))
+BATCH_TEXTS = 8
 
 
-def text_encoder(config: ModelConfig) -> TextEncoder | T5GemmaTextEncoder:
-    """An encoder of these sizes, not yet trained."""
-    return TextEncoder(config) if config.backbone is None else T5GemmaTextEncoder(config)
+class T5GemmaReader:
+    """A pretrained T5Gemma encoder, frozen: the mean of its last states over a text's tokens is the text's state."""
 
+    def __init__(self, name: str) -> None:
+        """Load by folder or hub name; `InputError` if it cannot be had."""
+        import transformers
+        from transformers.models.t5gemma.modeling_t5gemma import T5GemmaEncoderModel
 
-def load_backbone(name: str, sizes: dict[str, Any], frozen: bool) -> tuple[Tokenizer, T5GemmaTextEncoder]:
-    """The tokenizer and the pretrained encoder of a T5Gemma by folder or hub name; `InputError` where it can't be had.
+        try:
+            config = transformers.AutoConfig.from_pretrained(name)
+            if config.model_type != "t5gemma":
+                raise InputError(f"{name}: a {config.model_type} model; the backbone of an rlm is a t5gemma")
+            config.is_encoder_decoder = False
+            self.limit = int(config.encoder.max_position_embeddings)
+            self.tokenizer = transformers.AutoTokenizer.from_pretrained(name).backend_tokenizer
+            self.encoder = T5GemmaEncoderModel.from_pretrained(
+                name, config=config, dtype=torch.float32, use_safetensors=True
+            ).eval()
+        except (OSError, ValueError, AttributeError) as error:
+            if isinstance(error, InputError):
+                raise
+            reason = " ".join(str(error).split())[:300]
+            raise InputError(
+                f"{name}: no T5Gemma could be loaded ({reason}). Give a folder with config.json, tokenizer.json and "
+                "model.safetensors, or a hub name whose licence you accepted (log in with `hf auth login`)"
+            ) from None
 
-    sizes: of what stands on it (`ModelConfig`). frozen: T5Gemma's own weights are not trained.
-    """
-    import transformers
-    from transformers.models.t5gemma.modeling_t5gemma import T5GemmaEncoderModel
-
-    try:
-        config = transformers.AutoConfig.from_pretrained(name)
-        if config.model_type != "t5gemma":
-            raise InputError(f"{name}: a {config.model_type} model; the backbone of an rlm is a t5gemma")
-        config.is_encoder_decoder = False
-        tokenizer = transformers.AutoTokenizer.from_pretrained(name).backend_tokenizer
-        pretrained = T5GemmaEncoderModel.from_pretrained(name, config=config, dtype=torch.float32, use_safetensors=True)
-    except (OSError, ValueError, AttributeError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise InputError(
-            f"{name}: no T5Gemma could be loaded ({reason}). Give a folder with config.json, tokenizer.json and "
-            "model.safetensors, or a hub name whose licence you accepted (log in with `hf auth login`)"
-        ) from None
-    own = config.encoder.to_dict()
-    read = {"vocabulary": own["vocab_size"], "text_tokens": own["max_position_embeddings"]}
-    encoder = T5GemmaTextEncoder(ModelConfig(**{**read, **sizes}, backbone=own))
-    encoder.backbone.load_state_dict(pretrained.state_dict())
-    encoder.backbone.requires_grad_(not frozen)
-    return tokenizer, encoder
+    @torch.inference_mode()
+    def states(self, texts: Sequence[str]) -> np.ndarray:
+        """States (n, hidden + TEXT_NUMBERS) of texts; nothing is cut off."""
+        ids = [encoded.ids for encoded in self.tokenizer.encode_batch(list(texts))]
+        for tokens, text in zip(ids, texts, strict=True):
+            if not tokens:
+                raise InputError("an empty text has nothing to predict from")
+            if len(tokens) > self.limit:
+                raise InputError(f"the text {text[:60]!r}… has {len(tokens)} tokens; this model reads {self.limit}")
+        order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
+        found = np.zeros((len(ids), self.encoder.config.encoder.hidden_size + TEXT_NUMBERS), np.float32)
+        for start in range(0, len(order), BATCH_TEXTS):
+            rows = order[start : start + BATCH_TEXTS]
+            lengths = torch.tensor([len(ids[i]) for i in rows])
+            tokens = torch.zeros(len(rows), int(lengths.max()), dtype=torch.long)
+            for row, i in enumerate(rows):
+                tokens[row, : len(ids[i])] = torch.tensor(ids[i])
+            mask = torch.arange(tokens.shape[1]) < lengths[:, None]
+            states = self.encoder(input_ids=tokens, attention_mask=mask).last_hidden_state
+            mean = (states * mask[..., None]).sum(1) / lengths[:, None]
+            found[rows, :-TEXT_NUMBERS] = mean.numpy()
+            found[rows, -2] = torch.log2(1.0 + lengths).numpy()
+        return found

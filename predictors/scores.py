@@ -1,4 +1,4 @@
-"""Metrics on one scale: normal scores, whatever the unit and however skewed the distribution."""
+"""Metrics on one scale: scores of a context's values, by rank or by value, and back."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Self
 import numpy as np
 from scipy.special import ndtri
 
-KNOTS = 65
+MAX_KNOTS = 129
 
 
 @dataclass(frozen=True)
-class Scale:
-    """A strictly increasing, piecewise linear map between a metric's values and its normal scores; knots (k,) of each.
+class Scores:
+    """A strictly increasing, piecewise linear map between values and scores; knots (k,) of each.
 
     Beyond the outermost knots it goes on as steeply as through the outer tenth of the knots.
     """
@@ -22,15 +22,20 @@ class Scale:
     scores: np.ndarray
 
     @classmethod
-    def fit(cls, values: np.ndarray) -> Self:
-        """The map for observed values (n,); NaN is left out, at least one value must be there."""
-        distinct, counts = np.unique(values[~np.isnan(values)], return_counts=True)
+    def fit(cls, values: np.ndarray, by_rank: bool) -> Self:
+        """The map for finite values (n,), n >= 1: normal scores of their ranks, or robust standard scores."""
+        distinct, counts = np.unique(values, return_counts=True)
         if len(distinct) == 1:
             tiny = 1e-9 * max(1.0, abs(float(distinct[0])))
             return cls(distinct[0] + np.array([-tiny, tiny]), np.array([-1.0, 1.0]))
-        scores = ndtri((np.cumsum(counts) - counts / 2) / counts.sum())
-        chosen = np.unique(np.linspace(0, len(distinct) - 1, KNOTS).round().astype(int))
-        return cls(distinct[chosen], scores[chosen])
+        if by_rank:
+            chosen = np.unique(np.linspace(0, len(distinct) - 1, MAX_KNOTS).round().astype(int))
+            scores = ndtri((np.cumsum(counts) - counts / 2) / counts.sum())
+            return cls(distinct[chosen], scores[chosen])
+        center = float(np.median(values))
+        low, high = np.quantile(values, [0.16, 0.84])
+        spread = max((high - low) / 2, 0.2 * float(values.std()))
+        return cls(np.array([center - spread, center + spread]), np.array([-1.0, 1.0]))
 
     def normalize(self, values: np.ndarray) -> np.ndarray:
         """Values, of any shape, as scores; NaN stays NaN."""

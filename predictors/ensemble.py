@@ -1,0 +1,91 @@
+"""Ensembles by name: `rlm+gp` has equally many samples of each of its members."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from predictors.base import Predictions, Predictor
+from predictors.checkpoint import beneath, under
+from predictors.inputs import Inputs, Metrics
+from predictors.registry import JOIN, predictor_class
+from search_spaces.common.errors import InputError
+
+
+class Ensemble(Predictor):
+    """Named members that learn the same; samples and estimates are theirs with equal weights.
+
+    Args:
+        seed: seed of every member.
+    """
+
+    members: ClassVar[tuple[type[Predictor], ...]] = ()
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__(seed)
+        self.parts = [member(seed=seed) for member in self.members]
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return self.parts[0].metrics
+
+    def fit(self, architectures: Inputs, metrics: Metrics) -> Self:
+        for part in self.parts:
+            part.fit(architectures, metrics)
+        return self
+
+    def predict(
+        self,
+        architectures: Inputs,
+        metrics: Sequence[str],
+        given: Metrics | None = None,
+        samples: int = 64,
+        seed: int = 0,
+    ) -> Predictions:
+        """`samples` in all, dealt to the members as evenly as can be."""
+        counts = [len(part) for part in np.array_split(np.arange(samples), len(self.parts))]
+        drawn = [
+            part.predict(architectures, metrics, given, count, seed).samples
+            for part, count in zip(self.parts, counts, strict=True)
+            if count
+        ]
+        if samples < 1:
+            raise InputError(f"samples must be at least 1, not {samples}")
+        return Predictions.of_samples(metrics, np.concatenate(drawn, 1))
+
+    def estimate(self, architectures: Inputs, metrics: Sequence[str], given: Metrics | None = None) -> np.ndarray:
+        return np.mean([part.estimate(architectures, metrics, given) for part in self.parts], 0)
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        states = [part._state() for part in self.parts]
+        tensors = {k: v for i, (_, own) in enumerate(states) for k, v in beneath(str(i), own).items()}
+        return {"seed": self.seed, "parts": [config for config, _ in states]}, tensors
+
+    @classmethod
+    def _restore(cls, config: dict[str, Any], tensors: dict[str, np.ndarray]) -> Self:
+        self = cls(seed=config["seed"])
+        self.parts = [
+            member._restore(part, under(str(i), tensors))
+            for i, (member, part) in enumerate(zip(cls.members, config["parts"], strict=True))
+        ]
+        return self
+
+
+@lru_cache
+def ensemble_class(name: str) -> type[Ensemble]:
+    """The class of `rlm+gp` and the like.
+
+    Raises:
+        InputError: for an unknown member, one given twice, or members that read different things.
+    """
+    names = name.split(JOIN)
+    if len(set(names)) < len(names):
+        raise InputError(f"ensemble {name!r}: every member can be named once")
+    members = tuple([predictor_class(part) for part in names])
+    if len({member.reads_choices for member in members}) > 1:
+        raise InputError(f"ensemble {name!r}: members that read texts and members that read choices cannot be joined")
+    about = {"kind": name, "members": members, "reads_choices": members[0].reads_choices}
+    return type("Ensemble", (Ensemble,), about)

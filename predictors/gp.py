@@ -1,0 +1,177 @@
+"""Gaussian processes by scikit-learn: on features of the text, and on one-hot choices."""
+
+from __future__ import annotations
+
+import warnings
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+
+from predictors.base import Predictions, Predictor
+from predictors.features import feature_matrix, select_features
+from predictors.inputs import Inputs, Metrics, as_targets, as_texts, check_request, patterns
+from predictors.noise import text_noise
+from predictors.scores import Scores
+from search_spaces.common.errors import InputError
+
+if TYPE_CHECKING:
+    from sklearn.gaussian_process import GaussianProcessRegressor
+
+    from search_spaces import Architecture
+
+MAX_GP_POINTS = 1000  # a fit takes time by the cube of their number
+
+
+class _GP(Predictor):
+    """One process per metric on standardized inputs, with a Matérn kernel and noise, likeliest by the data.
+
+    Values are learned as normal scores. Metrics that are given join the inputs.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__(seed)
+        self._values: dict[str, np.ndarray] = {}
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return tuple(self._values)
+
+    def fit(self, architectures: Inputs, metrics: Metrics) -> Self:
+        values = as_targets(architectures, metrics)
+        kept = np.sort(np.random.default_rng(self.seed).permutation(len(architectures))[:MAX_GP_POINTS])
+        self._learn([architectures[i] for i in kept], {name: column[kept] for name, column in values.items()})
+        return self
+
+    def _learn(self, architectures: Inputs, values: dict[str, np.ndarray]) -> None:
+        self._names = self._select(architectures)
+        self._store(self._encode(architectures), values)
+
+    def _store(self, inputs: np.ndarray, values: dict[str, np.ndarray]) -> None:
+        self._points, self._values = inputs, values
+        self._scales = {n: Scores.fit(v[~np.isnan(v)], by_rank=True) for n, v in values.items() if not np.isnan(v).all()}
+        self._processes: dict[tuple[str, ...], GaussianProcessRegressor] = {}
+
+    def predict(
+        self,
+        architectures: Inputs,
+        metrics: Sequence[str],
+        given: Metrics | None = None,
+        samples: int = 64,
+        seed: int = 0,
+    ) -> Predictions:
+        """Normal samples, independent between metrics; a given metric comes back."""
+        known = check_request(self, architectures, metrics, given, samples)
+        inputs = self._encode(architectures)
+        noise = text_noise([str(a) for a in architectures], samples, len(metrics), (self.seed, seed))
+        drawn = np.empty((len(architectures), samples, len(metrics)))
+        for rows, names in patterns(len(architectures), known) if len(architectures) and metrics else ():
+            for column, metric in enumerate(metrics):
+                if metric in names:
+                    drawn[rows, :, column] = known[metric][rows, None]
+                    continue
+                covariates = {name: known[name][rows] for name in names if name in self._scales}
+                mean, std = self._predict(metric, inputs[rows], covariates)
+                scores = mean[:, None] + std[:, None] * noise[rows, :, column]
+                drawn[rows, :, column] = self._scales[metric].restore(scores)
+        return Predictions.of_samples(metrics, drawn)
+
+    def _predict(
+        self, metric: str, inputs: np.ndarray, covariates: Mapping[str, np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation (n,) of the metric's scores."""
+        process = self._process(metric, tuple(covariates))
+        return process.predict(self._joined(inputs, covariates), return_std=True)
+
+    def _process(self, metric: str, covariates: tuple[str, ...]) -> GaussianProcessRegressor:
+        key = (metric, *covariates)
+        if key not in self._processes:
+            rows = np.flatnonzero(~np.isnan([self._values[name] for name in key]).any(0))
+            if not len(rows):
+                raise InputError(f"no architecture has {metric} and {', '.join(covariates)} together")
+            inputs = self._joined(self._points[rows], {name: self._values[name][rows] for name in covariates})
+            self._processes[key] = _fitted(inputs, self._scales[metric].normalize(self._values[metric][rows]), self.seed)
+        return self._processes[key]
+
+    def _joined(self, inputs: np.ndarray, covariates: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Inputs of unit total variance, and covariates of unit variance each."""
+        center, scale = self._points.mean(0), self._points.std(0)
+        standard = (inputs - center) / np.where(scale > 0, scale, 1.0) / max(1, (scale > 0).sum()) ** 0.5
+        scores = [self._scales[name].normalize(values)[:, None] for name, values in covariates.items()]
+        constant = np.zeros((len(inputs), 1))  # where nothing varies, there is still one input
+        return np.concatenate([standard, constant, *scores], 1)
+
+    @abstractmethod
+    def _select(self, architectures: Inputs) -> list[str]:
+        """Names of the inputs that vary."""
+
+    @abstractmethod
+    def _encode(self, architectures: Inputs) -> np.ndarray:
+        """Inputs (n, names)."""
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        if not self.metrics:
+            raise InputError(f"the {self.kind} predictor is not trained: there is nothing to save")
+        config = {"seed": self.seed, "metrics": list(self.metrics), "inputs": self._names}
+        return config, {"inputs": self._points, "values": np.stack(list(self._values.values()))}
+
+    @classmethod
+    def _restore(cls, config: dict[str, Any], tensors: dict[str, np.ndarray]) -> Self:
+        self = cls(seed=config["seed"])
+        self._names = list(config["inputs"])
+        inputs = tensors["inputs"].reshape(-1, len(self._names)) if self._names else tensors["inputs"]
+        self._store(inputs, dict(zip(config["metrics"], tensors["values"], strict=True)))
+        return self
+
+
+def _fitted(inputs: np.ndarray, scores: np.ndarray, seed: int) -> GaussianProcessRegressor:
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+
+    kernel = ConstantKernel(1.0, (1e-2, 1e2)) * Matern(1.0, (5e-2, 5e1), nu=2.5) + WhiteKernel(0.2, (1e-4, 1e1))
+    optimizer = "fmin_l_bfgs_b" if len(scores) > 2 and np.ptp(scores) > 0 else None
+    process = GaussianProcessRegressor(kernel, optimizer=optimizer, normalize_y=False, random_state=seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return process.fit(inputs, scores)
+
+
+class TextGP(_GP):
+    """A Gaussian process on costs, and on counts of operators and of short paths, that follow from the text."""
+
+    kind = "gp"
+
+    def _select(self, architectures: Inputs) -> list[str]:
+        return select_features(as_texts(architectures))
+
+    def _encode(self, architectures: Inputs) -> np.ndarray:
+        return feature_matrix(as_texts(architectures), self._names)
+
+
+class ChoicesGP(_GP):
+    """A Gaussian process on one-hot choices: what a user would try first. It reads `Architecture`s, not texts."""
+
+    kind = "gp-choices"
+    reads_choices: ClassVar[bool] = True
+
+    def _select(self, architectures: Inputs) -> list[str]:
+        found = [_options(a) for a in architectures]
+        names = sorted(set().union(*found))
+        return [name for name in names if 0 < sum(name in options for options in found) < len(found)]
+
+    def _encode(self, architectures: Inputs) -> np.ndarray:
+        column = {name: i for i, name in enumerate(self._names)}
+        matrix = np.zeros((len(architectures), len(column)))
+        for row, architecture in zip(matrix, architectures, strict=True):
+            row[[column[name] for name in _options(architecture) if name in column]] = 1.0
+        return matrix
+
+
+def _options(architecture: Any) -> set[str]:
+    from search_spaces import Architecture
+
+    if not isinstance(architecture, Architecture):
+        raise InputError(f"gp-choices reads architectures with their choices, not {str(architecture)[:60]!r}")
+    return {f"{name}={value}" for name, value in architecture.choices}

@@ -1,0 +1,183 @@
+"""The in-context decoder: labelled examples and a query in, the query's numbers out, digit by digit.
+
+Every example is one token: the coordinates of its text and its known numbers. Examples attend to each other, a query
+attends to the examples (as in TabPFN, arXiv 2207.01848); attention goes by learned products and by learned distances.
+From what a query has gathered, a small causal decoder writes its numbers, metric after metric, each conditioned on those
+before. Sizes in comments: B tasks, n examples, q queries, M metrics, D width, h heads, L number tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from predictors.rlm.digits import NUMBER_LENGTH, NUMBER_TOKENS
+
+MAX_METRICS = 8  # that are decoded one after another
+COMPONENTS, WHITENED, COVARIATES, EXACT = 48, 16, 8, 5
+COORDINATES = COMPONENTS + WHITENED + COVARIATES + EXACT + 3
+
+
+@dataclass(frozen=True)
+class ContextConfig:
+    """Sizes of the in-context decoder."""
+
+    width: int = 128
+    heads: int = 4
+    layers: int = 6
+    distance: int = 16
+    number_width: int = 64
+    number_layers: int = 2
+
+
+class ContextAttention(nn.Module):
+    """Attention whose logits are scaled products minus squared distances of projected coordinates."""
+
+    def __init__(self, config: ContextConfig) -> None:
+        super().__init__()
+        d, self.heads = config.width, config.heads
+        self.query = nn.Linear(d, d, bias=False)
+        self.key_value = nn.Linear(d, 2 * d, bias=False)
+        self.place = nn.Linear(COORDINATES, config.heads * config.distance, bias=False)
+        nn.init.normal_(self.place.weight, std=0.15)
+        self.size = nn.Parameter(torch.zeros(config.heads))
+        self.out = nn.Linear(d, d, bias=False)
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, n, D) -> (B, h, n, H)
+
+    def keys(self, y: Tensor, coordinates: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of the examples: (B, h, n, H + distance + 1) and (B, h, n, H)."""
+        key, value = self.key_value(y).chunk(2, -1)
+        key, place = self._split(key), self._split(self.place(coordinates))
+        n = key.shape[2]
+        # Logits of a softmax over n keys flatten as n grows (arXiv 2501.19399): a learned power of log n sharpens them.
+        sharpness = 1 + self.size[:, None, None] * torch.log(torch.tensor(n / 64.0))
+        key = key * key.shape[-1] ** -0.5
+        return torch.cat([key, place, -place.square().sum(-1, keepdim=True) / 2], -1) * sharpness, self._split(value)
+
+    def forward(self, y: Tensor, coordinates: Tensor, keys: tuple[Tensor, Tensor]) -> Tensor:
+        query, place = self._split(self.query(y)), self._split(self.place(coordinates))
+        query = torch.cat([query, place, torch.ones_like(place[..., :1])], -1)
+        found = functional.scaled_dot_product_attention(query, *keys, scale=1.0)
+        return self.out(found.transpose(1, 2).flatten(2))
+
+
+class ContextLayer(nn.Module):
+    """Pre-norm attention to the examples, then SwiGLU."""
+
+    def __init__(self, config: ContextConfig) -> None:
+        super().__init__()
+        d = config.width
+        self.attention_norm, self.feed_norm = nn.RMSNorm(d), nn.RMSNorm(d)
+        self.attention = ContextAttention(config)
+        self.up = nn.Linear(d, 4 * d, bias=False)
+        self.down = nn.Linear(2 * d, d, bias=False)
+        nn.init.normal_(self.down.weight, std=0.1 * d**-0.5)
+
+    def keys(self, x: Tensor, coordinates: Tensor) -> tuple[Tensor, Tensor]:
+        return self.attention.keys(self.attention_norm(x), coordinates)
+
+    def forward(self, x: Tensor, coordinates: Tensor, keys: tuple[Tensor, Tensor]) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), coordinates, keys)
+        gate, up = self.up(self.feed_norm(x)).chunk(2, -1)
+        return x + self.down(functional.silu(gate) * up)
+
+
+class ContextReader(nn.Module):
+    """Examples and queries to what each query has gathered."""
+
+    def __init__(self, config: ContextConfig) -> None:
+        super().__init__()
+        self.place = nn.Linear(COORDINATES, config.width)
+        self.number = nn.Linear(6 * MAX_METRICS, config.width, bias=False)
+        self.role = nn.Parameter(torch.zeros(2, config.width))
+        self.layers = nn.ModuleList(ContextLayer(config) for _ in range(config.layers))
+        self.norm = nn.RMSNorm(config.width)
+
+    def examples(self, coordinates: Tensor, scores: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Each layer's keys and values of the examples: coordinates (B, n, C), scores (B, n, M), NaN where unknown."""
+        known = ~scores.isnan()
+        z = scores.nan_to_num().clamp(-10, 10)
+        features = torch.stack([z, z.clamp(-1, 1), z.square() / 4, torch.sin(2 * z), torch.cos(2 * z), known.float()], -1)
+        x = self.place(coordinates) + self.number((features * known[..., None]).flatten(2)) + self.role[0]
+        kept = []
+        for layer in self.layers:
+            kept.append(layer.keys(x, coordinates))
+            x = layer(x, coordinates, kept[-1])
+        return kept
+
+    def forward(self, coordinates: Tensor, kept: list[tuple[Tensor, Tensor]]) -> Tensor:
+        """Queries' coordinates (B, q, C) -> (B, q, D)"""
+        x = self.place(coordinates) + self.role[1]
+        for layer, keys in zip(self.layers, kept, strict=True):
+            x = layer(x, coordinates, keys)
+        return self.norm(x)
+
+
+class NumberLayer(nn.Module):
+    """Pre-norm causal attention over the numbers' tokens, then SwiGLU; `step` takes one token more."""
+
+    def __init__(self, d: int) -> None:
+        super().__init__()
+        self.heads = 4
+        self.attention_norm, self.feed_norm = nn.RMSNorm(d), nn.RMSNorm(d)
+        self.project = nn.Linear(d, 3 * d, bias=False)
+        self.out = nn.Linear(d, d, bias=False)
+        self.up = nn.Linear(d, 4 * d, bias=False)
+        self.down = nn.Linear(2 * d, d, bias=False)
+
+    def forward(self, x: Tensor, past: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Tokens (R, L, D) after those whose keys and values (R, h, P, H) are `past`; the same of all tokens."""
+        query, key, value = self.project(self.attention_norm(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        if past is not None:
+            key, value = torch.cat([past[0], key], 2), torch.cat([past[1], value], 2)
+        causal = past is None and x.shape[1] > 1
+        found = functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
+        x = x + self.out(found.transpose(1, 2).flatten(2))
+        gate, up = self.up(self.feed_norm(x)).chunk(2, -1)
+        return x + self.down(functional.silu(gate) * up), (key, value)
+
+
+class NumberDecoder(nn.Module):
+    """Number tokens in, logits of the next one out, for rows of what queries have gathered."""
+
+    def __init__(self, config: ContextConfig) -> None:
+        super().__init__()
+        d = config.number_width
+        self.token = nn.Embedding(NUMBER_TOKENS + MAX_METRICS, d)
+        self.place = nn.Embedding(NUMBER_LENGTH + 1, d)
+        self.metric = nn.Embedding(MAX_METRICS, 2 * d)
+        self.hidden = nn.Linear(config.width, 2 * d)
+        self.condition = nn.Linear(2 * d, d)
+        self.layers = nn.ModuleList(NumberLayer(d) for _ in range(config.number_layers))
+        self.norm = nn.RMSNorm(d)
+        self.head = nn.Linear(d, NUMBER_TOKENS)
+        nn.init.normal_(self.token.weight, std=0.5)
+        nn.init.normal_(self.metric.weight, std=0.5)
+
+    def conditions(self, gathered: Tensor, slots: Tensor) -> Tensor:
+        """What each query's (R, D) numbers of the metrics `slots` (M,) depend on: (R, M, d)."""
+        return self.condition(functional.gelu(self.hidden(gathered)[:, None] + self.metric(slots)))
+
+    def forward(self, conditions: Tensor, tokens: Tensor) -> Tensor:
+        """Logits (R, L, 12) of the token after each of `tokens` (R, L); conditions (R, L, d)."""
+        place = torch.arange(tokens.shape[1], device=tokens.device) % (NUMBER_LENGTH + 1)
+        x = self.token(tokens) + self.place(place) + conditions
+        for layer in self.layers:
+            x, _ = layer(x)
+        return self.head(self.norm(x))
+
+    def step(
+        self, condition: Tensor, token: Tensor, place: int, past: list[tuple[Tensor, Tensor]] | None
+    ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+        """Logits (R, 12) after one more token (R,), and all keys and values."""
+        x = (self.token(token) + self.place.weight[place] + condition)[:, None]
+        kept = []
+        for i, layer in enumerate(self.layers):
+            x, keys = layer(x, past[i] if past else None)
+            kept.append(keys)
+        return self.head(self.norm(x))[:, 0], kept

@@ -1,0 +1,32 @@
+"""Scores as tokens: sign, units, tenths, hundredths; -1.234 is `- 1 2 3`. Scores are rounded, not cut off."""
+
+from __future__ import annotations
+
+import numpy as np
+
+PLUS, MINUS, ZERO = 0, 1, 2
+NUMBER_TOKENS = 12
+NUMBER_LENGTH = 4
+LARGEST = 9.99
+
+
+def allowed() -> np.ndarray:
+    """(NUMBER_LENGTH, NUMBER_TOKENS): True where the grammar allows a token. Any such sequence is a number."""
+    mask = np.zeros((NUMBER_LENGTH, NUMBER_TOKENS), bool)
+    mask[0, :ZERO] = True
+    mask[1:, ZERO:] = True
+    return mask
+
+
+def encode(scores: np.ndarray) -> np.ndarray:
+    """Finite scores (…) -> tokens (…, NUMBER_LENGTH); beyond ±9.99 the largest number stands for them."""
+    hundredths = np.rint(np.clip(scores, -LARGEST, LARGEST) * 100).astype(np.int64)
+    size = np.abs(hundredths)
+    digits = [size // 100, size // 10 % 10, size % 10]
+    return np.stack([np.where(hundredths < 0, MINUS, PLUS), *(ZERO + d for d in digits)], -1)
+
+
+def decode(tokens: np.ndarray) -> np.ndarray:
+    """Tokens (…, NUMBER_LENGTH) -> scores (…)."""
+    size = ((tokens[..., 1:] - ZERO) * np.array([1.0, 0.1, 0.01])).sum(-1)
+    return np.where(tokens[..., 0] == MINUS, -size, size)

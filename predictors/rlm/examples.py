@@ -1,0 +1,56 @@
+"""The examples of a context: which of many a query sees."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+MAX_EXAMPLES = 2000  # that a query attends to: memory and time of a prediction are bounded
+_NEAREST = MAX_EXAMPLES // 2
+
+
+class Group(NamedTuple):
+    """Examples that all queries near one center see. rows (n,): of the stored examples."""
+
+    center: np.ndarray
+    rows: np.ndarray
+
+
+def groups(states: np.ndarray) -> list[Group]:
+    """How n stored examples, states (n, S), are shared out: one group for up to `MAX_EXAMPLES` of them.
+
+    Of more, every group has those nearest to its center and, the same for all, some that are spread over everything. A
+    query's group depends on its own state alone.
+    """
+    if len(states) <= MAX_EXAMPLES:
+        return [Group(states.mean(0), np.arange(len(states)))]
+    spread = _spread(states, MAX_EXAMPLES - _NEAREST)
+    centers = states[spread[: -(-len(states) // _NEAREST)]]
+    rest = np.setdiff1d(np.arange(len(states)), spread)
+    distances = squared_distances(centers, states[rest])
+    near = [rest[np.argsort(row, kind="stable")[:_NEAREST]] for row in distances]
+    return [Group(c, np.sort(np.concatenate([spread, rows]))) for c, rows in zip(centers, near, strict=True)]
+
+
+def assign(states: np.ndarray, found: list[Group]) -> np.ndarray:
+    """The group (n,) of each query, states (n, S): that of the nearest center."""
+    if len(found) == 1:
+        return np.zeros(len(states), int)
+    return squared_distances(states, np.stack([group.center for group in found])).argmin(1)
+
+
+def _spread(states: np.ndarray, count: int) -> np.ndarray:
+    """Rows (count,) that are far from each other: each next is the farthest from those before (Gonzalez 1985)."""
+    first = int(((states - states.mean(0)) ** 2).sum(1).argmin())
+    chosen, distance = [first], ((states - states[first]) ** 2).sum(1)
+    while len(chosen) < count:
+        chosen.append(int(distance.argmax()))
+        distance = np.minimum(distance, ((states - states[chosen[-1]]) ** 2).sum(1))
+    return np.array(chosen)
+
+
+def squared_distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """(m, n) between rows (m, S) and (n, S)."""
+    a, b = a.astype(float), b.astype(float)
+    return ((a**2).sum(1)[:, None] + (b**2).sum(1) - 2 * a @ b.T).clip(min=0)

@@ -1,0 +1,266 @@
+"""Text to lines: what the encoder reads of one text.
+
+A text in ONNX's syntax is unrolled: every call is replaced by the lines of its function, and every line is annotated
+with the shapes and costs that follow from the text. Any other text is a line per word, number or sign.
+Reading is fast because functions recur: the lines of a call depend on the function, its arguments and the shapes of its
+inputs alone, and are computed once for all texts that have such a call.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Sequence
+from functools import lru_cache
+from math import log2, prod
+from typing import NamedTuple
+
+import numpy as np
+
+from search_spaces import read
+from search_spaces.text.blocks import Block, Ref
+from search_spaces.common.errors import InputError
+from search_spaces.graph.ir import Attrs, Graph, Shape, Value
+from search_spaces.graph.operator_costs import multiply_accumulates
+from search_spaces.graph.operators import output_shape
+from search_spaces.graph.owned_weights import weights
+from search_spaces.text.program import Program
+
+BUCKETS = 8192  # of hashed words; bucket 0 is padding
+MAX_LINES = 60_000
+MAX_DEPTH = 32
+LINE_NUMBERS = 9
+TEXT_NUMBERS = 5
+WIDTHS = frozenset({"channels", "features"})
+_TOKEN = re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|[^\W\d]\w*|[^\w\s]|\s+")
+
+
+class Lines(NamedTuple):
+    """n lines with w words and e references.
+
+    words (w,): hashed words of all lines, one line after another; starts (n,): where each line's words begin.
+    numbers (n, LINE_NUMBERS): log2 of sizes and costs. edges (2, e): the line that makes a value, the line that reads it.
+    position (n,): in [0, 1], how far along the longest path a line stands. totals (TEXT_NUMBERS,): log2 of the text's
+    parameters, multiply-accumulates, written elements, lines and depth.
+    """
+
+    words: np.ndarray
+    starts: np.ndarray
+    numbers: np.ndarray
+    edges: np.ndarray
+    position: np.ndarray
+    totals: np.ndarray
+
+
+class _Body(NamedTuple):
+    """The lines of one call. sources: for every output the line that makes it, or -1 - i for the call's input i.
+
+    reads (2, r): the call's input that a line reads, and the line. costs: parameters, multiply-accumulates, elements.
+    """
+
+    words: np.ndarray
+    lengths: np.ndarray
+    numbers: np.ndarray
+    edges: np.ndarray
+    reads: np.ndarray
+    sources: tuple[int, ...]
+    shapes: tuple[Shape, ...]
+    costs: np.ndarray
+
+
+@lru_cache(maxsize=65536)
+def bucket(word: str) -> int:
+    """The bucket (1 to BUCKETS - 1) of a word."""
+    return 1 + zlib.crc32(word.encode()) % (BUCKETS - 1)
+
+
+@lru_cache(maxsize=8192)
+def lines(text: str) -> Lines:
+    """The lines of a text; `InputError` where it is empty, or begins as ONNX text and is none."""
+    if not text.strip():
+        raise InputError("an empty text has nothing to predict from")
+    if not text.startswith("<ir_version"):
+        return _plain(text)
+    program = read(text)
+    body = _Reader(program).body(program.main, program.input_shapes, ())
+    if not len(body.lengths):
+        raise InputError("the network has no operator")
+    return _finished(body)
+
+
+def is_onnx(texts: Sequence[str]) -> bool:
+    """True if all texts are models in ONNX text."""
+    return all(text.startswith("<ir_version") for text in texts)
+
+
+class _Reader:
+    """Unrolls the calls of one program; bodies are shared between programs."""
+
+    def __init__(self, program: Program) -> None:
+        self.functions = program.functions
+        self.depth = 0
+
+    def body(self, block: Block, shapes: tuple[Shape, ...], arguments: Attrs) -> _Body:
+        parts, makers, known = [], [-1 - i for i in range(len(shapes))], list(shapes)
+        if self.depth > MAX_DEPTH:
+            raise InputError(f"functions call each other more than {MAX_DEPTH} deep; a function must not call itself")
+        count, edges, reads = 0, [], []
+        for item in block.items:
+            inputs = tuple([known[v] for v in item.inputs])
+            part = self.call(item.op, inputs, _bind(item.attrs, dict(arguments)) if block.params else item.attrs)
+            if len(part.shapes) != item.outputs:
+                raise InputError(f"{item.op} makes {len(part.shapes)} values, not {item.outputs}")
+            edges.append(part.edges + count)
+            for i, line in part.reads.T.tolist():
+                maker = makers[item.inputs[i]]
+                (edges if maker >= 0 else reads).append(np.array([[maker if maker >= 0 else -1 - maker], [line + count]]))
+            makers += [s + count if s >= 0 else makers[item.inputs[-1 - s]] for s in part.sources]
+            known += part.shapes
+            count += len(part.lengths)
+            if count > MAX_LINES:
+                raise InputError(f"the network has more than {MAX_LINES} operators")
+            parts.append(part)
+        return _Body(
+            _joined([p.words for p in parts], (0,), np.int64),
+            _joined([p.lengths for p in parts], (0,), np.int64),
+            _joined([p.numbers for p in parts], (0, LINE_NUMBERS), np.float32),
+            _joined(edges, (2, 0), np.int64, axis=1),
+            _joined(reads, (2, 0), np.int64, axis=1),
+            tuple([makers[v] for v in block.outputs]),
+            tuple([known[v] for v in block.outputs]),
+            np.sum([p.costs for p in parts], axis=0) if parts else np.zeros(3),
+        )
+
+    def call(self, op: str, shapes: tuple[Shape, ...], attrs: Attrs) -> _Body:
+        function = self.functions.get(op)
+        if function is None:
+            return _operator(op, shapes, attrs)
+        if len(shapes) != function.inputs:
+            raise InputError(f"function {op} takes {function.inputs} inputs, not {len(shapes)}")
+        key = (function, shapes, attrs) if not any(i.op in self.functions for i in function.items) else None
+        if key is not None and key in _BODIES:
+            return _BODIES[key]
+        self.depth += 1
+        made = self.body(function, shapes, attrs)
+        self.depth -= 1
+        if key is not None:
+            if len(_BODIES) > 50_000:
+                _BODIES.clear()
+            _BODIES[key] = made
+        return made
+
+
+_BODIES: dict[tuple[Block, tuple[Shape, ...], Attrs], _Body] = {}
+
+
+def _bind(attrs: tuple[tuple[str, Value | Ref], ...], given: dict[str, Value]) -> Attrs:
+    try:
+        return tuple([(name, given[v.name] if isinstance(v, Ref) else v) for name, v in attrs])
+    except KeyError as error:
+        raise InputError(f"a function's parameter {error.args[0]} is not given by its caller") from None
+
+
+@lru_cache(maxsize=65536)
+def _operator(op: str, shapes: tuple[Shape, ...], attrs: Attrs) -> _Body:
+    """One line."""
+    shape = output_shape(op, attrs, shapes)  # first, since it refuses what does not fit
+    params = sum(prod(w.shape) for w in weights(op, attrs, shapes) if w.trained)
+    flops = multiply_accumulates(op, attrs, shapes)
+    words = [bucket(op), *(bucket(f"{k}={str(v).replace(' ', '')}") for k, v in attrs if k not in WIDTHS)]
+    costs = np.array([params, flops, _elements(shape)], float)
+    given = dict(attrs)
+    kernel = given.get("kernel", given.get("kernel_shape", (1,)))
+    strides = given.get("strides", (1,))
+    group = given.get("group", 1)
+    numbers = [
+        *np.log2(1 + costs),
+        _width(shape),
+        _resolution(shape),
+        _width(shapes[0]) if shapes else 0.0,
+        log2(max(prod(kernel), 1)) if isinstance(kernel, tuple) and all(type(k) is int for k in kernel) else 0.0,
+        log2(max(prod(strides), 1)) if isinstance(strides, tuple) and all(type(k) is int for k in strides) else 0.0,
+        log2(max(group, 1)) if isinstance(group, int) else 0.0,
+    ]
+    reads = np.array([[i for i in range(len(shapes))], [0] * len(shapes)], np.int64).reshape(2, -1)
+    none = np.zeros((2, 0), np.int64)
+    row = np.array([numbers], np.float32)
+    return _Body(np.array(words), np.array([len(words)]), row, none, reads, (0,), (shape,), costs)
+
+
+def _sizes(shape: Shape) -> list[int]:
+    return [d for d in shape[1:] if isinstance(d, int)]
+
+
+def _elements(shape: Shape) -> int:
+    return prod(_sizes(shape))
+
+
+def _width(shape: Shape) -> float:
+    sizes = _sizes(shape)
+    return log2(max(sizes[0] if len(sizes) > 2 else sizes[-1], 1)) if sizes else 0.0
+
+
+def _resolution(shape: Shape) -> float:
+    sizes = _sizes(shape)
+    rest = sizes[1:] if len(sizes) > 2 else sizes[:-1]
+    return log2(max(prod(rest), 1)) / 2
+
+
+def _joined(parts: list[np.ndarray], empty: tuple[int, ...], kind: type, axis: int = 0) -> np.ndarray:
+    return np.concatenate(parts, axis=axis) if parts else np.zeros(empty, kind)
+
+
+def _finished(body: _Body) -> Lines:
+    starts = np.cumsum(body.lengths) - body.lengths
+    depth = _depths(len(starts), body.edges)
+    totals = np.log2(1 + np.array([*body.costs, len(starts), depth.max()])).astype(np.float32)
+    position = ((depth - 0.5) / depth.max()).astype(np.float32)
+    return Lines(body.words, starts, body.numbers, body.edges, position, totals)
+
+
+def _depths(count: int, edges: np.ndarray) -> np.ndarray:
+    """Lines on the longest path that ends with each line."""
+    depth = [1] * count
+    for source, target in edges[:, np.argsort(edges[1], kind="stable")].T.tolist():
+        if depth[source] >= depth[target]:
+            depth[target] = depth[source] + 1
+    return np.array(depth)
+
+
+def graph_lines(graph: Graph) -> Lines:
+    """The lines of a graph, but for their order: quicker than writing its text first."""
+    maker = {v: -1 for v in graph.inputs}
+    parts, edges = [], []
+    for i, node in enumerate(graph.nodes):
+        parts.append(_operator(node.op, tuple([graph.shapes[v] for v in node.inputs]), node.attrs))
+        edges += [(maker[v], i) for v in node.inputs if maker[v] >= 0]
+        maker |= dict.fromkeys(node.outputs, i)
+    return _finished(
+        _Body(
+            np.concatenate([p.words for p in parts]),
+            np.concatenate([p.lengths for p in parts]),
+            np.concatenate([p.numbers for p in parts]),
+            np.array(edges, np.int64).reshape(-1, 2).T,
+            np.zeros((2, 0), np.int64),
+            (),
+            (),
+            np.sum([p.costs for p in parts], axis=0),
+        )
+    )
+
+
+def _plain(text: str) -> Lines:
+    """A line per token; each reads the one before it."""
+    tokens = _TOKEN.findall(text)[:MAX_LINES]
+    words, numbers = [], np.zeros((len(tokens), LINE_NUMBERS), np.float32)
+    for row, token in zip(numbers, tokens, strict=True):
+        if token[0].isdigit():
+            words.append(bucket("#"))
+            row[0] = log2(1 + min(float(token), 1e30))
+        else:
+            words.append(bucket(token))
+    n = len(tokens)
+    edges = np.stack([np.arange(n - 1), np.arange(1, n)])
+    totals = np.array([0, 0, 0, log2(1 + n), 0], np.float32)
+    position = ((np.arange(n) + 0.5) / n).astype(np.float32)
+    return Lines(np.array(words), np.arange(n), numbers, edges, position, totals)
