@@ -113,8 +113,13 @@ class RLM(Predictor):
         self._scales = {name: Scores.fit(v[~np.isnan(v)], by_rank=True) for name, v in values.items()}
         self._groups = groups(states)
 
+    def states(self, architectures: Inputs) -> np.ndarray:
+        """States (n, S), float32, of n architectures: what the model reads of them. No `fit` is needed."""
+        return self._read(as_texts(architectures))
+
     def _read(self, texts: Sequence[str]) -> np.ndarray:
         """States (n, S), each distinct text read once."""
+        _ = self.model  # loads the base, and with it the reader
         assert self._reader is not None
         if len(self._cache) > MAX_CACHED_TEXTS:
             self._cache.clear()
