@@ -19,7 +19,6 @@ from search_spaces.common.errors import InputError
 if TYPE_CHECKING:
     from sklearn.gaussian_process import GaussianProcessRegressor
 
-    from search_spaces import Architecture
 
 MAX_GP_POINTS = 1000  # a fit takes time by the cube of their number
 

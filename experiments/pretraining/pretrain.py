@@ -1,170 +1,178 @@
-"""Pretrain `rlm-label-free` and `gnn-label-free` on metrics that need no training, and `rlm-base` with accuracies, too.
+"""Pretrain `rlm-generated` and `rlm-base`: `python -m experiments.pretraining.pretrain --out runs/pretrain`.
 
-    python -m experiments.pretraining.pretrain --out runs/pretrain
-
-writes the checkpoints there, and the losses of every step. The encoder learns first, from all metrics of a text at
-once; then the same and, at once, what `gnn-label-free` makes of the text; then the decoder learns to write and to be
-given any of them, which makes `rlm-label-free`; at last it learns the accuracies of the networks that this project
-trained on digits. An interrupted run goes on where it was, to the same losses; proxies are kept in the folder for runs
-with other settings, too. It takes a GPU where there is one, and several with
-`accelerate launch --num_processes N -m experiments.pretraining.pretrain`.
-
-    python -m experiments.pretraining.pretrain --kind gnn --out runs/pretrain
-
-pretrains the graph network on the same corpus, as often from NAS-Bench-201's networks, by a processor.
+`rlm-generated` has seen generated spaces alone: random cells, stages, tokens, and no published space. `rlm-base` goes on
+with published spaces, label-free, and with our own populations. Every checkpoint is made in three steps, each resumed
+where it was interrupted: a bank of spaces, the encoder, and the in-context decoder on random tasks.
+It takes a GPU where there is one, and several with `accelerate launch -m experiments.pretraining.pretrain`.
 """
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
+import numpy as np
 import typer
 
 from experiments.runner import Quick, run_command
 from nas.cli.console import progress_bar
-from search_spaces.common.files import replacing
 
 if TYPE_CHECKING:
-    from experiments.pretraining.corpus import Corpus, Progress
-    from predictors.gnn import GNN
-    from predictors.rlm.predictor import RLM
+    from accelerate import Accelerator
 
-SCHEDULE = {"jitter": 0.05, "batch": 64, "learning_rate": 1.5e-3, "most_metrics": 5}
-TAUGHT_SCHEDULE = {**SCHEDULE, "learning_rate": 1e-3}
-SIZES = {"dropout": 0.0}
-TEACHER = "gnn-label-free"
-STEPS = {"rlm": 4200, "gnn": 1800}
-GNN_SCHEDULE = {"batch": 64, "learning_rate": 3e-3}
+    from experiments.pretraining.bank import BankedSpace, Progress
+    from experiments.pretraining.random_tasks import SpaceStates
+    from predictors.rlm.model import Model
+    from predictors.rlm.tasks import Task
 
-
-class Kind(StrEnum):
-    """What is trained."""
-
-    rlm = "rlm"
-    gnn = "gnn"
+LEARNING_RATE = 1e-3
+SMALL, MANY = (6, 220), (220, 900)  # examples of most tasks, and of the others
+TASKS, CONTEXT_TOKENS = 10, 1400  # most tasks of a step, and examples and queries of all of them
+SAVE_EVERY = 200
 
 
-class Precision(StrEnum):
-    """What matrices of the encoder are multiplied in."""
+class Checkpoint(StrEnum):
+    """What is pretrained."""
 
-    no = "no"
-    bf16 = "bf16"
+    generated = "rlm-generated"
+    base = "rlm-base"
 
 
 def main(
-    kind: Annotated[Kind, typer.Option(help="The predictor to pretrain.")] = Kind.rlm,
-    out: Annotated[Path, typer.Option(help="Folder for proxies, corpus and checkpoint.")] = Path("results/pretrain"),
-    size: Annotated[int, typer.Option(min=100, help="Random architectures beside NAS-Bench-201's.")] = 16_000,
-    cells: Annotated[int | None, typer.Option(min=0, help="NAS-Bench-201 cells with proxies; all by default.")] = None,
-    steps: Annotated[
-        int | None,
-        typer.Option(min=2, help="Steps of the encoder, of 64 architectures each; 4,200 by default, 1,800 of gnn."),
-    ] = None,
-    decoder_steps: Annotated[int, typer.Option(min=1, help="rlm: steps of the decoder after that.")] = 1500,
-    taught_steps: Annotated[int, typer.Option(min=1, help="rlm: further steps of the encoder, with a teacher.")] = 1000,
-    teacher: Annotated[
-        str, typer.Option(help="rlm: the pretrained GNN that teaches it: a name or a folder.")
-    ] = TEACHER,
-    accuracy_steps: Annotated[int, typer.Option(min=1, help="rlm: steps with accuracies in the end.")] = 400,
-    precision: Annotated[Precision, typer.Option(help="rlm: bf16 on GPUs and processors that have it.")] = Precision.no,
-    seed: Annotated[int, typer.Option(help="Seed of corpus, weights and batches.")] = 0,
+    checkpoint: Annotated[Checkpoint, typer.Option(help="The checkpoint to make.")] = Checkpoint.base,
+    out: Annotated[Path, typer.Option(help="Folder for the bank, the steps' states and checkpoints.")] = Path(
+        "results/pretrain"
+    ),
+    generated: Annotated[int, typer.Option(min=1, help="Generated spaces.")] = 130,
+    with_proxies: Annotated[int, typer.Option(min=0, help="Further ones that are tried for zero-cost proxies.")] = 280,
+    encoder_steps: Annotated[int, typer.Option(min=1, help="Steps of the encoder on generated spaces.")] = 2500,
+    published_steps: Annotated[int, typer.Option(min=1, help="rlm-base: further steps with published spaces.")] = 1000,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of the in-context decoder.")] = 7000,
+    seed: Annotated[int, typer.Option(help="Seed of weights and tasks.")] = 0,
     quick: Quick = False,
 ) -> None:
-    """Build the corpus and pretrain; the rlm's trainings are kept every 250 steps."""
-    source = Source(out, size, cells, None, seed)
-    lengths = steps or STEPS[kind], taught_steps, decoder_steps, accuracy_steps
-    if quick:
-        source, lengths = Source(out, 30, 30, 4, seed), (3, 3, 3, 3)
-    if kind == Kind.rlm:
-        _language_model(source, lengths, teacher, precision)
-        return
-    with progress_bar("pretraining") as bar:
-        _write(_graph_network(source, lengths[0], bar), out, "gnn-label-free")
-    print(out / "gnn-label-free")
-
-
-class Source(NamedTuple):
-    """Where a corpus lies, and what it is of: see `experiments.pretraining.corpus.build_corpus`."""
-
-    out: Path
-    size: int
-    cells: int | None
-    each: int | None
-    seed: int
-
-    def corpus(self, progress: Progress) -> Corpus:
-        from experiments.pretraining.corpus import build_corpus
-
-        return build_corpus(self.out, self.size, cells=self.cells, each=self.each, seed=self.seed, progress=progress)
-
-
-def _graph_network(source: Source, steps: int, bar: Progress) -> GNN:
-    """One that has learned all metrics of the corpus at once."""
-    from experiments.pretraining.corpus import emphasized
-    from predictors.gnn import GNN
-
-    data = emphasized(source.corpus(bar), source.cells)
-    model = GNN(
-        seed=source.seed,
-        base=None,
-        steps=steps,
-        schedule=GNN_SCHEDULE,
-        progress=lambda step, of, loss: bar(f"gnn-label-free, loss {loss:.3f}", step, of),
-    )
-    return model.fit(data.texts, data.metrics)
-
-
-def _language_model(source: Source, steps: tuple[int, ...], teacher: str, precision: Precision) -> None:
-    """Train the encoder, the encoder with a teacher, the decoder, and this with accuracies, for so many steps each."""
+    """Make the bank, train the encoder, then reader and decoder, and write the checkpoint."""
     from accelerate import Accelerator
 
-    import predictors
-    from experiments.pretraining.corpus import emphasized, trained
-    from predictors.rlm.predictor import RLM
+    from experiments.pretraining.bank import build_bank, generated_files, load_space, published_files
 
-    accelerator = Accelerator(mixed_precision=precision.value)
+    if quick:
+        generated, with_proxies, encoder_steps, published_steps, steps = 4, 0, 3, 3, 3
+    accelerator = Accelerator()
+    names = generated_files(generated, with_proxies)
+    others = published_files() if checkpoint == Checkpoint.base and not quick else []
     with progress_bar("pretraining") as bar:
         with accelerator.main_process_first():
-            corpus = source.corpus(bar)
-        half_published = emphasized(corpus, source.cells)
-        phases = (
-            ("encoder", "alone", None, half_published),
-            ("taught", "alone", teacher, half_published),
-            ("rlm-label-free", "frozen", None, corpus),
-            ("rlm-base", "frozen", None, trained(corpus)),
-        )
-        base = None
-        for (name, encoder, taught_by, data), length in zip(phases, steps, strict=True):
-            model = predictors.create(
-                "rlm",
-                seed=source.seed,
-                base=base,
-                encoder=encoder,
-                teacher=taught_by,
-                rehearse=True,
-                steps=length,
-                accelerator=accelerator,
-                sizes=SIZES,
-                schedule=TAUGHT_SCHEDULE if taught_by else SCHEDULE,
-                progress=lambda step, of, loss, name=name: bar(f"{name}, loss {loss:.3f}", step, of),
-                kept=source.out / f"training-{name}.safetensors",
-            )
-            assert isinstance(model, RLM)
-            model.fit(data.texts, data.metrics)
-            base = str(source.out / name)
-            if accelerator.is_main_process:
-                _write(model, source.out, name)
-            accelerator.wait_for_everyone()
-    accelerator.print(base)
+            spaces = [load_space(path) for path in build_bank(out / "bank", names, bar)]
+            further = [load_space(path) for path in build_bank(out / "bank", others, bar)]
+        model = _with_encoder(spaces, further, out, (encoder_steps, published_steps), seed, accelerator, bar)
+        states = [_states(model, space) for space in (*spaces, *further)]
+        path = out / f"context-{checkpoint.value}.safetensors"
+        _pretrain_context(model, states, steps, seed, path, accelerator, bar)
+    if accelerator.is_main_process:
+        _write(model, out / checkpoint.value)
+        print(out / checkpoint.value)
 
 
-def _write(model: RLM | GNN, out: Path, name: str) -> None:
-    model.save(out / name)
-    losses = "".join(["step,loss\n", *(f"{i},{loss:.6f}\n" for i, loss in enumerate(model.losses, start=1))])
-    with replacing(out / f"losses-{name}.csv") as file:
-        file.write_text(losses)
+def _with_encoder(
+    spaces: list[BankedSpace],
+    further: list[BankedSpace],
+    out: Path,
+    steps: tuple[int, int],
+    seed: int,
+    accelerator: Accelerator,
+    bar: Progress,
+) -> Model:
+    """A model whose encoder is trained: on generated spaces, and then with the `further` ones, if there are any."""
+    import torch
+
+    from experiments.pretraining.encoder import pretrain_encoder
+    from predictors.rlm.model import Model, ModelConfig
+
+    torch.manual_seed(seed)
+    model = Model(ModelConfig())
+    phases = [("generated", spaces, steps[0])] + [("published", [*spaces, *further], steps[1])] * bool(further)
+    for number, (name, some, count) in enumerate(phases):
+        with accelerator.main_process_first():  # the others load what the first has trained
+            path = out / f"encoder-{name}.safetensors"
+            pretrain_encoder(
+                model.encoder, some, count, seed + number, path,
+                lambda step, of, loss, name=name: bar(f"encoder, {name}, loss {loss:.3f}", step, of),  # type: ignore[misc]
+            )  # fmt: skip
+    return model
+
+
+def _states(model: Model, space: BankedSpace) -> SpaceStates:
+    import torch
+
+    from experiments.pretraining.random_tasks import SpaceStates
+    from predictors.rlm.encoder import collate
+
+    with torch.inference_mode():
+        parts = [model.encoder(collate(space.lines[i : i + 64])) for i in range(0, len(space.lines), 64)]
+    return SpaceStates.of(torch.cat(parts).double().numpy(), space.targets, space.others)
+
+
+def _pretrain_context(
+    model: Model, spaces: list[SpaceStates], steps: int, seed: int, path: Path, accelerator: Accelerator, bar: Progress
+) -> None:
+    """Train reader and decoder on random tasks; every process draws its own, and gradients are averaged."""
+    import torch
+
+    from experiments.pretraining.encoder import keep, resume
+    from predictors.rlm.tasks import task_loss
+
+    modules: dict[str, torch.nn.Module] = {"reader": model.reader, "decoder": model.decoder}
+    for module in modules.values():
+        module.to(accelerator.device)
+    parameters = [p for module in modules.values() for p in module.parameters()]
+    optimizer = torch.optim.AdamW(parameters, LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.02)
+    for step in range(resume(path, modules, optimizer), steps):
+        rng = np.random.default_rng([seed, step, accelerator.process_index])
+        loss = task_loss(model.reader, model.decoder, _tasks(spaces, rng))
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        for parameter in parameters:
+            if accelerator.num_processes > 1 and parameter.grad is not None:
+                parameter.grad = accelerator.reduce(parameter.grad, "mean")
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        for group in optimizer.param_groups:
+            group["lr"] = LEARNING_RATE * min((step + 1) / 200, 0.5 * (1 + math.cos(math.pi * step / steps)) + 0.02)
+        optimizer.step()
+        done = step + 1
+        if accelerator.is_main_process and (done % SAVE_EVERY == 0 or done == steps):
+            keep(path, modules, optimizer, done)
+        bar(f"context, loss {loss.item():.3f}", done, steps)
+    model.cpu()
+
+
+def _tasks(spaces: list[SpaceStates], rng: np.random.Generator) -> list[Task]:
+    """Tasks of equal numbers of examples and queries, of spaces that have as many networks."""
+    from experiments.pretraining.random_tasks import draw_task
+
+    if rng.random() < 0.85:
+        n, q = int(np.exp(rng.uniform(*np.log(SMALL)))), 32
+    else:
+        n, q = int(rng.integers(*MANY)), 64
+    largest = max(len(space.states) for space in spaces)
+    n, q = min(n, largest - 8), min(q, max(8, largest - n))
+    able = [space for space in spaces if len(space.states) >= n + q]
+    count = max(1, min(TASKS, CONTEXT_TOKENS // (n + q)))
+    return [draw_task(able[rng.integers(len(able))], n, q, rng) for _ in range(count)]
+
+
+def _write(model: Model, folder: Path) -> None:
+    """The checkpoint, with weights of 16 bits."""
+    import torch
+
+    from predictors.rlm.predictor import RLM
+
+    with torch.no_grad():
+        for tensor in (*model.parameters(), *model.buffers()):
+            tensor.copy_(tensor.half().float())
+    RLM.of(model).save(folder)
 
 
 if __name__ == "__main__":

@@ -66,23 +66,82 @@ class ContextAttention(nn.Module):
         return self.out(found.transpose(1, 2).flatten(2))
 
 
+class LeastSquares(nn.Module):
+    """Attention that solves: queries read what ridge regression from the examples' keys to their values predicts.
+
+    After the mesa layer (arXiv 2309.05858). Examples read what the others predict for them (left out one at a time), and
+    every query also reads how far it is from the examples, by its leverage. The cost of a query does not depend on n.
+    """
+
+    def __init__(self, config: ContextConfig) -> None:
+        super().__init__()
+        d, self.heads = config.width, config.heads
+        self.key = nn.Linear(d + COORDINATES, 2 * d, bias=False)
+        self.value = nn.Linear(d, d, bias=False)
+        self.penalty = nn.Parameter(torch.linspace(-2.0, 2.0, config.heads))
+        self.out = nn.Linear(d + config.heads, d, bias=False)
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, n, D) -> (B, h, n, H)
+
+    def _key(self, y: Tensor, coordinates: Tensor) -> Tensor:
+        key = self._split(self.key(torch.cat([y, coordinates], -1)))
+        return functional.normalize(key, dim=-1)
+
+    def solve(self, y: Tensor, coordinates: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Inverse (B, h, K, K), weights (B, h, K, H), and the examples' keys (B, h, n, K) and values (B, h, n, H)."""
+        key, value = self._key(y, coordinates), self._split(self.value(y))
+        eye = torch.eye(key.shape[-1], device=key.device)
+        gram = key.mT @ key + self.penalty.exp()[:, None, None] * eye
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky(gram))
+        return inverse, inverse @ (key.mT @ value), key, value
+
+    def own(self, solved: tuple[Tensor, Tensor, Tensor, Tensor]) -> Tensor:
+        """What the examples read: predictions without themselves."""
+        inverse, weights, key, value = solved
+        leverage = ((key @ inverse) * key).sum(-1, keepdim=True)
+        rest = (1 - leverage).clamp(min=0.05)
+        return self._joined((key @ weights - leverage * value) / rest, leverage / rest)
+
+    def forward(self, y: Tensor, coordinates: Tensor, solved: tuple[Tensor, Tensor, Tensor, Tensor]) -> Tensor:
+        inverse, weights, _, _ = solved
+        key = self._key(y, coordinates)
+        return self._joined(key @ weights, ((key @ inverse) * key).sum(-1, keepdim=True))
+
+    def _joined(self, found: Tensor, leverage: Tensor) -> Tensor:
+        spread = torch.log1p(leverage.clamp(0, 50))
+        return self.out(torch.cat([found.transpose(1, 2).flatten(2), spread.transpose(1, 2).flatten(2)], -1))
+
+
+Kept = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor, Tensor, Tensor]]
+
+
 class ContextLayer(nn.Module):
-    """Pre-norm attention to the examples, then SwiGLU."""
+    """Pre-norm attention to the examples, by softmax and by least squares, then SwiGLU."""
 
     def __init__(self, config: ContextConfig) -> None:
         super().__init__()
         d = config.width
         self.attention_norm, self.feed_norm = nn.RMSNorm(d), nn.RMSNorm(d)
         self.attention = ContextAttention(config)
+        self.regression = LeastSquares(config)
         self.up = nn.Linear(d, 4 * d, bias=False)
         self.down = nn.Linear(2 * d, d, bias=False)
         nn.init.normal_(self.down.weight, std=0.1 * d**-0.5)
 
-    def keys(self, x: Tensor, coordinates: Tensor) -> tuple[Tensor, Tensor]:
-        return self.attention.keys(self.attention_norm(x), coordinates)
+    def examples(self, x: Tensor, coordinates: Tensor) -> tuple[Tensor, Kept]:
+        """The examples (B, n, D) after this layer, and what queries need of them."""
+        y = self.attention_norm(x)
+        keys, solved = self.attention.keys(y, coordinates), self.regression.solve(y, coordinates)
+        x = x + self.attention(y, coordinates, keys) + self.regression.own(solved)
+        return self._fed(x), (keys, solved)
 
-    def forward(self, x: Tensor, coordinates: Tensor, keys: tuple[Tensor, Tensor]) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), coordinates, keys)
+    def forward(self, x: Tensor, coordinates: Tensor, kept: Kept) -> Tensor:
+        """Queries (B, q, D) after this layer."""
+        y = self.attention_norm(x)
+        return self._fed(x + self.attention(y, coordinates, kept[0]) + self.regression(y, coordinates, kept[1]))
+
+    def _fed(self, x: Tensor) -> Tensor:
         gate, up = self.up(self.feed_norm(x)).chunk(2, -1)
         return x + self.down(functional.silu(gate) * up)
 
@@ -98,23 +157,25 @@ class ContextReader(nn.Module):
         self.layers = nn.ModuleList(ContextLayer(config) for _ in range(config.layers))
         self.norm = nn.RMSNorm(config.width)
 
-    def examples(self, coordinates: Tensor, scores: Tensor) -> list[tuple[Tensor, Tensor]]:
+    def examples(self, coordinates: Tensor, scores: Tensor) -> list[Kept]:
         """Each layer's keys and values of the examples: coordinates (B, n, C), scores (B, n, M), NaN where unknown."""
         known = ~scores.isnan()
         z = scores.nan_to_num().clamp(-10, 10)
-        features = torch.stack([z, z.clamp(-1, 1), z.square() / 4, torch.sin(2 * z), torch.cos(2 * z), known.float()], -1)
+        features = torch.stack(
+            [z, z.clamp(-1, 1), z.square() / 4, torch.sin(2 * z), torch.cos(2 * z), known.float()], -1
+        )
         x = self.place(coordinates) + self.number((features * known[..., None]).flatten(2)) + self.role[0]
         kept = []
         for layer in self.layers:
-            kept.append(layer.keys(x, coordinates))
-            x = layer(x, coordinates, kept[-1])
+            x, own = layer.examples(x, coordinates)  # type: ignore[operator]
+            kept.append(own)
         return kept
 
-    def forward(self, coordinates: Tensor, kept: list[tuple[Tensor, Tensor]]) -> Tensor:
+    def forward(self, coordinates: Tensor, kept: list[Kept]) -> Tensor:
         """Queries' coordinates (B, q, C) -> (B, q, D)"""
         x = self.place(coordinates) + self.role[1]
-        for layer, keys in zip(self.layers, kept, strict=True):
-            x = layer(x, coordinates, keys)
+        for layer, own in zip(self.layers, kept, strict=True):
+            x = layer(x, coordinates, own)
         return self.norm(x)
 
 
@@ -132,7 +193,9 @@ class NumberLayer(nn.Module):
 
     def forward(self, x: Tensor, past: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Tokens (R, L, D) after those whose keys and values (R, h, P, H) are `past`; the same of all tokens."""
-        query, key, value = self.project(self.attention_norm(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        query, key, value = (
+            self.project(self.attention_norm(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        )
         if past is not None:
             key, value = torch.cat([past[0], key], 2), torch.cat([past[1], value], 2)
         causal = past is None and x.shape[1] > 1

@@ -18,12 +18,12 @@ from typing import NamedTuple
 import numpy as np
 
 from search_spaces import read
-from search_spaces.text.blocks import Block, Ref
 from search_spaces.common.errors import InputError
 from search_spaces.graph.ir import Attrs, Graph, Shape, Value
 from search_spaces.graph.operator_costs import multiply_accumulates
 from search_spaces.graph.operators import output_shape
 from search_spaces.graph.owned_weights import weights
+from search_spaces.text.blocks import Block, Ref
 from search_spaces.text.program import Program
 
 BUCKETS = 8192  # of hashed words; bucket 0 is padding
@@ -229,7 +229,7 @@ def _depths(count: int, edges: np.ndarray) -> np.ndarray:
 
 def graph_lines(graph: Graph) -> Lines:
     """The lines of a graph, but for their order: quicker than writing its text first."""
-    maker = {v: -1 for v in graph.inputs}
+    maker = dict.fromkeys(graph.inputs, -1)
     parts, edges = [], []
     for i, node in enumerate(graph.nodes):
         parts.append(_operator(node.op, tuple([graph.shapes[v] for v in node.inputs]), node.attrs))

@@ -80,6 +80,13 @@ class RLM(Predictor):
         self._values: dict[str, np.ndarray] = {}
         self._states = np.empty((0, 0), np.float32)
 
+    @classmethod
+    def of(cls, model: Model) -> Self:
+        """A predictor with this pretrained model, and no examples yet."""
+        self = cls()
+        self._model = self._reader = model.eval()
+        return self
+
     @property
     def metrics(self) -> tuple[str, ...]:
         return tuple(self._values)

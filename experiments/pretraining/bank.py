@@ -1,0 +1,220 @@
+"""A bank of spaces to pretrain on: a file per space, with the lines of its networks and label-free targets of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from joblib import Parallel, delayed
+
+from experiments.pretraining.generated_spaces import random_space
+from experiments.pretraining.structural_targets import structural_targets
+from predictors.rlm.lines import Lines, graph_lines
+from search_spaces import SearchSpace, get_space
+from search_spaces.common.files import replacing
+from search_spaces.graph.ir import Graph
+
+PROXIES = ("epe_nas", "grad_norm", "jacov", "l2_norm", "nwot", "snip", "synflow", "zen")
+MEASURED = ("cpu_latency_ms", "digits_accuracy", "digits_accuracy_seed0", "digits_accuracy_seed1")
+MAX_LINES = 1500
+MIN_NETWORKS = 40
+NETWORKS, MANY_NETWORKS = 260, 1200  # of a generated space; of every tenth, for long contexts
+PROXY_NETWORKS = 110  # of a small generated space that gets proxies, which take a tenth of a second each
+PROXY_FLOPS, PROXY_NODES, PROXY_PIXELS = 6e6, 160, 40
+PROXY_SEEDS = 1000  # generated spaces from this seed on are tried for proxies
+CELL_NETWORKS, CELL_FILES = 600, 3
+CELLS = "nasbench201"
+CELL_SKELETON = {"prune": True, "channels": 8, "cells": 2, "input_shape": (3, 16, 16)}
+PUBLISHED: dict[str, dict[str, int]] = {
+    "fbnet": {}, "ofa-mbv3": {}, "ofa-proxyless": {}, "ofa-resnet50": {}, "nasbench101": {},
+    "darts": {"width": 32, "cells": 8}, "two-path": {}, "hiaml": {}, "inception": {},
+}  # fmt: skip
+PUBLISHED_NETWORKS = 300
+
+Progress = Callable[[str, int, int], None]
+
+
+class BankedSpace(NamedTuple):
+    """The lines of n networks, structural targets (n, T), and proxies or measurements (n, R), NaN where missing."""
+
+    lines: list[Lines]
+    targets: np.ndarray
+    others: np.ndarray
+
+
+def generated_files(generated: int, with_proxies: int) -> list[str]:
+    """Names of files of generated spaces alone: no published space is in them."""
+    proxies = [f"proxies-{seed}" for seed in range(PROXY_SEEDS, PROXY_SEEDS + with_proxies)]
+    return [f"generated-{seed}" for seed in range(generated)] + proxies
+
+
+def published_files() -> list[str]:
+    """Names of files of published spaces, without any of their benchmarks' numbers, and of our own populations.
+
+    `digits201` is not among them: it is of the space that most experiments test on.
+    """
+    from nas.benchmarks.populations import POPULATIONS
+
+    cells = [f"cells-{number}" for number in range(CELL_FILES)]
+    return [*(f"published-{name}" for name in PUBLISHED), *cells, *(n for n, p in POPULATIONS.items() if p.proxies)]
+
+
+def build_bank(folder: Path, names: Sequence[str], progress: Progress | None = None) -> list[Path]:
+    """Write the files that are missing, in parallel; returns those that there are."""
+    missing = [name for name in names if not _path(folder, name).exists() and not _mark(folder, name).exists()]
+    work = Parallel(n_jobs=-1, return_as="generator")(delayed(_build)(folder, name) for name in missing)
+    for done, _ in enumerate(work, start=1):
+        if progress:
+            progress("bank of spaces", done, len(missing))
+    return [path for name in names if (path := _path(folder, name)).exists()]
+
+
+def load_space(path: Path) -> BankedSpace:
+    """Read one file."""
+    with np.load(path) as data:
+        arrays = {name: data[name] for name in data.files}
+    lines, words, edges = (np.cumsum(arrays[name]) for name in ("line_counts", "word_counts", "edge_counts"))
+    found = []
+    for i in range(len(lines)):
+        at = slice(lines[i] - arrays["line_counts"][i], lines[i])
+        lengths = arrays["lengths"][at].astype(np.int64)
+        found.append(
+            Lines(
+                arrays["words"][words[i] - arrays["word_counts"][i] : words[i]].astype(np.int64),
+                np.cumsum(lengths) - lengths,
+                arrays["numbers"][at],
+                arrays["edges"][:, edges[i] - arrays["edge_counts"][i] : edges[i]].astype(np.int64),
+                arrays["position"][at],
+                arrays["totals"][i],
+            )
+        )
+    return BankedSpace(found, arrays["targets"].astype(float), arrays["others"].astype(float))
+
+
+# --- making files ----------------------------------------------------------------------------------------------------
+
+
+def _path(folder: Path, name: str) -> Path:
+    return folder / f"{name}.npz"
+
+
+def _mark(folder: Path, name: str) -> Path:
+    """An empty file that says that a space has too few networks."""
+    return folder / f"{name}.none"
+
+
+def _build(folder: Path, name: str) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    kind, _, rest = name.partition("-")
+    if kind == "generated":
+        seed, networks = int(rest), _generated(int(rest))
+    elif kind == "proxies":
+        seed, networks = int(rest), _generated_with_proxies(int(rest))
+    elif kind == "cells":
+        seed, networks = int(rest) + 77, _cells(int(rest) + 77)
+    elif kind == "published":
+        seed, networks = list(PUBLISHED).index(rest) + 50, _published(rest)
+    else:
+        seed, networks = 9000, _population(name)
+    if len(networks) < MIN_NETWORKS:
+        with replacing(_mark(folder, name)) as file:
+            file.write_bytes(b"")
+        return
+    _write(_path(folder, name), [lines for lines, _ in networks], np.array([others for _, others in networks]), seed)
+
+
+Networks = list[tuple[Lines, list[float]]]  # with proxies or measurements, NaN where missing
+
+
+def _distinct(
+    graphs: Iterable[Graph], most: int, others: Callable[[int, Graph], list[float]] = lambda number, graph: []
+) -> Networks:
+    """The first `most` different networks that are not too long; others: of the number of a graph, and the graph."""
+    found: dict[int, tuple[Lines, list[float]]] = {}
+    for number, graph in enumerate(graphs):
+        lines = graph_lines(graph)
+        key = hash((lines.words.tobytes(), lines.numbers.tobytes(), lines.edges.tobytes()))
+        if len(lines.starts) <= MAX_LINES and key not in found:
+            found[key] = lines, others(number, graph)
+        if len(found) == most:
+            break
+    return list(found.values())
+
+
+def _sampled(space: SearchSpace, count: int, seed: int) -> Iterable[Graph]:
+    rng = np.random.default_rng(seed)
+    return (space.graph(space.sample(rng)) for _ in range(count))
+
+
+def _generated(seed: int) -> Networks:
+    count = NETWORKS if seed % 10 else MANY_NETWORKS
+    return _distinct(_sampled(random_space(seed), count, seed), count)
+
+
+def _generated_with_proxies(seed: int) -> Networks:
+    """Nothing of a space whose networks are too large for proxies."""
+    space = random_space(seed)
+    if len(space.input_shape) != 3 or space.input_shape[1] > PROXY_PIXELS:
+        return []
+    probes = [space.sample(np.random.default_rng([seed, i])) for i in range(8)]
+    flops = np.mean([space.flops(probe) for probe in probes])
+    if flops > PROXY_FLOPS or np.mean([len(space.graph(probe).nodes) for probe in probes]) > PROXY_NODES:
+        return []
+    return _distinct(_sampled(space, 2 * PROXY_NETWORKS, seed), PROXY_NETWORKS, lambda _, graph: _proxies(graph))
+
+
+def _published(name: str) -> Networks:
+    space = get_space(name, **PUBLISHED[name])
+    return _distinct(_sampled(space, PUBLISHED_NETWORKS, list(PUBLISHED).index(name) + 50), PUBLISHED_NETWORKS)
+
+
+def _cells(seed: int) -> Networks:
+    """NAS-Bench-201's networks as published, with proxies of the same cells in a small skeleton."""
+    space, small = get_space(CELLS), get_space(CELLS, **CELL_SKELETON)
+    rng = np.random.default_rng(seed)
+    drawn = [space.sample(rng) for _ in range(2 * CELL_NETWORKS)]
+
+    def proxies(number: int, _: Graph) -> list[float]:
+        return _proxies(small.graph(small.architecture(drawn[number].as_dict())))
+
+    return _distinct((space.graph(architecture) for architecture in drawn), CELL_NETWORKS, proxies)
+
+
+def _population(name: str) -> Networks:
+    """Networks that this project trained and timed."""
+    from nas.benchmarks.loading import load_benchmark
+
+    table = load_benchmark(name)
+    values = np.stack([table.values(metric) for metric in (*PROXIES, *MEASURED)], 1)
+    graphs = (table.space.graph(architecture) for architecture in table.architectures)
+    return _distinct(graphs, len(values), lambda number, _: values[number].tolist())
+
+
+def _proxies(graph: Graph) -> list[float]:
+    from nas.evaluation.proxies import compute_proxies
+
+    scores = compute_proxies(graph, 0, PROXIES)
+    return [scores.get(name, np.nan) for name in PROXIES]
+
+
+def _write(path: Path, texts: Sequence[Lines], others: np.ndarray, seed: int) -> None:
+    lengths = [np.diff(np.append(text.starts, len(text.words))) for text in texts]
+    arrays = {
+        "line_counts": np.array([len(text.starts) for text in texts]),
+        "word_counts": np.array([len(text.words) for text in texts]),
+        "edge_counts": np.array([text.edges.shape[1] for text in texts]),
+        "words": np.concatenate([text.words for text in texts]).astype(np.int16),
+        "lengths": np.concatenate(lengths).astype(np.int16),
+        "numbers": np.concatenate([text.numbers for text in texts]),
+        "edges": np.concatenate([text.edges for text in texts], 1).astype(np.int32),
+        "position": np.concatenate([text.position for text in texts]),
+        "totals": np.stack([text.totals for text in texts]),
+        "targets": structural_targets(texts, seed).astype(np.float32),
+        "others": others.reshape(len(texts), -1),
+    }
+    with replacing(path) as file, file.open("wb") as stream:
+        np.savez(stream, **arrays)  # type: ignore[arg-type]

@@ -1,0 +1,168 @@
+"""Pretraining of the encoder: from a few of a space's states, kernel regression must predict the others' targets.
+
+It is meta-learning with a closed-form head (R2-D2, arXiv 1805.08136): the encoder learns states in which what depends
+on structure is smooth, whichever space it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from experiments.pretraining.bank import BankedSpace
+from predictors.rlm.context import EXACT
+from predictors.rlm.coordinates import COST_WEIGHT
+from predictors.rlm.encoder import TextEncoder, collate
+
+LEARNING_RATE = 1e-3
+SUPPORTS, QUERIES = (16, 32, 48, 64), 32
+TARGETS, TARGETS_PER_NOISE = 32, 8  # targets of a step; as many share a level of noise, and so a solve
+MAX_NETWORKS = 600
+SAVE_EVERY = 200
+Progress = Callable[[int, int, float], None]
+
+
+class KernelRegression(nn.Module):
+    """Gaussian process regression with an isotropic kernel, whose parameters are learned with the encoder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logs = nn.Parameter(torch.tensor([0.2, 0.0, -1.0, -2.0]))
+
+    def forward(self, support: Tensor, query: Tensor, targets: Tensor, noise: Tensor) -> Tensor:
+        """Predictions (q, T) from support (n, S), query (q, S), targets (n, T) and noise (T / TARGETS_PER_NOISE,)."""
+        center = support.mean(0)
+        scale = (support - center).square().sum(1).mean().sqrt() + 1e-6
+        s, q = (support - center) / scale, (query - center) / scale
+        across, own, eye = self._kernel(q, s), self._kernel(s, s), torch.eye(len(s), device=s.device)
+        groups = targets.split(TARGETS_PER_NOISE, 1)
+        solved = [
+            torch.linalg.solve(own + (self.logs[3].exp() + level) * eye, group)
+            for level, group in zip(noise, groups, strict=True)
+        ]
+        return across @ torch.cat(solved, 1)
+
+    def _kernel(self, a: Tensor, b: Tensor) -> Tensor:
+        length, curved, linear, _ = self.logs.exp()
+        squared = (a.square().sum(1)[:, None] + b.square().sum(1) - 2 * a @ b.T).clamp(min=0)
+        return curved * torch.exp(-squared / (2 * length**2)) + linear * (a @ b.T)
+
+
+def pretrain_encoder(
+    encoder: TextEncoder,
+    spaces: Sequence[BankedSpace],
+    steps: int,
+    seed: int,
+    checkpoint: Path,
+    progress: Progress | None = None,
+) -> None:
+    """Train in place; resumes from `checkpoint`, which is kept every 200 steps."""
+    head = KernelRegression()
+    parameters = [*encoder.parameters(), *head.parameters()]
+    optimizer = torch.optim.AdamW(parameters, LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01)
+    first = resume(checkpoint, {"encoder": encoder, "head": head}, optimizer)
+    with_others = [space for space in spaces if space.others.shape[1]]
+    for step in range(first, steps):
+        rng = np.random.default_rng([seed, step])
+        pool = with_others if with_others and rng.random() < 0.5 else spaces
+        loss = _loss(encoder, head, pool[rng.integers(len(pool))], rng)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        for group in optimizer.param_groups:
+            group["lr"] = LEARNING_RATE * min((step + 1) / 100, 0.5 * (1 + math.cos(math.pi * step / steps)) + 0.01)
+        optimizer.step()
+        if (step + 1) % SAVE_EVERY == 0 or step + 1 == steps:
+            keep(checkpoint, {"encoder": encoder, "head": head}, optimizer, step + 1)
+        if progress:
+            progress(step + 1, steps, loss.item())
+
+
+def _loss(encoder: TextEncoder, head: KernelRegression, space: BankedSpace, rng: np.random.Generator) -> Tensor:
+    """Error of what the queries' states predict, half of it on a logarithmic scale, so that easy targets count too."""
+    lines = space.lines[:MAX_NETWORKS]
+    n = int(rng.choice(SUPPORTS))
+    rows = rng.choice(len(lines), min(n + QUERIES, len(lines)), replace=False)
+    noise = np.exp(rng.uniform(-4, 0, TARGETS // TARGETS_PER_NOISE))
+    clean = _targets(space, rows, rng)
+    noisy = clean + np.sqrt(np.repeat(noise, TARGETS_PER_NOISE)) * rng.standard_normal(clean.shape)
+    states = _joint(encoder(collate([lines[i] for i in rows])), n)
+    support, query = states[:n], states[n:]
+    targets, level = torch.from_numpy(noisy[:n]).float(), torch.from_numpy(noise).float()
+    error = (head(support, query, targets, level) - torch.from_numpy(clean[n:]).float()).square()
+    return 0.5 * (error.mean(0) + 1e-3).log().mean() + 0.5 * error.clamp(max=9).mean()
+
+
+def _joint(states: Tensor, n: int) -> Tensor:
+    """States and exact costs as the in-context decoder weights them, by the first n rows."""
+    free, costs = states[:, :-EXACT], states[:, -EXACT:]
+    free = free / (free - free[:n].mean(0)).square().sum(1).mean().sqrt().clamp(min=1e-6)
+    costs = (costs - costs[:n].mean(0)) / costs[:n].std(0).clamp(min=1e-3)
+    return torch.cat([free, COST_WEIGHT * costs.clamp(-5, 5)], 1)
+
+
+def _targets(space: BankedSpace, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """(n, TARGETS) random functions of a few targets each; proxies and measurements are half of the choice."""
+    structural = _usable(space.targets[rows])
+    others = _usable(space.others[rows])
+    found = []
+    for _ in range(TARGETS):
+        pool = others if others.shape[1] and rng.random() < 0.5 else structural
+        some = pool[:, rng.choice(pool.shape[1], rng.choice([1, 1, 2, 3]))]
+        f, kind = some @ rng.standard_normal(some.shape[1]), rng.random()
+        if kind < 0.3:
+            f = np.tanh(f * rng.uniform(0.5, 1.5))
+        elif kind < 0.5:
+            f = f + 0.7 * np.prod(np.tanh(some), 1) * rng.choice([-1, 1])
+        elif kind < 0.65:
+            f = np.exp(0.5 * f.clip(-4, 4))
+        found.append((f - f.mean()) / (f.std() + 1e-6))
+    return np.stack(found, 1).clip(-4, 4)
+
+
+def _usable(targets: np.ndarray) -> np.ndarray:
+    """Standardized columns that are finite and vary."""
+    targets = targets[:, np.isfinite(targets).all(0)]
+    targets = targets[:, targets.std(0) > 1e-6]
+    return ((targets - targets.mean(0)) / (targets.std(0) + 1e-9)).clip(-5, 5)
+
+
+# --- between two steps -----------------------------------------------------------------------------------------------
+
+
+def keep(path: Path, modules: dict[str, nn.Module], optimizer: torch.optim.Optimizer, step: int) -> None:
+    """Write weights, the optimizer's state and the step to one safetensors file."""
+    from safetensors.torch import save_file
+
+    from search_spaces.common.files import replacing
+
+    tensors = {f"{name}.{key}": t for name, module in modules.items() for key, t in module.state_dict().items()}
+    for number, state in optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{number}.{key}": value for key, value in state.items()}
+    with replacing(path) as file:
+        save_file({name: t.contiguous() for name, t in tensors.items()}, file, {"step": str(step)})
+
+
+def resume(path: Path, modules: dict[str, nn.Module], optimizer: torch.optim.Optimizer) -> int:
+    """Load what `keep` wrote, if it is there; returns the step to go on with."""
+    from safetensors import safe_open
+
+    if not path.exists():
+        return 0
+    with safe_open(path, "pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        step = int(file.metadata()["step"])
+    for name, module in modules.items():
+        module.load_state_dict({k.removeprefix(f"{name}."): t for k, t in tensors.items() if k.startswith(f"{name}.")})
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        if key.startswith("optimizer."):
+            _, number, name = key.split(".", 2)
+            state.setdefault(int(number), {})[name] = tensor
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+    return step

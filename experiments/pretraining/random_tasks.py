@@ -1,0 +1,172 @@
+"""Random regression tasks over real networks: what the in-context decoder is pretrained on, as TabPFN on a prior."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from predictors.rlm.context import EXACT, MAX_METRICS
+from predictors.rlm.coordinates import COST_WEIGHT, Axes
+from predictors.rlm.tasks import Task
+from predictors.scores import Scores
+
+KEPT_AXES = 96  # principal axes of a space's states that are kept
+FUNCTION_AXES = 48  # of these, that random functions depend on
+FEATURES = 384  # random features of a function of a stationary kernel
+MIN_SPREAD = 1e-9
+
+
+@dataclass(frozen=True)
+class SpaceStates:
+    """States (N, S) of a space's networks, structural targets (N, T), and proxies or measurements (N, R)."""
+
+    states: np.ndarray
+    targets: np.ndarray
+    others: np.ndarray
+
+    @classmethod
+    def of(cls, states: np.ndarray, targets: np.ndarray, others: np.ndarray) -> Self:
+        """States rotated to their principal axes: no distance changes, and there are fewer numbers to work with."""
+        free = states[:, :-EXACT] - states[:, :-EXACT].mean(0)
+        _, vectors = np.linalg.eigh(free.T @ free)
+        return cls(np.concatenate([free @ vectors[:, ::-1][:, :KEPT_AXES], states[:, -EXACT:]], 1), targets, others)
+
+    def coordinates(self, rows: np.ndarray) -> np.ndarray:
+        """(n, d): in these, random functions of the rows are drawn."""
+        free = self.states[rows, :-EXACT]
+        free = free - free.mean(0)
+        free = free / np.sqrt((free**2).sum(1).mean() + 1e-12)
+        return np.concatenate([free[:, :FUNCTION_AXES], COST_WEIGHT * _standard(self.states[rows, -EXACT:])], 1)
+
+
+def draw_task(space: SpaceStates, n: int, q: int, rng: np.random.Generator) -> Task:
+    """A task of n examples and q queries: up to six metrics and sixteen covariates that share random functions."""
+    rows = rng.choice(len(space.states), n + q, replace=False)
+    metrics = int(rng.choice([1, 2, 3, 4, 6], p=[0.45, 0.3, 0.12, 0.08, 0.05]))
+    total = metrics + int(rng.choice([0, 1, 3, 8, 16], p=[0.6, 0.15, 0.1, 0.1, 0.05]))
+    values = _mixtures(space, rows, total, rng)
+    values = _noisy(values, rng)
+    values = np.stack([_warped(column, rng) for column in values.T], 1)
+    if space.others.shape[1] and rng.random() < 0.5:
+        columns = rng.permutation(space.others.shape[1])[:total]
+        values[:, rng.permutation(total)[: len(columns)]] = space.others[np.ix_(rows, columns)]
+    if rng.random() < 0.1:
+        step = 10.0 ** rng.uniform(-1.5, 0)
+        values = np.round(values / step) * step
+    return _task(space.states[rows], n, values, metrics, rng)
+
+
+def _mixtures(space: SpaceStates, rows: np.ndarray, total: int, rng: np.random.Generator) -> np.ndarray:
+    """Values (n, total) that share a few random functions."""
+    coordinates, targets = space.coordinates(rows), space.targets[rows]
+    latent = int(rng.integers(1, min(total, 6) + 2))
+    base = np.stack([_function(coordinates, targets, rng) for _ in range(latent)], 1)
+    mix = rng.standard_normal((latent, total)) * np.exp(rng.normal(0, 1.2, (latent, total)))
+    return _standard(base @ mix)
+
+
+def _function(x: np.ndarray, targets: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """One random function (n,) of unit variance, of coordinates x (n, d) or of structural targets (n, T)."""
+    kind = rng.choice(["kernel", "linear", "network", "targets", "product"], p=[0.42, 0.08, 0.12, 0.26, 0.12])
+    usable = np.flatnonzero(targets.std(0) > MIN_SPREAD)
+    if kind in ("targets", "product") and len(usable):
+        some = _standard(targets[:, rng.choice(usable, rng.choice([1, 1, 2, 3]))]).clip(-4, 4)
+        weights = rng.standard_normal(some.shape[1])
+        if kind == "targets":
+            return _standard(some @ weights)
+        return _standard(np.tanh(some * rng.uniform(0.5, 2)) @ weights + 0.5 * np.prod(some.clip(-2, 2), 1))
+    if kind == "linear":
+        weights = rng.standard_normal(x.shape[1]) * (np.arange(x.shape[1]) < rng.integers(1, x.shape[1] + 1))
+        return _standard((x if rng.random() < 0.5 else x / (x.std(0) + 0.1 * x.std(0).max() + MIN_SPREAD)) @ weights)
+    z = _selected(x, rng)
+    return _network(z, rng) if kind == "network" else _kernel(z, rng)
+
+
+def _selected(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Coordinates (n, d) of unit mean square, some of them left out, or weighted at random."""
+    d = x.shape[1]
+    weights = np.ones(d)
+    if rng.random() < 0.6:
+        weights = (np.arange(d) < rng.integers(1, d + 1)).astype(float)
+    if rng.random() < 0.5:
+        weights = weights * np.exp(rng.normal(0, 0.8, d))
+    z = x * weights
+    if rng.random() < 0.3:
+        z = z / (z.std(0) + 0.15 * z.std(0).max() + MIN_SPREAD)
+    return z / np.sqrt((z**2).sum(1).mean() + 1e-12)
+
+
+def _kernel(z: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """A draw of a Gaussian process with a squared exponential or a Matérn kernel, by random features."""
+    frequencies = rng.standard_normal((z.shape[1], FEATURES)) / np.exp(rng.normal(0.3, 0.6))
+    if rng.random() < 0.5:
+        freedom = 3 if rng.random() < 0.6 else 5
+        frequencies = frequencies / np.sqrt(rng.chisquare(freedom, FEATURES) / 3)
+    waves = np.cos(z @ frequencies + rng.random(FEATURES) * 2 * np.pi)
+    return _standard(waves @ rng.standard_normal(FEATURES))
+
+
+def _network(z: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """A random network of one or two hidden layers."""
+    hidden = z @ rng.standard_normal((z.shape[1], 32)) / np.exp(rng.normal(0.3, 0.6)) * 1.5 + rng.normal(0, 0.5, 32)
+    hidden = np.tanh(hidden) if rng.random() < 0.5 else np.maximum(hidden, 0)
+    if rng.random() < 0.5:
+        hidden = np.tanh(_standard(hidden @ rng.standard_normal((32, 16))) * rng.uniform(0.5, 1.5))
+    return _standard(hidden @ rng.standard_normal(hidden.shape[1]))
+
+
+def _noisy(values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Values (n, m) with what metrics share beyond the text, and with noise of their own; it may grow with them."""
+    n, m = values.shape
+    if m > 1 and rng.random() < 0.5:
+        shared = _standard(rng.standard_normal((n, 1 + m // 3)) @ rng.standard_normal((1 + m // 3, m)))
+        values = _standard(values + shared * np.exp(rng.uniform(-4, -0.3)))
+    noise = np.exp(rng.uniform(np.log(0.005), np.log(1.0), m))
+    if rng.random() < 0.3:
+        noise = noise * np.exp(0.5 * values)
+    return values + noise * (rng.standard_normal((n, m)) if rng.random() < 0.8 else rng.standard_t(3, (n, m)))
+
+
+def _warped(f: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """A monotone warp: skewed, saturating, with failures below a threshold, or none."""
+    kind = rng.choice(["none", "exp", "log", "sinh", "tanh", "failures"], p=[0.45, 0.15, 0.15, 0.08, 0.1, 0.07])
+    if kind == "exp":
+        return np.exp(f.clip(-6, 6) * rng.uniform(0.2, 1.0))
+    if kind == "log":
+        return -np.exp(-f.clip(-6, 6) * rng.uniform(0.2, 1.2))
+    if kind == "sinh":
+        return np.sinh(f.clip(-5, 5) * rng.uniform(0.3, 0.9))
+    if kind == "tanh":
+        return np.tanh((f + rng.normal(0, 1)) * rng.uniform(0.4, 1.5))
+    if kind == "failures":
+        low = np.quantile(f, rng.uniform(0.02, 0.3))
+        return np.where(f < low, low - rng.uniform(0, 4), f)
+    return f
+
+
+def _task(states: np.ndarray, n: int, values: np.ndarray, metrics: int, rng: np.random.Generator) -> Task:
+    """The task of values (n + q, metrics + covariates), in slots at random; some examples may lack some metrics."""
+    scores = np.full(values.shape, np.nan)
+    by_rank = rng.random() < 0.5
+    for column in range(values.shape[1]):
+        known = values[:n, column][np.isfinite(values[:n, column])]
+        if len(known) >= 3:
+            scores[:, column] = Scores.fit(known, by_rank).normalize(values[:, column])
+    covariates = scores[:, metrics:]
+    covariates = covariates[:, np.isfinite(covariates).all(0)]
+    slots = np.sort(rng.choice(MAX_METRICS, metrics, replace=False))
+    placed = np.full((len(states), MAX_METRICS), np.nan)
+    placed[:, slots] = scores[:, :metrics]
+    if metrics > 1 and rng.random() < 0.3:
+        lost = rng.random((n, MAX_METRICS)) < rng.uniform(0, 0.6)
+        lost[np.arange(n), slots[rng.integers(0, metrics, n)]] = False
+        placed[:n][lost] = np.nan
+    axes = Axes.fit(states[:n], covariates[:n])
+    coordinates = axes(states, covariates)
+    return Task(coordinates[:n], placed[:n], coordinates[n:], placed[n:])
+
+
+def _standard(f: np.ndarray) -> np.ndarray:
+    return (f - f.mean(0)) / (f.std(0) + MIN_SPREAD)

@@ -1,0 +1,167 @@
+"""Label-free targets of networks that depend on their structure: random devices, random qualities, random networks.
+
+No benchmark's number is in them: they are what a prior over latencies and accuracies can be made of. Sizes in comments:
+B texts, n lines of all texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from predictors.rlm.encoder import TEXT_NUMBERS, Batch, EncoderConfig, TextEncoder, collate
+from predictors.rlm.lines import Lines
+
+DEVICES, QUALITIES = 40, 24
+RANDOM_ENCODERS, ENCODER_OUTPUTS = 4, 8
+AXES = 24  # principal axes of a random encoder's states that its outputs depend on
+LEVELS = 4000  # depths of a text that are told apart
+PARAMS, FLOPS, ELEMENTS, WIDTH, RESOLUTION, KERNEL, GROUP = 0, 1, 2, 3, 4, 6, 8  # columns of `Lines.numbers`
+
+
+def structural_targets(texts: Sequence[Lines], seed: int) -> np.ndarray:
+    """(B, DEVICES + QUALITIES + RANDOM_ENCODERS * ENCODER_OUTPUTS) targets of the B texts of one space."""
+    batch, rng = collate(texts), np.random.default_rng([seed, 5])
+    found = [random_devices(batch, rng, DEVICES), random_qualities(batch, rng, QUALITIES), random_networks(texts, seed)]
+    return np.concatenate(found, 1)
+
+
+# --- devices ---------------------------------------------------------------------------------------------------------
+
+
+def random_devices(batch: Batch, rng: np.random.Generator, count: int) -> np.ndarray:
+    """(B, count) latencies by random rooflines (Williams et al. 2009).
+
+    An operator takes the time of its arithmetic or of its memory traffic, and an overhead; kinds of operators differ by
+    random factors, and some devices run the branches of a network side by side.
+    """
+    numbers = batch.numbers.numpy().astype(float)
+    kinds, kind = np.unique(batch.words.numpy()[batch.starts.numpy()], return_inverse=True)
+    traffic = _traffic(batch, numbers)
+    level, first = _levels(batch)
+    found = np.empty((len(batch.totals), count))
+    for device in range(count):
+        time = _operator_times(numbers, traffic, kind, len(kinds), rng)
+        if rng.random() < 0.4:
+            power = rng.choice([2.0, 4.0])
+            time = np.bincount(level, time**power) ** (1 / power)
+            found[:, device] = np.bincount(first, time, minlength=len(found))
+        else:
+            found[:, device] = np.bincount(batch.text.numpy(), time, minlength=len(found))
+    return found
+
+
+def _traffic(batch: Batch, numbers: np.ndarray) -> np.ndarray:
+    """Numbers (n,) that a line reads and writes."""
+    elements = 2.0 ** numbers[:, ELEMENTS] - 1
+    source, target = batch.edges.numpy()
+    return elements + np.bincount(target, elements[source], minlength=len(elements)) + 2.0 ** numbers[:, PARAMS] - 1
+
+
+def _levels(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+    """The level (n,) of every line, lines of one depth of one text in one, and the text of every level."""
+    depth = (batch.position.numpy() * LEVELS).astype(int)
+    text = batch.text.numpy()
+    _, level = np.unique(text * (LEVELS + 1) + depth, return_inverse=True)
+    first = np.zeros(level.max() + 1, int)
+    first[level] = text
+    return level, first
+
+
+def _operator_times(
+    numbers: np.ndarray, traffic: np.ndarray, kind: np.ndarray, kinds: int, rng: np.random.Generator
+) -> np.ndarray:
+    """Time (n,) of every line on one random device."""
+
+    def factors(spread: float) -> np.ndarray:
+        return np.exp(spread * rng.standard_normal(kinds))[kind]
+
+    slopes = rng.normal(0, [0.25, 0.2, 0.15, 0.1])
+    uneven = np.abs(numbers[:, WIDTH] - rng.uniform(4, 10))
+    shape = slopes @ np.stack([numbers[:, KERNEL], numbers[:, GROUP], uneven, numbers[:, RESOLUTION]])
+    compute = (2.0 ** numbers[:, FLOPS] - 1) * factors(rng.uniform(0.1, 1.2)) * np.exp(shape)
+    memory = traffic * factors(0.4)
+    compute, memory = compute / (compute.mean() or 1.0), memory / (memory.mean() or 1.0)
+    share = np.exp(rng.normal(0, 1.2, 3))
+    if rng.random() < 0.5:
+        time = share[0] * compute + share[1] * memory
+    else:
+        time = np.maximum(share[0] * compute, share[1] * memory)
+    has_overhead = (rng.random(kinds) < 0.8)[kind]
+    return time + share[2] * rng.choice([0.1, 0.5, 1.0]) * factors(1.0) * has_overhead
+
+
+# --- qualities -------------------------------------------------------------------------------------------------------
+
+
+def random_qualities(batch: Batch, rng: np.random.Generator, count: int) -> np.ndarray:
+    """(B, count) scores as accuracies may be: random worths of operators, also by what feeds them, and sizes."""
+    text, totals = batch.text.numpy(), batch.totals.numpy().astype(float)
+    lines_of_text = np.bincount(text, minlength=len(totals))
+    totals = (totals - totals.mean(0)) / (totals.std(0) + 1e-6)
+    found = np.empty((len(totals), count))
+    for quality in range(count):
+        worth = _worths(batch, rng)
+        total = np.bincount(text, worth, minlength=len(totals)) / lines_of_text ** rng.choice([0.5, 1.0])
+        of_sizes = totals @ (rng.standard_normal(TEXT_NUMBERS) * rng.choice([0, 0.3, 1.0], TEXT_NUMBERS))
+        found[:, quality] = (total - total.mean()) / (total.std() + 1e-9) + of_sizes
+    return found
+
+
+def _worths(batch: Batch, rng: np.random.Generator) -> np.ndarray:
+    """What every line (n,) is worth."""
+    numbers, position = batch.numbers.numpy().astype(float), batch.position.numpy()
+    starts, words = batch.starts.numpy(), batch.words.numpy()
+    line_of_word = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(words))))
+    vocabulary, word = np.unique(words, return_inverse=True)
+    of_word = rng.standard_normal(len(vocabulary)) * np.exp(rng.normal(0, 0.7, len(vocabulary)))
+    worth = np.bincount(line_of_word, of_word[word], minlength=len(starts))
+    if rng.random() < 0.6:
+        worth = worth * (1 + rng.normal() * (position - 0.5))
+    if rng.random() < 0.5:
+        worth = worth * numbers[:, WIDTH]
+    if rng.random() < 0.4:
+        worth = worth * numbers[:, FLOPS] / 10
+    if rng.random() < 0.6:
+        worth = _with_sources(worth, batch, rng)
+    return np.tanh(worth) if rng.random() < 0.3 else worth
+
+
+def _with_sources(worth: np.ndarray, batch: Batch, rng: np.random.Generator) -> np.ndarray:
+    """Worths (n,) that depend on what feeds a line, over one reference or two."""
+    source, target = batch.edges.numpy()
+    fed = np.bincount(target, np.tanh(worth[source] * rng.uniform(0.3, 1.5)), minlength=len(worth))
+    found = worth + rng.normal(0, 1.5) * np.tanh(fed) * np.tanh(worth)
+    if rng.random() < 0.5:
+        found = found + rng.normal(0, 1.5) * np.bincount(target, np.tanh(fed[source]), minlength=len(worth))
+    return found
+
+
+# --- random networks -------------------------------------------------------------------------------------------------
+
+
+@torch.inference_mode()
+def random_networks(texts: Sequence[Lines], seed: int) -> np.ndarray:
+    """(B, RANDOM_ENCODERS * ENCODER_OUTPUTS) outputs of untrained encoders of one to four layers."""
+    found = []
+    for number in range(RANDOM_ENCODERS):
+        states = _random_states(texts, number, seed)
+        rng = np.random.default_rng([seed, number])
+        left, sizes, _ = np.linalg.svd(states - states.mean(0), full_matrices=False)
+        axes = left[:, :AXES] * sizes[:AXES] ** rng.uniform(0.3, 1.0)
+        axes = axes / axes.std()
+        inner = rng.standard_normal((axes.shape[1], 32)) / axes.shape[1] ** 0.5 * rng.uniform(0.5, 2.0)
+        hidden = np.tanh(axes @ inner + 0.3 * rng.standard_normal(32))
+        found.append(hidden @ rng.standard_normal((32, ENCODER_OUTPUTS)))
+    return np.concatenate(found, 1)
+
+
+def _random_states(texts: Sequence[Lines], number: int, seed: int) -> np.ndarray:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1000 + 17 * seed + number)
+        encoder = TextEncoder(EncoderConfig(width=64, layers=1 + number % 4, state=64, frequencies=2)).eval()
+        encoder.words.weight.mul_(0.5 + 1.5 * torch.rand(()))
+    parts = [encoder(collate(texts[start : start + 64])) for start in range(0, len(texts), 64)]
+    return torch.cat(parts)[:, :-TEXT_NUMBERS].double().numpy()
