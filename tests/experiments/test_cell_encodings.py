@@ -57,6 +57,7 @@ def test_published_figures_stand_beside_their_own_sizes() -> None:
         assert all(len(figures) == len(protocol.sizes) for figures in protocol.published.values())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("NAS_DATA" not in os.environ, reason="NAS_DATA names no folder with the tables")
 def test_no_network_of_nasbench101_is_learned_and_ranked() -> None:
     found = population("nasbench101")

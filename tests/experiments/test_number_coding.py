@@ -35,6 +35,7 @@ def test_base_ten_is_what_the_rlm_writes(values: np.ndarray) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("NAS_DATA" not in os.environ, reason="NAS_DATA names no folder with the table")
 def test_every_variant_learns(tmp_path: Path, capsys) -> None:  # type: ignore[no-untyped-def]
     names = ["three decimal digits", "10 bits", "pairwise ranking of weight 1.0", "head with squared error"]

@@ -25,6 +25,7 @@ def test_a_share_that_is_not_reached_took_more_than_were_made() -> None:
     assert scores(np.full(30, 0.92)) | {"to 90%": 1.0, "to 95%": 31.0, "to 99%": 31.0} == scores(np.full(30, 0.92))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("NAS_DATA" not in os.environ, reason="NAS_DATA does not name a folder with nasbench201.csv.gz")
 def test_finished_searches_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = {"evaluations": 20, "seeds": 1, "problems": "S1,S3", "only": "random,nsga2", "out": tmp_path}

@@ -22,6 +22,7 @@ def run(name: str, capsys: pytest.CaptureFixture[str], **options: Any) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 @needs_tables
 @pytest.mark.parametrize(
     ("name", "rows"),
@@ -40,17 +41,20 @@ def test_tables_have_a_row_for_each_rival(
         assert {"table.md", "table.png"} <= {path.name for path in (tmp_path / "out").iterdir()}
 
 
+@pytest.mark.slow
 @needs_tables
 @pytest.mark.parametrize("name", ["checks.exactness", "checks.proxies"])
 def test_checks_against_published_tables(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(name, capsys)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "rows"), [("checks.spaces", 15), ("timing.export", 1), ("timing.decoding", 9)])
 def test_checks_and_timings_without_a_table(name: str, rows: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(run(name, capsys)) == rows
 
 
+@pytest.mark.slow
 def test_cell_encodings_are_compared_on_the_populations_that_come_with_the_project(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -59,23 +63,27 @@ def test_cell_encodings_are_compared_on_the_populations_that_come_with_the_proje
     assert all(-1 <= row["tau"]["mean"] <= 1 for row in found)
 
 
+@pytest.mark.slow
 def test_speeds_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     importlib.import_module("experiments.timing.overview").main(quick=True)
     assert "choices → text" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_demo_draws_its_figures(tmp_path: Path) -> None:
     importlib.import_module("experiments.demo").main(out=tmp_path, quick=True)
     names = {path.name for path in tmp_path.iterdir()}
     assert {"kendall.png", "pareto.png", "hypervolume.png", "summary.json", "report.html"} <= names
 
 
+@pytest.mark.slow
 def test_pretraining_makes_bases(tmp_path: Path) -> None:
     importlib.import_module("experiments.pretraining.pretrain").main(out=tmp_path, quick=True)
     assert "digits_accuracy" not in predictors.load(tmp_path / "rlm-label-free").metrics
     assert "digits_accuracy" in predictors.load(tmp_path / "rlm-base").metrics
 
 
+@pytest.mark.slow
 @needs_tables
 @pytest.mark.parametrize("kind", Kind)
 def test_checkpoints_of_the_table_are_made(kind: Kind, tmp_path: Path) -> None:
@@ -83,6 +91,7 @@ def test_checkpoints_of_the_table_are_made(kind: Kind, tmp_path: Path) -> None:
     assert "cifar10_test_accuracy" in predictors.load(tmp_path / f"{kind}-nasbench201").metrics
 
 
+@pytest.mark.slow
 @needs_tables
 def test_few_labels_are_compared_with_and_without_proxies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = run("few_labels", capsys, out=tmp_path)
@@ -97,6 +106,7 @@ def test_few_labels_are_compared_with_and_without_proxies(tmp_path: Path, capsys
     assert (tmp_path / "given" / "tables.md").read_text().startswith("| τ | 8 |\n|---|---|\n| rlm | ")
 
 
+@pytest.mark.slow
 @needs_tables
 def test_a_front_that_was_predicted_is_checked_by_true_latencies(capsys: pytest.CaptureFixture[str]) -> None:
     found = run("fbnet_devices", capsys)

@@ -26,6 +26,7 @@ def test_rows_come_in_the_order_of_their_tasks_and_are_computed_once(tmp_path: P
     assert compute(TASKS[::-1], _score, tmp_path) == rows[::-1]
 
 
+@pytest.mark.slow
 def test_two_processes_compute_the_rows_of_one(tmp_path: Path) -> None:
     def score(size: int, seed: int) -> dict[str, float]:  # of a network with random weights: threads, seeds, order
         space, rng = get_space("tiny-resnet"), np.random.default_rng(seed)

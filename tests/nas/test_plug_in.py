@@ -73,6 +73,7 @@ def install(tutorial: str, module: str, folder: Path, monkeypatch: pytest.Monkey
     return name
 
 
+@pytest.mark.slow
 def test_every_block_about_spaces_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -81,6 +82,7 @@ def test_every_block_about_spaces_runs(
     assert "digits_accuracy" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_every_block_about_predictors_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,6 +13,7 @@ from search_spaces.base import SearchSpace
 from search_spaces.testing import check_space
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list_spaces())
 def test_space_conforms(name: str) -> None:
     check_space(get_space(name))

@@ -48,6 +48,7 @@ def test_formula_of_fbnet_gives_the_spaces_parameters() -> None:
         assert fbnet_params({"arch": native}) == space.params(arch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "rows"),
     [

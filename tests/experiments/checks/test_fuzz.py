@@ -46,6 +46,7 @@ def readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("readers_of_test_fuzz")
 
 
+@pytest.mark.slow
 def test_damaged_texts_and_models_are_read_or_refused(tmp_path: Path) -> None:
     report = fuzz(200, seed=11, out=tmp_path)
     assert not report.examples
@@ -61,6 +62,7 @@ def test_cases_can_be_made_again() -> None:
     assert sum(case.data in {*corpus.models, *(text.encode() for text in corpus.texts)} for case in cases) < 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reader", "failure"),
     [
@@ -86,6 +88,7 @@ def test_results_and_refusals_are_no_failures(readers: ModuleType, tmp_path: Pat
     assert run(case, tmp_path, readers.refuse).status == "refused"
 
 
+@pytest.mark.slow
 def test_two_processes_find_what_one_finds() -> None:
     whole = build_corpus(0, each=1)
     few = Corpus(whole.texts[-2:], whole.models[-2:])

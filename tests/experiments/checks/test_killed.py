@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from experiments.checks.killed import Costs, judged, survive
 from nas.searching.loop import read_search, search
@@ -13,6 +14,7 @@ from search_spaces import get_space
 GOOD = {"evaluations": 40, "distinct": 40, "values equal": True, "front equal": True, "unfinished trials": 0}
 
 
+@pytest.mark.slow
 def test_a_search_that_is_killed_three_times_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     journal = tmp_path / "search.journal"
     killed = survive(journal, 40, 3, np.random.default_rng(), "random", "tiny-resnet")

@@ -24,6 +24,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus, "PROXY_SKELETON", {"channels": 4, "cells": 1, "input_shape": (1, 8, 8), "prune": True})
 
 
+@pytest.mark.slow
 def test_every_row_has_the_proxies_of_its_network_and_keeps_its_metrics(tmp_path: Path) -> None:
     source = tmp_path / "mine.csv"
     rows = [f"{arch},{accuracy}" for arch, accuracy in zip([*EQUAL, OTHER, DEAD], (1.5, 2.5, "", 4.5), strict=True)]

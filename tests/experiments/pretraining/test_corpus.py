@@ -45,6 +45,7 @@ def test_every_space_is_drawn_in_many_skeletons() -> None:
     assert len({repr(sorted(space.options.items())) for space in drawn}) > 100
 
 
+@pytest.mark.slow
 def test_metrics_are_those_of_the_texts_and_need_no_training(made: Corpus) -> None:
     texts, metrics = made
     assert set(metrics) == {*EXACT, *PROXIES, "cpu_latency_ms"}

@@ -16,6 +16,7 @@ from nas.benchmarks import load_benchmark
 from search_spaces import InputError
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("NAS_DATA" not in os.environ, reason="NAS_DATA names no folder with the table")
 def test_bases_learn_their_labels_and_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:  # type: ignore[no-untyped-def]
     texts = load_benchmark("nasbench201").load_texts()[:40]

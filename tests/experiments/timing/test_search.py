@@ -12,6 +12,7 @@ from nas import load_benchmark
 from nas.searching.sampler import PredictorSampler
 
 
+@pytest.mark.slow
 def test_a_guided_search_is_timed_with_its_fits_and_a_full_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     pools: list[int] = []
     propose = PredictorSampler._propose

@@ -275,6 +275,7 @@ plain = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(plain, st.integers(2, 5))
 def test_plain_data_is_read_as_pickle_reads_it(tmp_path_factory, data, protocol):
     path = tmp_path_factory.mktemp("plain") / "t.pickle"

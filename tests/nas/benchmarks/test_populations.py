@@ -35,6 +35,7 @@ def test_params_and_flops_are_those_of_the_networks(name: str) -> None:
         assert (benchmark.values("params")[i], benchmark.values("flops")[i]) == (params(model), flops(model))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RANDOM)
 def test_no_two_networks_of_a_random_population_share_a_text(name: str) -> None:
     benchmark = load_benchmark(name)

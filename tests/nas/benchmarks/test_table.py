@@ -178,6 +178,7 @@ def test_a_full_disk_leaves_the_old_table_and_no_litter(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.slow
 def test_texts_of_a_large_table_are_made_in_a_script_without_a_main_guard(tmp_path: Path) -> None:
     """Other processes help, and a script of a user's own must not be run again by each of them."""
     script = tmp_path / "script.py"

@@ -107,6 +107,7 @@ def _trained(table: Path, out: Path, *options: str) -> list[dict[str, Any]]:
     return json.loads(result.stdout)["tests"]
 
 
+@pytest.mark.slow
 def test_a_number_that_a_text_decides_is_learned_from_the_texts(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     sizes = (10 ** rng.uniform(1, 6, 60)).astype(int)
@@ -117,6 +118,7 @@ def test_a_number_that_a_text_decides_is_learned_from_the_texts(tmp_path: Path) 
     assert row["spearman"] > 0.6
 
 
+@pytest.mark.slow
 def test_measured_programs_are_trained_on_and_tested_by_space_and_metric(tmp_path: Path) -> None:
     main(out=tmp_path / "programs.csv", count=60, seed=0)
     with (tmp_path / "programs.csv").open(newline="") as file:

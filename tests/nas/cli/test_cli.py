@@ -122,6 +122,7 @@ def compare_command(folder: Path) -> tuple[str, ...]:
     return ("compare", "--benchmark", str(path), "--metric", "d_latency_ms")
 
 
+@pytest.mark.slow
 def test_compare_gives_a_row_per_predictor_and_resumes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -156,6 +157,7 @@ def test_compare_goes_through_several_metrics(
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"t-d_latency_ms", "t-e_accuracy"}
 
 
+@pytest.mark.slow
 def test_compare_gives_the_same_scores_with_any_number_of_processes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -59,6 +59,7 @@ def graph_of(build: Build, shape: tuple[int, ...] = SHAPE) -> Graph:
     return net.graph(build(net))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list_spaces())
 def test_random_architectures_compute_what_onnx_runtime_computes(name: str) -> None:
     space = get_space(name)

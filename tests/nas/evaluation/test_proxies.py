@@ -38,6 +38,7 @@ def graph_of(build: Callable[[Network], Tensor], shape: tuple[int, ...] = (2, 8,
     return net.graph(build(net))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list_spaces())
 def test_all_are_finite_in_every_space(name: str) -> None:
     space = get_space(name, **SMALL.get(name, {}))
@@ -162,6 +163,7 @@ def test_bad_requests_are_named() -> None:
         compute_proxies(Graph((0,), (), (0,), (("N", 3, "H", "W"),)))
 
 
+@pytest.mark.slow
 def test_ranks_agree_with_published_values(nas_data: Path) -> None:
     archs, reference = read_reference(nas_data / TABLE)
     space = get_space("nasbench201")

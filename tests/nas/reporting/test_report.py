@@ -43,6 +43,7 @@ class _Links(HTMLParser):
         self.found += [value or "" for name, value in attrs if name in ("src", "href", "xlink:href")]
 
 
+@pytest.mark.slow
 def test_the_report_of_a_folder_says_what_its_searches_found(folder: Path) -> None:
     result = CliRunner().invoke(app, ["report", str(folder), "--json"])
     assert result.exit_code == 0, result.output
@@ -87,6 +88,7 @@ def test_three_objectives_are_shown_side_by_side(tmp_path: Path) -> None:
     assert "Params" in (tmp_path / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_search_in_a_database_is_reported(tmp_path: Path) -> None:
     table = load_benchmark("digits201")
     storage = f"sqlite:///{tmp_path}/search.db"

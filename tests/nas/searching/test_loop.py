@@ -77,6 +77,7 @@ def interrupt(storage: Path, lifetime: int, evaluations: int = 20, sampler: str 
 # --- the loop
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["random", "nsga2", "nsga3", "tpe", "gp"])
 def test_every_plain_sampler_evaluates_the_wanted_number_of_distinct_architectures(name: str) -> None:
     assert name in list_samplers()
@@ -171,6 +172,7 @@ def test_a_resumed_sampler_does_not_start_over(tmp_path: Path) -> None:
     assert len(result.study.trials) < 24  # the same seed anew would repeat the first 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["{folder}/new/journal.log", "sqlite:///{folder}/study.db"])
 def test_a_finished_search_can_be_continued_in_a_file_or_database(tmp_path: Path, url: str) -> None:
     storage = url.format(folder=tmp_path)
@@ -223,6 +225,7 @@ def lines(log: Path) -> list[str]:
     return log.read_text().splitlines() if log.exists() else []
 
 
+@pytest.mark.slow
 def test_killing_a_search_loses_and_repeats_nothing(tmp_path: Path) -> None:
     storage, log, wanted = tmp_path / "j.log", tmp_path / "evaluations.txt", 120
     rng = np.random.default_rng()  # other moments in every run
@@ -249,6 +252,7 @@ def test_killing_a_search_loses_and_repeats_nothing(tmp_path: Path) -> None:
     assert all(trial.state == optuna.trial.TrialState.COMPLETE for trial in study.trials)
 
 
+@pytest.mark.slow
 def test_two_processes_share_a_search_and_leave_each_other_alone(tmp_path: Path) -> None:
     storage, log = tmp_path / "j.log", tmp_path / "evaluations.txt"
     processes = [start(storage, log, 60, "random") for _ in range(2)]

@@ -92,12 +92,14 @@ class TestOptunaConformance(BasicSamplerTestCase, MultiObjectiveSamplerTestCase)
         return lambda: guided(switches)
 
 
+@pytest.mark.slow
 def test_the_example_of_the_docstring_runs() -> None:
     result = doctest.testmod(sampler)
     assert result.attempted > 0
     assert result.failed == 0
 
 
+@pytest.mark.slow
 def test_guided_search_beats_random_search() -> None:
     def volume(study: optuna.Study) -> float:
         return hypervolume(np.array([trial.values for trial in study.trials]) * [-1, 1], [-98.6, 13.0])
@@ -148,6 +150,7 @@ def test_fits_become_rarer_as_evaluations_become_many() -> None:
     assert Oracle.fits == 2  # a twentieth of 56 is 2, as of 58
 
 
+@pytest.mark.slow
 def test_the_same_seed_chooses_the_same() -> None:
     assert architectures(study_of(guided(seed=3), 15)) == architectures(study_of(guided(seed=3), 15))
     assert architectures(study_of(guided(seed=3), 15)) != architectures(study_of(guided(seed=4), 15))

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from nas import load_benchmark
 from nas.searching.startup import DRAWS_PER_ARCHITECTURE, first_design
 from search_spaces import Architecture, SearchSpace, get_space
 
 
+@pytest.mark.slow
 def test_a_first_design_is_better_than_random_networks(nas_data: Path) -> None:
     table = load_benchmark("nasbench201")
 

@@ -104,10 +104,12 @@ def check_that_lost_trials_are_reclaimed(storage: str | Path, log: Path, hosts: 
     )  # nothing but what was lost is evaluated twice
 
 
+@pytest.mark.slow
 def test_workers_of_one_machine_reclaim_what_killed_ones_left_in_a_journal(tmp_path: Path) -> None:
     check_that_lost_trials_are_reclaimed(tmp_path / "search.journal", tmp_path / "log", [""] * 4)
 
 
+@pytest.mark.slow
 def test_workers_of_many_machines_reclaim_what_vanished_ones_left_in_a_database(
     postgresql: str, tmp_path: Path
 ) -> None:
@@ -143,6 +145,7 @@ def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.mark.slow
 def test_a_proxy_serves_a_search(tmp_path: Path) -> None:
     pytest.importorskip("grpc", reason="grpcio is not installed")
     port = free_port()

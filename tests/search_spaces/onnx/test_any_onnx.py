@@ -267,6 +267,7 @@ def check(model: onnx.ModelProto, x: torch.Tensor) -> str:
 WITHOUT_BATCH_NORM = ["vit", "language", "decoder"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exporter", EXPORTERS)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_export_becomes_text_and_a_model_again(name: str, exporter: str) -> None:
@@ -337,6 +338,7 @@ class _NASBench201(nn.Module):
         return self.classifier(functional.adaptive_avg_pool2d(torch.relu(self.norm(x)), 1).flatten(1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("exporter", "options"),
     [

@@ -105,6 +105,7 @@ def test_published_example_has_its_published_parameters(canonical: bool) -> None
     assert space.params(space.parse(INCEPTION)) == 2_694_282
 
 
+@pytest.mark.slow
 def test_texts_are_one_to_one_with_the_isomorphism_classes_of_up_to_five_vertices() -> None:
     """Also where the channels do not divide: 8 by three sources of the output. 2,532 as published."""
     space = get_space("nasbench101", channels=8, stacks=1, modules=1, canonical=True)

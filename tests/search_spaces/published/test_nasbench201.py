@@ -29,6 +29,7 @@ def _rows(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 @needs_table
 @pytest.mark.parametrize(
     ("data_set", "classes", "size"), [("cifar10", 10, 32), ("cifar100", 100, 32), ("imagenet16_120", 120, 16)]
@@ -56,6 +57,7 @@ def test_texts_are_one_to_one_with_the_distinct_networks() -> None:
     assert len({next(iter(found)) for found in classes.values()}) == 7360
 
 
+@pytest.mark.slow
 def test_pruned_networks_are_6040() -> None:
     space = get_space("nasbench201", channels=4, cells=1, prune=True)
     graphs = {space.graph(arch) for arch in space.enumerate()}

@@ -64,6 +64,7 @@ def test_number_of_cells_is_that_of_the_paper(name: str, billions: int) -> None:
     assert _space(name).size == networks * 3 * 5
 
 
+@pytest.mark.slow
 @needs_table
 def test_params_of_all_darts_networks_equal_the_table() -> None:
     space = _space("darts", width=32, cells=8, affine=False)
@@ -71,6 +72,7 @@ def test_params_of_all_darts_networks_equal_the_table() -> None:
     assert not wrong
 
 
+@pytest.mark.slow
 @needs_table
 def test_flops_of_all_darts_networks_equal_the_table() -> None:
     """FLOPs convention of the table.
@@ -134,6 +136,7 @@ def test_enas_has_the_parameters_that_its_own_code_prints_but_for_what_its_skele
 # --- spaces ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_space_passes_the_conformance_suite(name: str) -> None:
     check_space(get_space(name), 2)

@@ -41,6 +41,7 @@ def _native(row: dict[str, str]) -> str:
     return repr({**lists, "r": int(row["resolution"])})
 
 
+@pytest.mark.slow
 @_needs("ofa_mbv3_accuracy.csv.gz")
 def test_costs_of_all_networks_equal_the_table() -> None:
     """Params and MACs of the table: at resolution 224, convolutions and linear layers, squeeze-and-excitation's too."""
@@ -114,6 +115,7 @@ def test_sizes_are_the_published_ones() -> None:
     assert get_space("ofa-resnet50", resolution=224).size == 2 * 3**6 * (9 + 27 + 81) ** 3 * (81 + 243 + 729)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "options"), [(NAMES[0], {"width": 0.5}), (NAMES[1], {"width": 0.5}), (NAMES[2], {})])
 def test_every_promise_of_a_search_space_is_kept(name: str, options: dict[str, float]) -> None:
     check_space(get_space(name, resolution=36, num_classes=7, **options), count=2)

@@ -55,6 +55,7 @@ def _computation(graph: Graph) -> Hashable:
     return tuple(sorted(map(hash, before.values())))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list_spaces())
 def test_texts_are_one_to_one_with_computations(name: str) -> None:
     space, rng = _space(name), np.random.default_rng(0)
@@ -91,6 +92,7 @@ def _renamed_and_reordered(model: onnx.ModelProto, rng: np.random.Generator) -> 
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list_spaces())
 def test_names_and_order_do_not_change_the_text(name: str) -> None:
     space, rng = _space(name), np.random.default_rng(0)

@@ -364,6 +364,7 @@ def test_very_deep_blocks_are_cut() -> None:
     assert _is_canonical(_nested(200), orders=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("graph", "seconds"),
     [
