@@ -81,7 +81,7 @@ def _others(space: str, most: int) -> tuple[list[str], np.ndarray]:
 def _taught(space: str, base: str, steps: int, most: int, folder: Path) -> str:
     """A checkpoint of `base` that has learned the accuracies of all populations but that of `space`; made once."""
     import predictors
-    from predictors.base import checkpoint
+    from predictors.checkpoint import checkpoint
 
     def learned() -> predictors.Predictor:
         texts, accuracy = _others(space, most)

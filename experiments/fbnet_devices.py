@@ -20,7 +20,6 @@ from experiments.runner import AsJson, Quick, run_command
 from nas.benchmarks import load_benchmark
 from nas.benchmarks.populations import get_population
 from nas.cli.console import print_json, print_table, progress_bar
-from nas.searching.samplers import search_options
 from search_spaces import Architecture, get_space
 from search_spaces.common.errors import InputError
 
@@ -83,16 +82,12 @@ def learned(kind: str, size: int, seed: int, architectures: Sequence[Architectur
     """Predictors of the latencies, from so many networks of the table, and of the accuracy, from the population."""
     import predictors
 
-    # As in a search, by values: the front lies beyond what was learned, where ranks do not reach.
-    options = {name: value for name, value in search_options(kind).items() if name == "by_value"}
     rows = np.random.default_rng(seed).permutation(len(architectures))[:size]
     space, population = get_space("fbnet"), load_benchmark("digits-fbnet")
-    latencies = predictors.create(kind, seed=seed, **options).fit(
+    latencies = predictors.create(kind, seed=seed).fit(
         [space.to_text(architectures[row]) for row in rows], dict(zip(LATENCIES, values[rows].T, strict=True))
     )
-    accuracy = predictors.create(kind, seed=seed, **options).fit(
-        population.load_texts(), {ACCURACY: population.values(ACCURACY)}
-    )
+    accuracy = predictors.create(kind, seed=seed).fit(population.load_texts(), {ACCURACY: population.values(ACCURACY)})
     return Predicted(accuracy, latencies)
 
 

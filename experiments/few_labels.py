@@ -1,8 +1,7 @@
 """Accuracy from few architectures, NAS-Bench-201: `python -m experiments.few_labels --first-seed 10` (hours).
 
-Every predictor learns CIFAR-10 validation accuracies of N networks and ranks all others by test accuracy: from the text
-alone (`text`), and with ten metrics given that need no training (`given`), of which eight are zero-cost proxies. Both
-are what `nas compare` does; this makes the table with the proxies first, and writes the README's tables.
+Every predictor learns CIFAR-10 validation accuracies of N networks and ranks all others by test accuracy. It is what
+`nas compare` does; this writes tables, too.
 """
 
 from __future__ import annotations
@@ -13,9 +12,8 @@ from typing import Annotated
 
 import typer
 
-from experiments.pretraining.cell_proxies import write_table
-from experiments.pretraining.corpus import PROXIES
 from experiments.runner import AsJson, FirstSeed, Jobs, Quick, Seeds, run_command
+from experiments.tables import chosen
 from nas.benchmarks import load_benchmark
 from nas.cli.console import print_json, progress_bar
 from nas.comparison.compare import Compared, Comparison, compare
@@ -24,9 +22,8 @@ from search_spaces.common.files import replacing
 
 BENCHMARK = "nasbench201"
 METRICS = ("cifar10_validation_accuracy", "cifar10_test_accuracy")
-PREDICTORS = ("rlm", "gnn", "forest", "ridge")
+PREDICTORS = ("rlm", "gnn", "gp", "gp-choices", "forest", "ridge")
 SIZES, QUICK_SIZES = (78, 156, 469, 781), (8,)
-GIVEN = ("params", "flops", *PROXIES)
 SHOWN = {
     "tau": ("τ", 3),
     "tau_top": ("τ among the best 1,000", 3),
@@ -57,28 +54,23 @@ def main(
     out: Annotated[Path, typer.Option(help="Folder for scores, tables and figures.")] = Path("results/few-labels"),
     seeds: Seeds = 5,
     first_seed: FirstSeed = 0,
+    only: Annotated[str, typer.Option(help="Predictors, separated by commas.")] = ",".join(PREDICTORS),
     jobs: Jobs = 1,
     quick: Quick = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare with the text alone and with cheap metrics given; a folder with tables.md and figures for each."""
+    """Compare the predictors; writes tables.md and figures."""
     sizes, seeds = (QUICK_SIZES, 1) if quick else (SIZES, seeds)
-    with_proxies = str(write_table(BENCHMARK, out, quick))
-    wanted = {"text": (with_proxies if quick else BENCHMARK, ()), "given": (with_proxies, GIVEN)}
-    results = {}
-    for name, (benchmark, given) in wanted.items():
-        comparison = Comparison(benchmark, *METRICS, PREDICTORS, sizes, seeds, given, first_seed)
-        with progress_bar(name) as bar:
-            compared = compare(comparison, load_benchmark(benchmark), out / name / "scores.jsonl", bar, jobs)
-        save_comparison(out / name, compared)
-        with replacing(out / name / "tables.md") as path:
-            path.write_text(markdown(compared))
-        results[name] = compared
+    comparison = Comparison(BENCHMARK, *METRICS, tuple(chosen(only, PREDICTORS)), sizes, seeds, (), first_seed)
+    with progress_bar("few labels") as bar:
+        compared = compare(comparison, load_benchmark(BENCHMARK), out / "scores.jsonl", bar, jobs)
+    save_comparison(out, compared)
+    with replacing(out / "tables.md") as path:
+        path.write_text(markdown(compared))
     if as_json:
-        print_json({name: {"predictors": c.rows(), "pairs": c.pairs()} for name, c in results.items()})
+        print_json({"predictors": compared.rows(), "pairs": compared.pairs()})
         return
-    for name, compared in results.items():
-        print(f"{name}, seeds {first_seed} to {first_seed + seeds - 1}\n\n{markdown(compared)}")
+    print(f"seeds {first_seed} to {first_seed + seeds - 1}\n\n{markdown(compared)}")
 
 
 if __name__ == "__main__":

@@ -3,22 +3,21 @@
 Every predictor learns all five from 1,000 architectures and ranks all others: from the text alone, with the true
 accuracy given, and with the true latency of one of the devices given. Figures are Spearman's rank correlations.
 `same text` knows the whole table, and of each network the mean of those with its text: a text hardly tells more. On
-some devices operators that compute nothing, which no text has, take time, too: those `with choices` are also told how
-often each operation was chosen, and `ridge on choices` sees which operation each edge has, and no text.
+some devices operators that compute nothing, which no text has, take time, too: `gp-choices` and `ridge on choices` see
+which operation each edge has, and no text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
 
 from experiments.runner import AsJson, FirstSeed, Jobs, Quick, Seeds, run_command
 from experiments.tables import Scores, chosen, compute, publish, show, summarize
-from predictors.metrics import CHOSEN
 
 if TYPE_CHECKING:
     from search_spaces import Architecture
@@ -29,11 +28,8 @@ LATENCIES = tuple(f"{device}_latency_ms" for device in DEVICES)
 METRICS = (ACCURACY, *LATENCIES)
 GIVEN_DEVICE = "gold_6240_latency_ms"
 SAME_TEXT = "same text"
-WITH_CHOICES = " with choices"
 ON_CHOICES = "ridge on choices"
-PREDICTORS = (
-    "rlm", "rlm" + WITH_CHOICES, "gnn", "gnn" + WITH_CHOICES, "forest", "ridge", ON_CHOICES, SAME_TEXT,
-)  # fmt: skip
+PREDICTORS = ("rlm", "gnn", "gp", "gp-choices", "forest", "ridge", ON_CHOICES, SAME_TEXT)
 PENALTIES = np.logspace(-3, 3, 13)
 SAMPLES = 16
 
@@ -56,14 +52,14 @@ def score(predictor: str, size: int, most: int, seed: int) -> Scores:
     if predictor == ON_CHOICES:
         found = _ridge_on_choices(table.architectures, values, train, test)
         return {_short(m): float(spearmanr(found[m], values[m][test]).statistic) for m in METRICS}
-    counts = _choice_counts(table.architectures) if predictor.endswith(WITH_CHOICES) else {}
-    model = predictors.create(predictor.removesuffix(WITH_CHOICES), seed=seed)
-    model.fit([texts[i] for i in train], {metric: column[train] for metric, column in {**values, **counts}.items()})
+    model = predictors.create(predictor, seed=seed)
+    inputs: Sequence[Any] = table.architectures if model.reads_choices else texts
+    model.fit([inputs[i] for i in train], {metric: column[train] for metric, column in values.items()})
     scores = {}
     for given in ((), (ACCURACY,), (GIVEN_DEVICE,)):
         asked = [metric for metric in METRICS if metric not in given]
-        known = {metric: values[metric][test] for metric in given} | {n: column[test] for n, column in counts.items()}
-        predicted = model.predict([texts[i] for i in test], asked, given=known, samples=SAMPLES, seed=seed)
+        known = {metric: values[metric][test] for metric in given}
+        predicted = model.predict([inputs[i] for i in test], asked, given=known, samples=SAMPLES, seed=seed)
         for metric in asked:
             name = " | ".join(_short(m) for m in (metric, *given))
             scores[name] = float(spearmanr(predicted[metric], values[metric][test]).statistic)
@@ -74,13 +70,6 @@ def _means(texts: list[str], values: np.ndarray) -> np.ndarray:
     """For each network (n,) the mean of the values of all with its text."""
     _, group, counts = np.unique(texts, return_inverse=True, return_counts=True)
     return (np.bincount(group, values) / counts)[group]
-
-
-def _choice_counts(architectures: Sequence[Architecture]) -> dict[str, np.ndarray]:
-    """How often each of n architectures chose an option: (n,) by `OPTION chosen`."""
-    found = [architecture.choice_counts() for architecture in architectures]
-    options = sorted(set().union(*found))
-    return {option + CHOSEN: np.array([float(counts[option]) for counts in found]) for option in options}
 
 
 def _ridge_on_choices(

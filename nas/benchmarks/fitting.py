@@ -40,9 +40,9 @@ def fit_to_benchmark(
     rows = np.random.default_rng(seed).permutation(len(table))[:count]
     columns = exact_costs(table, [name for name in metrics if name in COSTS])
     columns |= {name: table.values(name) for name in metrics if name not in columns}
-    texts = table.load_texts(progress)
+    inputs: Sequence[Any] = table.architectures if model.reads_choices else table.load_texts(progress)
     progress("fitting", 0, 1)
-    model.fit([texts[i] for i in rows], {name: values[rows] for name, values in columns.items()})
+    model.fit([inputs[i] for i in rows], {name: values[rows] for name, values in columns.items()})
 
 
 def fit_to_texts(

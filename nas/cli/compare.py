@@ -26,7 +26,7 @@ def compare(
     ] = None,
     predictor: Annotated[
         str, typer.Option("--predictors", help="Comma-separated: ours, installed ones, FILE.py:CLASS.")
-    ] = "rlm,gnn,ridge,forest",
+    ] = "rlm,gnn,gp,gp-choices,forest,ridge",
     sizes: Annotated[str, typer.Option(help="Training sizes, comma-separated.")] = "78,156,469,781",
     seeds: Annotated[int, typer.Option(help="Number of seeds.")] = 5,
     first_seed: Annotated[int, typer.Option(help="The first of them; take unused ones to confirm a choice.")] = 0,

@@ -31,22 +31,37 @@ def predict(
 ) -> None:
     """Predict metrics of ONNX models or texts, with uncertainty (mean ± standard deviation)."""
     import predictors
-    from predictors.base import predictor_class
+    from predictors.registry import predictor_class
 
     model = predictors.load(checkpoint, predictor_class(predictor) if predictor else None)
     known = {name: [value] * len(networks) for name, value in map(_known_value, given or ())}
     asked = split_names(metrics) if metrics else [m for m in model.metrics if m not in known]
     inputs = [_read_network(path) for path in networks]
-    result = model.predict(inputs, asked, given=known, samples=samples, seed=seed)
+    exact = _exact(inputs, asked)
+    learned = [name for name in asked if name not in exact]
+    result = model.predict(inputs, learned, given=known, samples=samples, seed=seed)
     rows: list[dict[str, Any]] = []
     for i, path in enumerate(networks):
-        values = {m: {"mean": result.mean[i, j], "std": result.std[i, j]} for j, m in enumerate(asked)}
-        rows.append({"network": str(path), **values})
+        values = {m: {"mean": result.mean[i, j], "std": result.std[i, j]} for j, m in enumerate(learned)}
+        values |= {name: {"mean": column[i], "std": 0.0} for name, column in exact.items()}
+        rows.append({"network": str(path), **{name: values[name] for name in asked}})
     if as_json:
         print_json(rows)
         return
     shown = [{k: f"{v['mean']:.4g} ± {v['std']:.2g}" if isinstance(v, dict) else v for k, v in r.items()} for r in rows]
     print_table(f"Predictions of {checkpoint}", shown)
+
+
+def _exact(networks: list[str | onnx.ModelProto], metrics: list[str]) -> dict[str, list[float]]:
+    """Params and FLOPs, where they are asked for: they follow from the network, and are never predicted."""
+    from search_spaces import to_text
+    from search_spaces.graph.costs import graph_flops, graph_params
+    from search_spaces.text.program import expand
+    from search_spaces.text.syntax import read
+
+    costs = {name: cost for name, cost in (("params", graph_params), ("flops", graph_flops)) if name in metrics}
+    graphs = [expand(read(n if isinstance(n, str) else to_text(n))) for n in networks] if costs else []
+    return {name: [float(cost(graph)) for graph in graphs] for name, cost in costs.items()}
 
 
 def _known_value(argument: str) -> tuple[str, float]:

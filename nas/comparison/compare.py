@@ -17,7 +17,7 @@ import numpy as np
 from nas.benchmarks.costs import exact_costs
 from nas.benchmarks.journal import Journal
 from nas.comparison.significance import differences
-from predictors.metrics import is_accuracy
+from predictors.metrics import Metric
 from predictors.version import version
 from search_spaces.common.errors import InputError, unknown
 
@@ -228,7 +228,7 @@ def _score_in_worker(task: Task) -> tuple[Score, Predicted]:
 
 
 def _check(comparison: Comparison, benchmark: Benchmark) -> None:
-    from predictors.base import predictor_class
+    from predictors.registry import predictor_class
 
     known = (*benchmark.metrics, "params", "flops")
     learned = (comparison.train_metric, comparison.test_metric)
@@ -251,8 +251,7 @@ def _check(comparison: Comparison, benchmark: Benchmark) -> None:
 def _score(comparison: Comparison, benchmark: Benchmark, name: str, size: int, seed: int) -> tuple[Score, Predicted]:
     import predictors
 
-    texts = benchmark.load_texts()
-    # protocols: the first N of the seed's permutation train, all others test
+    # The first N of the seed's permutation train, all others test.
     order = np.random.default_rng(seed).permutation(len(benchmark))
     train, test = order[:size], order[size:]
     truth = benchmark.values(comparison.test_metric)
@@ -260,17 +259,18 @@ def _score(comparison: Comparison, benchmark: Benchmark, name: str, size: int, s
     given = exact_costs(benchmark, comparison.given)
     metric = comparison.train_metric
     values = benchmark.values(metric)
-    started = time.perf_counter()
     predictor = predictors.create(name, seed=seed)
-    predictor.fit([texts[i] for i in train], {metric: values[train], **{n: v[train] for n, v in given.items()}})
+    inputs: Sequence[Any] = benchmark.architectures if predictor.reads_choices else benchmark.load_texts()
+    started = time.perf_counter()
+    predictor.fit([inputs[i] for i in train], {metric: values[train], **{n: v[train] for n, v in given.items()}})
     fitted = time.perf_counter()
     known = {n: v[test] for n, v in given.items()}
-    predictions = predictor.predict([texts[i] for i in test], [metric], given=known, samples=SAMPLES, seed=seed)
+    predictions = predictor.predict([inputs[i] for i in test], [metric], given=known, samples=SAMPLES, seed=seed)
     finished = time.perf_counter()
     found = Predicted(predictions[metric], values[test], truth[test])
     score = Score(
         name, size, seed,
-        **_ranking(found.predicted, found.truth, higher_is_better=is_accuracy(comparison.test_metric)),
+        **_ranking(found.predicted, found.truth, Metric.parse(comparison.test_metric).sign),
         rmse=float(np.sqrt(np.nanmean((found.predicted - found.learned) ** 2))),
         cover50=_coverage(predictions.samples[:, :, 0], found.learned, 0.5),
         cover90=_coverage(predictions.samples[:, :, 0], found.learned, 0.9),
@@ -280,11 +280,10 @@ def _score(comparison: Comparison, benchmark: Benchmark, name: str, size: int, s
     return score, found
 
 
-def _ranking(predicted: np.ndarray, truth: np.ndarray, higher_is_better: bool) -> dict[str, float]:
+def _ranking(predicted: np.ndarray, truth: np.ndarray, sign: float) -> dict[str, float]:
     """How well predictions (n,) order true values (n,) and find the best of them."""
     from scipy.stats import kendalltau, spearmanr
 
-    sign = -1.0 if higher_is_better else 1.0
     losses = sign * truth
     top = np.argsort(losses)[: min(MAX_TOP, len(truth) // 2)]
     chosen = np.argsort(sign * predicted, kind="stable")[:SELECTED]

@@ -12,7 +12,7 @@ import numpy as np
 
 from nas.searching.objectives import Objective, to_losses
 from nas.searching.pareto import non_dominated
-from predictors.metrics import is_accuracy
+from predictors.metrics import Metric
 from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ def plot_ranks(
     from matplotlib.colors import PowerNorm
     from scipy.stats import kendalltau, rankdata
 
-    sign = -1 if is_accuracy(metric) else 1
+    sign = Metric.parse(metric).sign
     maps = {}
     for name, (true, predicted) in panels.items():
         ranks = [100 * (rankdata(sign * values) - 0.5) / len(values) for values in (true, predicted)]

@@ -10,9 +10,8 @@ from typing import Literal
 
 import numpy as np
 
+from predictors.metrics import Direction, Metric
 from search_spaces.common.errors import InputError
-
-Direction = Literal["maximize", "minimize"]
 
 
 @dataclass(frozen=True)
@@ -24,18 +23,13 @@ class Objective:
 
     @classmethod
     def parse(cls, text: str) -> Objective:
-        """`"pixel3_latency_ms"`, or `"score:max"` / `"score:min"` to override the direction that the name implies.
+        """`"pixel3_latency_ms"`, or with the direction: `"score:max"`; see `predictors.Metric.parse`.
 
-        A name containing "accuracy" is maximized, any other minimized. Raises InputError.
+        Raises:
+            InputError: for an empty name or a bad suffix.
         """
-        metric, separator, suffix = text.strip().partition(":")
-        if not metric:
-            raise InputError(f"empty objective in {text!r}: give a metric name")
-        if not separator:
-            return cls(metric, "maximize" if "accuracy" in metric else "minimize")
-        if suffix not in ("max", "min"):
-            raise InputError(f"bad direction {suffix!r} in objective {text!r}: use {metric}:max or {metric}:min")
-        return cls(metric, "maximize" if suffix == "max" else "minimize")
+        metric = Metric.parse(text)
+        return cls(metric.name, metric.direction)
 
     @property
     def sign(self) -> float:

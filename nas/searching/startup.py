@@ -1,4 +1,4 @@
-"""The first design of a search: networks of all sizes, the most promising of each size by what needs no training."""
+"""The first design of a search: networks of all sizes that differ as much as can be."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from predictors import Predictor
+    from predictors.rlm.predictor import RLM
     from search_spaces import Architecture, SearchSpace
 
-# This proxy ranks networks of all shipped populations better than chance.
-PROXY_PREDICTOR, PROXY = "gnn-label-free", "nwot"
-DRAWS_PER_ARCHITECTURE = 5  # random draws per chosen architecture: more would leave only what the proxy likes
+READER = "rlm-base"  # its encoder's states tell how much two networks differ
+DRAWS_PER_ARCHITECTURE = 5  # random draws per chosen architecture: with many more, only extremes would be chosen
 
 
 def first_design(
@@ -26,23 +25,28 @@ def first_design(
 ) -> list[Architecture]:
     """Up to `size` distinct architectures, fewer in a smaller space.
 
-    Random ones are ordered by FLOPs and cut into groups of equal numbers: of each, the most promising is taken. So all
-    sizes are there, and few networks that hardly learn. texts: writes architectures' texts, where they are kept.
+    Random ones are ordered by FLOPs and cut into groups of equal numbers. Of each group, the one whose state is the
+    farthest from those chosen before is taken, so all sizes are there. texts: writes architectures' texts.
     """
     drawn = list(dict.fromkeys(space.sample(rng) for _ in range(DRAWS_PER_ARCHITECTURE * size)))
-    score = promise(texts(drawn) if texts else [space.to_text(architecture) for architecture in drawn])
+    states = _reader().states(texts(drawn) if texts else [space.to_text(architecture) for architecture in drawn])
     by_flops = np.argsort([space.flops(architecture) for architecture in drawn], kind="stable")
     groups = np.array_split(by_flops, min(size, len(drawn)))
-    return [drawn[max(group, key=lambda i: score[i])] for group in groups]
-
-
-def promise(texts: Sequence[str]) -> np.ndarray:
-    """(n,), higher is better: how well n networks tell images apart untrained (arXiv 2006.04647), as predicted."""
-    return _prior().estimate(texts, [PROXY])[:, 0]
+    chosen: list[int] = []
+    nearest = ((states - states.mean(0)) ** 2).sum(1)  # until the first is chosen: from the mean
+    for group in groups:
+        best = int(group[nearest[group].argmax()]) if chosen else int(group[nearest[group].argmin()])
+        away = ((states - states[best]) ** 2).sum(1)
+        nearest = np.minimum(nearest, away) if chosen else away
+        chosen.append(best)
+    return [drawn[i] for i in chosen]
 
 
 @lru_cache(maxsize=1)
-def _prior() -> Predictor:
+def _reader() -> RLM:
     import predictors
+    from predictors.rlm.predictor import RLM
 
-    return predictors.load(PROXY_PREDICTOR)
+    loaded = predictors.load(READER)
+    assert isinstance(loaded, RLM)
+    return loaded

@@ -15,7 +15,6 @@ from predictors.rlm.encoder import EncoderConfig, TextEncoder, collate
 from predictors.rlm.lines import lines
 from search_spaces.common.errors import InputError
 
-LINES_PER_BATCH = 6_000
 MAX_SIZE = 2048  # of any width or number of layers that a checkpoint's configuration may ask for
 
 
@@ -48,23 +47,14 @@ class Model(nn.Module):
         self.reader = ContextReader(config.context)
         self.decoder = NumberDecoder(config.context)
 
-    def encode(self, texts: Sequence[str]) -> torch.Tensor:
-        """States (n, S) of texts, with gradients where they are enabled."""
-        return self.encoder(collate([lines(text) for text in texts]))
-
     @torch.inference_mode()
     def states(self, texts: Sequence[str]) -> np.ndarray:
-        """States (n, S) of texts, float32; in batches of similar lengths."""
-        read = [lines(text) for text in texts]
-        order = sorted(range(len(read)), key=lambda i: len(read[i].starts))
+        """States (n, S) of texts, float32.
+
+        Texts are read one by one: in a batch, the last bits of a state would depend on the other texts of the batch, and
+        a search on what was read before it.
+        """
         found = np.empty((len(texts), self.config.encoder.outputs), np.float32)
-        start = 0
-        while start < len(order):
-            stop, count = start, 0
-            while stop < len(order) and (stop == start or count + len(read[order[stop]].starts) <= LINES_PER_BATCH):
-                count += len(read[order[stop]].starts)
-                stop += 1
-            rows = order[start:stop]
-            found[rows] = self.encoder(collate([read[i] for i in rows])).numpy()
-            start = stop
+        for row, text in zip(found, texts, strict=True):
+            row[:] = self.encoder(collate([lines(text)]))[0].numpy()
         return found

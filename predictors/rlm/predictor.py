@@ -95,8 +95,11 @@ class RLM(Predictor):
     def model(self) -> Model:
         """The network; the base's until it is tuned."""
         if self._model is None:
-            self._model = _base(str(checkpoint(self.base))).model
+            base = _base(str(checkpoint(self.base)))
+            self._model = base.model
             self._reader = _backbone(self.backbone) if self.backbone else self._model
+            if not self.backbone:
+                self._cache = base._cache  # of all that read with this base, as a search does that fits again and again
         return self._model
 
     # --- learning
@@ -106,11 +109,11 @@ class RLM(Predictor):
         values = as_targets(architectures, metrics)
         model = self.model
         if self.steps:
-            self._model = model = copy.deepcopy(_base(str(checkpoint(self.base))).model)
-            self._reader = _backbone(self.backbone) if self.backbone else model
             frozen = self._read(texts) if self.backbone else None
+            self._model = model = copy.deepcopy(model)
             tune(model, texts, values, self.steps, self.seed, frozen, self.progress)
-            self._cache.clear()
+            if not self.backbone:
+                self._reader, self._cache = model, {}
         self._store(self._read(texts), values)
         return self
 

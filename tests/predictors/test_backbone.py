@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from predictors.rlm.tokenizer import train_tokenizer
+from predictors.rlm.training import digit_loss
 
 import predictors
 from predictors.rlm.backbone import T5GemmaTextEncoder
 from predictors.rlm.model import ModelConfig, NumberDecoder
 from predictors.rlm.predictor import RLM
-from predictors.rlm.tokenizer import train_tokenizer
-from predictors.rlm.training import digit_loss
 from search_spaces import InputError, get_space
 
 SPACE = get_space("nasbench201", channels=4, cells=1, input_shape=(1, 8, 8))

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from predictors.scale import Scale
 from scipy.stats import kendalltau
 
 from predictors.base import create, load
@@ -18,7 +19,6 @@ from predictors.gnn import GNN
 from predictors.gnn.graph import TextGraph, Vocabulary, collate, text_graph
 from predictors.gnn.model import Config, Network
 from predictors.gnn.training import held_out
-from predictors.scale import Scale
 from search_spaces import InputError, expand, get_space, graph_flops, graph_params, read
 
 SPACES = [get_space("tiny-resnet"), get_space("nasbench201", channels=4, cells=2)]
