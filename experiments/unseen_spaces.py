@@ -1,8 +1,8 @@
 """Spaces that nobody has seen: `python -m experiments.unseen_spaces`.
 
-Every predictor learns a few networks of one space and ranks the others (Kendall's τ). The RLM is `rlm-generated`: it has
-read generated spaces alone, so texts, labels and skeletons of all families here are new to it. `gp-choices` is what a
-user would try first. The GNN begins with `gnn-label-free`, which has seen all families here, label-free.
+Every predictor learns a few networks of one space and ranks the others (Kendall's τ). The RLM is `rlm-generated`: it
+has read generated spaces alone, so texts, labels and skeletons of all families here are new to it. `gp-choices` is what
+a user would try first. The GNN begins with `gnn-label-free`, which has seen all families here, label-free.
 The tables of `$NAS_DATA` are measured where it is set.
 """
 
@@ -32,7 +32,8 @@ TABLES = ("nasbench201", "darts", "ofa_mbv3_accuracy", "nasbench101")  # files o
 FAMILIES = (*POPULATIONS, *TABLES)
 PREDICTORS = ("rlm", "rlm+gp", "gnn", "gp", "gp-choices", "forest", "ridge")
 BASE = "rlm-generated"
-SIZES, QUICK_SIZES = (16, 50, 100), (16,)
+SIZES: tuple[int, ...] = (16, 50, 100)
+QUICK_SIZES = (16,)
 MAX_TESTED, QUICK_TESTED = 2000, 60
 SAMPLES = 32
 

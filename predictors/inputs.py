@@ -26,10 +26,12 @@ def as_texts(architectures: Inputs) -> list[str]:
     """Texts as they are, ONNX models as their text."""
     from search_spaces import Architecture
 
+    texts = []
     for a in architectures:
         if isinstance(a, Architecture):
             raise InputError(f"this predictor reads text: give space.to_text(architecture), not {str(a)[:80]}")
-    return [a if isinstance(a, str) else to_text(a) for a in architectures]
+        texts.append(a if isinstance(a, str) else to_text(a))
+    return texts
 
 
 def as_targets(architectures: Inputs, metrics: Metrics) -> dict[str, np.ndarray]:

@@ -55,7 +55,7 @@ class Metric:
             if suffix in ("max", "min"):
                 metric = replace(metric, direction="maximize" if suffix == "max" else "minimize")
             elif suffix in DECODING_ORDER:
-                metric = replace(metric, kind=suffix)  # type: ignore[arg-type]
+                metric = replace(metric, kind=suffix)
             else:
                 raise InputError(
                     f"bad suffix {suffix!r} in {text!r}: use {name}:max or {name}:min, and a kind of "
@@ -68,8 +68,8 @@ class Metric:
         unit = match[1] if (match := _UNIT.search(name)) else ""
         if name in EXACT:
             return cls(name, "exact", "minimize", "")
-        if _HIGHER.search(name):
-            return cls(name, "accuracy", "maximize", "%" if "accuracy" in name else unit)
+        if "accuracy" in name or (not unit and _HIGHER.search(name)):
+            return cls(name, "accuracy", "maximize", "%" if "accuracy" in name else "")
         return cls(name, "accuracy" if _QUALITY.search(name) else "measured", "minimize", unit)
 
     @property

@@ -70,7 +70,7 @@ def pretrain_encoder(
     for step in range(first, steps):
         rng = np.random.default_rng([seed, step])
         pool = with_others if with_others and rng.random() < 0.5 else spaces
-        loss = _loss(encoder, head, pool[rng.integers(len(pool))], rng)
+        loss = _loss(encoder, head, pool[int(rng.integers(len(pool)))], rng)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)

@@ -1,8 +1,8 @@
 """Pretrain `rlm-generated` and `rlm-base`: `python -m experiments.pretraining.pretrain --out runs/pretrain`.
 
-`rlm-generated` has seen generated spaces alone: random cells, stages, tokens, and no published space. `rlm-base` goes on
-with published spaces, label-free, and with our own populations. Every checkpoint is made in three steps, each resumed
-where it was interrupted: a bank of spaces, the encoder, and the in-context decoder on random tasks.
+`rlm-generated` has seen generated spaces alone: random cells, stages, tokens, and no published space. `rlm-base` goes
+on with published spaces, label-free, and with our own populations. Every checkpoint is made in three steps, each
+resumed where it was interrupted: a bank of spaces, the encoder, and the in-context decoder on random tasks.
 It takes a GPU where there is one, and several with `accelerate launch -m experiments.pretraining.pretrain`.
 """
 

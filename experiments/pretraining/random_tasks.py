@@ -120,10 +120,12 @@ def _network(z: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def _noisy(values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Values (n, m) with what metrics share beyond the text, and with noise of their own; it may grow with them."""
     n, m = values.shape
-    if m > 1 and rng.random() < 0.5:
-        shared = _standard(rng.standard_normal((n, 1 + m // 3)) @ rng.standard_normal((1 + m // 3, m)))
-        values = _standard(values + shared * np.exp(rng.uniform(-4, -0.3)))
     noise = np.exp(rng.uniform(np.log(0.005), np.log(1.0), m))
+    if m > 1 and rng.random() < 0.6:
+        rank = 1 + int(rng.integers(0, 1 + m // 3))
+        shared = _standard(rng.standard_normal((n, rank)) @ rng.standard_normal((rank, m)))
+        values = _standard(values + shared * np.exp(rng.uniform(-3, 1.0)))
+        noise = noise * np.exp(rng.uniform(-2, 0))
     if rng.random() < 0.3:
         noise = noise * np.exp(0.5 * values)
     return values + noise * (rng.standard_normal((n, m)) if rng.random() < 0.8 else rng.standard_t(3, (n, m)))

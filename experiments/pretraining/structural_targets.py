@@ -47,7 +47,7 @@ def random_devices(batch: Batch, rng: np.random.Generator, count: int) -> np.nda
         if rng.random() < 0.4:
             power = rng.choice([2.0, 4.0])
             time = np.bincount(level, time**power) ** (1 / power)
-            found[:, device] = np.bincount(first, time, minlength=len(found))
+            found[:, device] = np.bincount(first, time, minlength=len(found)).astype(float)
         else:
             found[:, device] = np.bincount(batch.text.numpy(), time, minlength=len(found))
     return found
@@ -102,11 +102,11 @@ def random_qualities(batch: Batch, rng: np.random.Generator, count: int) -> np.n
     lines_of_text = np.bincount(text, minlength=len(totals))
     totals = (totals - totals.mean(0)) / (totals.std(0) + 1e-6)
     found = np.empty((len(totals), count))
-    for quality in range(count):
+    for column in range(count):
         worth = _worths(batch, rng)
         total = np.bincount(text, worth, minlength=len(totals)) / lines_of_text ** rng.choice([0.5, 1.0])
         of_sizes = totals @ (rng.standard_normal(TEXT_NUMBERS) * rng.choice([0, 0.3, 1.0], TEXT_NUMBERS))
-        found[:, quality] = (total - total.mean()) / (total.std() + 1e-9) + of_sizes
+        found[:, column] = (total - total.mean()) / (total.std() + 1e-9) + of_sizes
     return found
 
 
@@ -117,7 +117,7 @@ def _worths(batch: Batch, rng: np.random.Generator) -> np.ndarray:
     line_of_word = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(words))))
     vocabulary, word = np.unique(words, return_inverse=True)
     of_word = rng.standard_normal(len(vocabulary)) * np.exp(rng.normal(0, 0.7, len(vocabulary)))
-    worth = np.bincount(line_of_word, of_word[word], minlength=len(starts))
+    worth: np.ndarray = np.bincount(line_of_word, of_word[word], minlength=len(starts)).astype(float)
     if rng.random() < 0.6:
         worth = worth * (1 + rng.normal() * (position - 0.5))
     if rng.random() < 0.5:

@@ -47,7 +47,7 @@ def train(
         int | None,
         typer.Option(
             min=0,
-            help="Optimizer steps. gnn: by the data's size by default. rlm: 0 by default, since it only stores examples; "
+            help="Optimizer steps. gnn: by the data's size by default. rlm: 0 by default, which stores examples only; "
             f"{TABLE_STEPS} for a --table.",
         ),
     ] = None,

@@ -2,8 +2,8 @@
 
 Every example is one token: the coordinates of its text and its known numbers. Examples attend to each other, a query
 attends to the examples (as in TabPFN, arXiv 2207.01848); attention goes by learned products and by learned distances.
-From what a query has gathered, a small causal decoder writes its numbers, metric after metric, each conditioned on those
-before. Sizes in comments: B tasks, n examples, q queries, M metrics, D width, h heads, L number tokens.
+From what a query has gathered, a small causal decoder writes its numbers, metric after metric, each conditioned on
+those before. Sizes in comments: B tasks, n examples, q queries, M metrics, D width, h heads, L number tokens.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class ContextAttention(nn.Module):
 class LeastSquares(nn.Module):
     """Attention that solves: queries read what ridge regression from the examples' keys to their values predicts.
 
-    After the mesa layer (arXiv 2309.05858). Examples read what the others predict for them (left out one at a time), and
-    every query also reads how far it is from the examples, by its leverage. The cost of a query does not depend on n.
+    After the mesa layer (arXiv 2309.05858). Examples read what the others predict for them (left out one at a time). A
+    query also reads how far it is from the examples, by its leverage. The cost of a query does not depend on n.
     """
 
     def __init__(self, config: ContextConfig) -> None:

@@ -118,6 +118,7 @@ class TextEncoder(nn.Module):
         numbers = LINE_NUMBERS * (1 + 2 * config.frequencies)
         self.numbers = nn.Linear(numbers, d)
         nn.init.normal_(self.numbers.weight, std=0.5 * numbers**-0.5)
+        self.frequency: Tensor
         self.register_buffer("frequency", 2.0 ** torch.arange(config.frequencies) * torch.pi / 16)
         self.layers = nn.ModuleList(Layer(d) for _ in range(config.layers))
         self.norm = nn.RMSNorm(d)

@@ -39,7 +39,7 @@ class Lines(NamedTuple):
     """n lines with w words and e references.
 
     words (w,): hashed words of all lines, one line after another; starts (n,): where each line's words begin.
-    numbers (n, LINE_NUMBERS): log2 of sizes and costs. edges (2, e): the line that makes a value, the line that reads it.
+    numbers (n, LINE_NUMBERS): log2 of sizes and costs. edges (2, e): a line that makes a value, and one that reads it.
     position (n,): in [0, 1], how far along the longest path a line stands. totals (TEXT_NUMBERS,): log2 of the text's
     parameters, multiply-accumulates, written elements, lines and depth.
     """
@@ -104,7 +104,9 @@ class _Reader:
         parts, makers, known = [], [-1 - i for i in range(len(shapes))], list(shapes)
         if self.depth > MAX_DEPTH:
             raise InputError(f"functions call each other more than {MAX_DEPTH} deep; a function must not call itself")
-        count, edges, reads = 0, [], []
+        count = 0
+        edges: list[np.ndarray] = []
+        reads: list[np.ndarray] = []
         for item in block.items:
             inputs = tuple([known[v] for v in item.inputs])
             part = self.call(item.op, inputs, _bind(item.attrs, dict(arguments)) if block.params else item.attrs)
@@ -171,22 +173,26 @@ def _operator(op: str, shapes: tuple[Shape, ...], attrs: Attrs) -> _Body:
     words = [bucket(op), *(bucket(f"{k}={str(v).replace(' ', '')}") for k, v in attrs if k not in WIDTHS)]
     costs = np.array([params, flops, _elements(shape)], float)
     given = dict(attrs)
-    kernel = given.get("kernel", given.get("kernel_shape", (1,)))
-    strides = given.get("strides", (1,))
-    group = given.get("group", 1)
     numbers = [
         *np.log2(1 + costs),
         _width(shape),
         _resolution(shape),
         _width(shapes[0]) if shapes else 0.0,
-        log2(max(prod(kernel), 1)) if isinstance(kernel, tuple) and all(type(k) is int for k in kernel) else 0.0,
-        log2(max(prod(strides), 1)) if isinstance(strides, tuple) and all(type(k) is int for k in strides) else 0.0,
-        log2(max(group, 1)) if isinstance(group, int) else 0.0,
+        _log_product(given.get("kernel", given.get("kernel_shape"))),
+        _log_product(given.get("strides")),
+        _log_product((given.get("group", 1),)),
     ]
-    reads = np.array([[i for i in range(len(shapes))], [0] * len(shapes)], np.int64).reshape(2, -1)
+    reads = np.array([list(range(len(shapes))), [0] * len(shapes)], np.int64).reshape(2, -1)
     none = np.zeros((2, 0), np.int64)
     row = np.array([numbers], np.float32)
     return _Body(np.array(words), np.array([len(words)]), row, none, reads, (0,), (shape,), costs)
+
+
+def _log_product(sizes: object) -> float:
+    """log2 of the product of whole numbers; 0 for anything else."""
+    if not isinstance(sizes, tuple) or not all(type(size) is int for size in sizes):
+        return 0.0
+    return log2(max(prod(sizes), 1))
 
 
 def _sizes(shape: Shape) -> list[int]:

@@ -51,8 +51,8 @@ class Model(nn.Module):
     def states(self, texts: Sequence[str]) -> np.ndarray:
         """States (n, S) of texts, float32.
 
-        Texts are read one by one: in a batch, the last bits of a state would depend on the other texts of the batch, and
-        a search on what was read before it.
+        Texts are read one by one: in a batch, the last bits of a state would depend on the batch's other texts, and a
+        search on what was read before it.
         """
         found = np.empty((len(texts), self.config.encoder.outputs), np.float32)
         for row, text in zip(found, texts, strict=True):

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import spearmanr
 
 import predictors
-from predictors.base import CHECKPOINTS
+from predictors.checkpoint import CHECKPOINTS
 from search_spaces import get_space
 
 SHIPPED = sorted(folder.name for folder in CHECKPOINTS.iterdir())

@@ -42,17 +42,17 @@ def comparison_of(table: Benchmark, **settings: Any) -> Comparison:
 
 def test_regret_is_what_the_best_of_the_ten_lacks() -> None:
     truth = np.arange(100.0)
-    accuracy = _ranking(np.where(truth >= 95, -1, truth), truth, higher_is_better=True)  # misses the five best
+    accuracy = _ranking(np.where(truth >= 95, -1, truth), truth, sign=-1.0)  # misses the five best
     assert (accuracy["regret"], accuracy["top10"]) == (99 - 94, np.mean(range(85, 95)))
-    latency = _ranking(np.where(truth < 3, 1000, truth), truth, higher_is_better=False)  # misses the three best
+    latency = _ranking(np.where(truth < 3, 1000, truth), truth, sign=1.0)  # misses the three best
     assert (latency["regret"], latency["top10"]) == (3, np.mean(range(3, 13)))
-    perfect = _ranking(truth, truth, higher_is_better=False)
+    perfect = _ranking(truth, truth, sign=1.0)
     assert (perfect["regret"], perfect["tau"], perfect["tau_top"]) == (0, 1, 1)
 
 
 @pytest.mark.filterwarnings("ignore:An input array is constant")
 def test_one_prediction_for_all_ranks_nothing() -> None:
-    scores = _ranking(np.full(50, 3.0), np.arange(50.0), higher_is_better=True)
+    scores = _ranking(np.full(50, 3.0), np.arange(50.0), sign=-1.0)
     assert (scores["tau"], scores["spearman"], scores["tau_top"]) == (0, 0, 0)
 
 

@@ -32,8 +32,8 @@ def test_direction_can_be_overridden_and_survives_printing() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "empty objective"),
-        ("a,,b", "empty objective"),
+        ("", "empty metric"),
+        ("a,,b", "empty metric"),
         ("a:up", "use a:max or a:min"),
         ("a,b,a", "'a' is given twice"),
         ([], "at least one metric"),
@@ -77,3 +77,13 @@ def test_violation_is_positive_exactly_where_the_bound_is_broken(op: str, bound:
     assert (violation <= 0) == (value <= bound if op == "<=" else value >= bound)
     assert constraint.value(violation) == value
     assert Constraint.parse(str(constraint)) == constraint
+
+
+@pytest.mark.parametrize("name", ["top1", "mAP", "auc", "f1_score", "digits_accuracy", "accuracy@4"])
+def test_scores_are_maximized(name: str) -> None:
+    assert Objective.parse(name).direction == "maximize"
+
+
+@pytest.mark.parametrize("name", ["val_loss", "perplexity", "peak_memory_mb", "params", "pixel3_latency_ms", "map_ms"])
+def test_everything_else_is_minimized(name: str) -> None:
+    assert Objective.parse(name).direction == "minimize"
