@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from joblib import Parallel, delayed
 
-import predictors
 from nas.benchmarks.journal import Journal
 from nas.cli.console import print_json, print_table, progress_bar
 from predictors.version import version
@@ -45,14 +44,6 @@ def _score(score: Callable[..., Scores], task: Task) -> Scores:
 
     torch.set_num_threads(1)  # sums depend on the number of threads
     return score(*task)
-
-
-def made_once(folder: Path, make: Callable[[], predictors.Predictor]) -> str:
-    """A checkpoint's folder, named by the predictors' `version`, too; what `make` trains is saved there at first."""
-    kept = folder.with_name(f"{folder.name}-{version()}")
-    if not (kept / "config.json").exists():
-        make().save(kept)
-    return str(kept)
 
 
 def chosen(names: str, known: Sequence[str]) -> list[str]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
+from predictors.files import read, write
 from predictors.inputs import Inputs, Metrics, as_texts
 
 if TYPE_CHECKING:
@@ -141,8 +142,6 @@ class Predictor(ABC):
 
     def save(self, folder: str | Path) -> None:
         """Write `config.json` and `model.safetensors`; each file appears whole or not at all."""
-        from predictors.checkpoint import write
-
         write(Path(folder), self.kind, *self._state())
 
 
@@ -151,10 +150,8 @@ def _loaded(kind: type[Predictor], folder: str) -> Predictor:
     """A saved predictor, once per process."""
     import torch
 
-    from predictors.checkpoint import load
-
     torch.set_num_threads(1)
-    loaded = load(folder, kind)
+    loaded = kind._restore(*read(Path(folder)))
     gc.freeze()  # what is there stays: looking at it again and again took the collector a tenth of the time
     return loaded
 

@@ -1,43 +1,22 @@
-"""Checkpoints: a folder with `config.json` and `model.safetensors`, never a pickle."""
+"""Checkpoints by name: those that are shipped, and folders of `save`."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from predictors.base import Predictor
+from predictors.files import read
 from predictors.registry import is_predictor, predictor_class
 from search_spaces.common.errors import InputError
-from search_spaces.common.files import replacing
 
-FORMAT_VERSION = 3
 CHECKPOINTS = Path(__file__).parent / "checkpoints"
-MAX_CONFIG_BYTES = 20_000_000
-MAX_TENSOR_BYTES = 2_000_000_000
 
 
 def checkpoint(name: str | Path) -> Path:
     """Folder of a shipped checkpoint by name, or the folder itself."""
     shipped = CHECKPOINTS / name
     return shipped if shipped.is_dir() else Path(name)
-
-
-def write(folder: Path, kind: str, config: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
-    """Write a checkpoint; each file appears whole or not at all."""
-    from safetensors.numpy import save
-
-    header = {"format": "rlm-nas predictor", "version": FORMAT_VERSION, "kind": kind}
-    files = {
-        "model.safetensors": save({k: np.ascontiguousarray(v) for k, v in tensors.items()}),
-        "config.json": json.dumps({**header, **config}, indent=1).encode(),
-    }
-    for name, content in files.items():
-        with replacing(folder / name) as path:
-            path.write_bytes(content)
 
 
 def load(name: str | Path, of: type[Predictor] | None = None) -> Predictor:
@@ -52,14 +31,7 @@ def load(name: str | Path, of: type[Predictor] | None = None) -> Predictor:
         InputError: if the folder is no checkpoint of this format, or is damaged.
     """
     folder = checkpoint(name)
-    config, tensors = _contents(folder)
-    if not isinstance(config, dict) or config.get("format") != "rlm-nas predictor":
-        raise InputError(f"{folder}: config.json is not of a predictor")
-    if config.get("version") != FORMAT_VERSION:
-        raise InputError(
-            f"{folder}: the checkpoint has format version {config.get('version')}, "
-            f"this release reads {FORMAT_VERSION}; train it again"
-        )
+    config, tensors = read(folder)
     kind = of or _announced(folder, config.get("kind"))
     if kind.kind != config.get("kind"):
         raise InputError(f"{folder}: a checkpoint of {config.get('kind')!r}, not of {kind.kind!r}")
@@ -71,24 +43,6 @@ def load(name: str | Path, of: type[Predictor] | None = None) -> Predictor:
         raise InputError(f"{folder}: damaged checkpoint ({type(error).__name__}: {str(error)[:200]})") from None
 
 
-def _contents(folder: Path) -> tuple[Any, dict[str, np.ndarray]]:
-    from safetensors import SafetensorError
-    from safetensors.numpy import load as load_tensors
-
-    files = (folder / "config.json", MAX_CONFIG_BYTES), (folder / "model.safetensors", MAX_TENSOR_BYTES)
-    try:
-        for file, limit in files:
-            if file.stat().st_size > limit:
-                raise InputError(f"{file}: {file.stat().st_size} bytes, at most {limit} are read")
-        return json.loads(files[0][0].read_text()), load_tensors(files[1][0].read_bytes())
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise InputError(f"{folder}: not a checkpoint ({Path(error.filename).name} is missing)") from None
-    except (ValueError, SafetensorError, RecursionError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{folder}: damaged checkpoint ({str(error)[:200]})") from None
-
-
 def _announced(folder: Path, kind: Any) -> type[Predictor]:
     """The class that a checkpoint says it is of, by a name that this or an installed package knows."""
     if not isinstance(kind, str) or not is_predictor(kind):
@@ -97,30 +51,3 @@ def _announced(folder: Path, kind: Any) -> type[Predictor]:
             "`nas predict --predictor FILE.py:CLASS` or predictors.load(folder, CLASS)"
         )
     return predictor_class(kind)
-
-
-def weights(
-    part: str, tensors: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]
-) -> dict[str, np.ndarray]:
-    """The tensors of a network `part`, checked: finite, and of the shapes that its configuration says.
-
-    Raises:
-        InputError: otherwise.
-    """
-    found = under(part, tensors)
-    if dict(shapes) != {name: tensor.shape for name, tensor in found.items()}:
-        raise InputError("damaged checkpoint: its tensors have other shapes than its configuration says")
-    for name, tensor in found.items():
-        if tensor.dtype.kind == "f" and not np.isfinite(tensor).all():
-            raise InputError(f"damaged checkpoint: {name} has values that are no numbers")
-    return found
-
-
-def under(part: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The tensors of a part, by their names in it."""
-    return {name.removeprefix(f"{part}."): t for name, t in tensors.items() if name.startswith(f"{part}.")}
-
-
-def beneath(part: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The inverse of `under`."""
-    return {f"{part}.{name}": tensor for name, tensor in tensors.items()}

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from predictors.base import Predictions, Predictor
-from predictors.checkpoint import beneath, under
+from predictors.files import beneath, under
 from predictors.inputs import Inputs, Metrics
-from predictors.registry import JOIN, predictor_class
 from search_spaces.common.errors import InputError
 
 
@@ -74,18 +72,15 @@ class Ensemble(Predictor):
         return self
 
 
-@lru_cache
-def ensemble_class(name: str) -> type[Ensemble]:
-    """The class of `rlm+gp` and the like.
+def joined(name: str, members: Sequence[type[Predictor]]) -> type[Ensemble]:
+    """The class of an ensemble, `rlm+gp` say.
 
     Raises:
-        InputError: for an unknown member, one given twice, or members that read different things.
+        InputError: for a member that is named twice, or members that read different things.
     """
-    names = name.split(JOIN)
-    if len(set(names)) < len(names):
+    if len(set(members)) < len(members):
         raise InputError(f"ensemble {name!r}: every member can be named once")
-    members = tuple([predictor_class(part) for part in names])
     if len({member.reads_choices for member in members}) > 1:
         raise InputError(f"ensemble {name!r}: members that read texts and members that read choices cannot be joined")
-    about = {"kind": name, "members": members, "reads_choices": members[0].reads_choices}
+    about = {"kind": name, "members": tuple(members), "reads_choices": members[0].reads_choices}
     return type("Ensemble", (Ensemble,), about)

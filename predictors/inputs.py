@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -13,13 +13,21 @@ from search_spaces.common.errors import InputError, unknown
 if TYPE_CHECKING:
     import onnx
 
-    from predictors.base import Predictor
     from search_spaces import Architecture
 
 Inputs = Sequence["str | onnx.ModelProto | Architecture"]
 Metrics = Mapping[str, Sequence[float] | np.ndarray]
 LARGEST = 1e150  # absolute value: the square of a larger one is no number
 SMALLEST = 1e-150  # spread: the square of a smaller one is 0
+
+
+class Trained(Protocol):
+    """What a request is checked against."""
+
+    kind: str
+
+    @property
+    def metrics(self) -> tuple[str, ...]: ...
 
 
 def as_texts(architectures: Inputs) -> list[str]:
@@ -69,7 +77,7 @@ def as_given(architectures: Inputs, metrics: Metrics | None) -> dict[str, np.nda
 
 
 def check_request(
-    predictor: Predictor, architectures: Inputs, metrics: Sequence[str], given: Metrics | None, samples: int
+    predictor: Trained, architectures: Inputs, metrics: Sequence[str], given: Metrics | None, samples: int
 ) -> dict[str, np.ndarray]:
     """Check what `predict` is asked; returns the given values."""
     if not predictor.metrics:

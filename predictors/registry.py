@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from functools import lru_cache
 from typing import Any
 
 from predictors.base import Predictor
@@ -31,14 +32,15 @@ def is_predictor(name: str) -> bool:
     return all(part in list_predictors() for part in name.split(JOIN))
 
 
+@lru_cache
 def predictor_class(name: str) -> type[Predictor]:
     """The predictor of that name, the class in a user's file (`my_predictor.py:Nearest`), or an ensemble (`rlm+gp`)."""
     if plug_ins.is_file(name):
         return _from_file(name)
     if JOIN in name:
-        from predictors.ensemble import ensemble_class
+        from predictors.ensemble import joined
 
-        return ensemble_class(name)
+        return joined(name, [_named(part) for part in name.split(JOIN)])
     return _named(name)
 
 

@@ -1,8 +1,8 @@
 """What every search space promises, on random architectures of each: `python -m experiments.checks.spaces`.
 
 Each architecture's ONNX model must pass the checker, run in ONNX Runtime and have the architecture's text; the text
-must parse, and give a model with the same text, parameters and FLOPs. Tokens are counted with the RLM's byte-pair
-tokenizer, trained on other architectures of the same spaces.
+must parse, and give a model with the same text, parameters and FLOPs. `lines` counts what the RLM reads: the lines
+of the text when all calls are unrolled.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from search_spaces.graph.costs import graph_flops, graph_params
 
 if TYPE_CHECKING:
     import onnx
-    from tokenizers import Tokenizer
 
 Progress = Callable[[str, int, int], None]
 NDS = 14_000
@@ -46,7 +45,6 @@ PUBLISHED_TOKENS = {
     "hiaml": 2_400,
     "inception": 23_000,
 }
-TRAINING_TEXTS, QUICK_TEXTS = 300, 4  # of each space, for the tokenizer
 
 
 class Checked(NamedTuple):
@@ -124,19 +122,13 @@ def checked(name: str, count: int, seed: int, jobs: int = 1) -> Iterator[Checked
         yield from pool.map(_checked, tasks, chunksize=8)
 
 
-def train(names: list[str], seed: int, each: int = TRAINING_TEXTS) -> Tokenizer:
-    """The RLM's tokenizer, trained on texts of other random architectures than those that are checked."""
-    from predictors.rlm.tokenizer import train_tokenizer
-
-    others = [(name, _architecture(name, seed, i, purpose=1)) for name in names for i in range(each)]
-    return train_tokenizer([_space(name).to_text(arch) for name, arch in others])
-
-
-def summary(name: str, results: Iterable[Checked], tokenizer: Tokenizer) -> tuple[dict[str, Any], str]:
+def summary(name: str, results: Iterable[Checked]) -> tuple[dict[str, Any], str]:
     """The space's row of the table, and its first failure (empty: none)."""
-    tokens, characters, seconds, failed, first = [], [], [], 0, ""
+    from predictors.rlm.lines import lines
+
+    counts, characters, seconds, failed, first = [], [], [], 0, ""
     for result in results:
-        tokens.append(len(tokenizer.encode(result.text).ids))
+        counts.append(len(lines(result.text).starts))
         characters.append(len(result.text))
         seconds.append(result.seconds)
         failed += bool(result.failure)
@@ -144,10 +136,10 @@ def summary(name: str, results: Iterable[Checked], tokenizer: Tokenizer) -> tupl
     row = {
         "space": name,
         "failed": failed,
-        "tokens": int(np.median(tokens)),
-        "95 %": int(np.quantile(tokens, 0.95)),
-        "max": max(tokens),
-        "published": PUBLISHED_TOKENS.get(name, "-"),
+        "lines": int(np.median(counts)),
+        "95 %": int(np.quantile(counts, 0.95)),
+        "max": max(counts),
+        "published tokens": PUBLISHED_TOKENS.get(name, "-"),
         "chars": int(np.median(characters)),
         "texts/s": int(len(seconds) / max(sum(seconds), 1e-9)),
     }
@@ -190,20 +182,18 @@ def main(
     as_json: AsJson = False,
 ) -> None:
     """Check and count every space; exit status 1 if an architecture breaks a promise."""
-    count, each = (1, QUICK_TEXTS) if quick else (count, TRAINING_TEXTS)
+    count = 1 if quick else count
     names = space or list_spaces()
     for name in names:
         get_space(name)  # an unknown name is an error before the work, not after it
     rows, failures = [], []
     with progress_bar("spaces") as bar:
-        bar("training the tokenizer", 0, count)
-        tokenizer = train(sorted({*list_spaces(), *names}), seed, each)
         for name in names:
-            settings = {"space": name, "count": count, "each": each, "seed": seed, "texts": text_version(_space(name))}
+            settings = {"space": name, "count": count, "seed": seed, "texts": text_version(_space(name))}
             kept = _kept(out, settings)
             if kept is None:
                 results = _watched(name, checked(name, count, seed, jobs), count, bar)
-                row, first = summary(name, results, tokenizer)
+                row, first = summary(name, results)
                 kept = {"settings": settings, "row": row, "failure": first}
                 if out:
                     with replacing(_row_path(out, name)) as path:

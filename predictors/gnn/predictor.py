@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from predictors.base import ESTIMATE_SAMPLES, Predictions, Predictor
-from predictors.checkpoint import beneath, checkpoint, load, weights
+from predictors.checkpoint import checkpoint, load
+from predictors.files import beneath, weights
 from predictors.gnn.graph import Batch, TextGraph, Vocabulary, collate, text_graph
 from predictors.gnn.model import Config, Network
 from predictors.gnn.training import Progress, Schedule, held_out, train

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 
 from predictors.base import ESTIMATE_SAMPLES, Predictions, Predictor
-from predictors.checkpoint import beneath, checkpoint, load, weights
+from predictors.checkpoint import checkpoint, load
+from predictors.files import beneath, weights
 from predictors.inputs import Inputs, Metrics, as_targets, as_texts, check_request, patterns
 from predictors.metrics import decoding_order
 from predictors.rlm.context import MAX_METRICS

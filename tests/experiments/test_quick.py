@@ -8,10 +8,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import predictors
-from experiments.pretraining.pretrain import Kind
+from experiments.pretraining.whole_table import Kind
 
 needs_tables = pytest.mark.skipif("NAS_DATA" not in os.environ, reason="NAS_DATA names no folder with the tables")
 
@@ -26,7 +27,7 @@ def run(name: str, capsys: pytest.CaptureFixture[str], **options: Any) -> Any:
 @needs_tables
 @pytest.mark.parametrize(
     ("name", "rows"),
-    [("joint_metrics", 8), ("new_device", 6), ("cell_spaces", 8), ("pretraining.pretraining_labels", 5)],
+    [("joint_metrics", 8), ("new_device", 7), ("cell_spaces", 10), ("unseen_spaces", 7)],
 )
 def test_tables_have_a_row_for_each_rival(
     name: str, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -35,10 +36,9 @@ def test_tables_have_a_row_for_each_rival(
     found = run(name, capsys, out=tmp_path / "out")
     assert len(found) == rows
     scores = [value["mean"] for row in found for value in row.values() if isinstance(value, dict)]
-    assert all(-1 <= score <= 1 for score in scores)
+    assert np.mean(scores) > 0.05, "on average, predictors rank better than chance"
     assert [path.name for path in tmp_path.iterdir()] == ["out"], "nothing is written elsewhere"
-    if name != "pretraining.pretraining_labels":
-        assert {"table.md", "table.png"} <= {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"table.md", "table.png"} <= {path.name for path in (tmp_path / "out").rglob("*")}
 
 
 @pytest.mark.slow
@@ -49,18 +49,9 @@ def test_checks_against_published_tables(name: str, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "rows"), [("checks.spaces", 15), ("timing.export", 1), ("timing.decoding", 9)])
+@pytest.mark.parametrize(("name", "rows"), [("checks.spaces", 15), ("timing.export", 1)])
 def test_checks_and_timings_without_a_table(name: str, rows: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(run(name, capsys)) == rows
-
-
-@pytest.mark.slow
-def test_cell_encodings_are_compared_on_the_populations_that_come_with_the_project(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = run("cell_encodings", capsys, out=tmp_path)
-    assert [row["predictor"] for row in found] == ["flan", "gcn", "flan", "gcn", "gnn without its base", "gnn"]
-    assert all(-1 <= row["tau"]["mean"] <= 1 for row in found)
 
 
 @pytest.mark.slow
@@ -78,9 +69,11 @@ def test_the_demo_draws_its_figures(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_pretraining_makes_bases(tmp_path: Path) -> None:
-    importlib.import_module("experiments.pretraining.pretrain").main(out=tmp_path, quick=True)
-    assert "digits_accuracy" not in predictors.load(tmp_path / "rlm-label-free").metrics
-    assert "digits_accuracy" in predictors.load(tmp_path / "rlm-base").metrics
+    for name in ("pretrain", "pretrain_gnn"):
+        importlib.import_module(f"experiments.pretraining.{name}").main(out=tmp_path, quick=True)
+    model = predictors.load(tmp_path / "rlm-base").fit(["a", "b", "c"], {"x_ms": [1.0, 2.0, 3.0]})
+    assert np.isfinite(model.predict(["d"], ["x_ms"]).mean).all()
+    assert "params" in predictors.load(tmp_path / "gnn-label-free").metrics
 
 
 @pytest.mark.slow
@@ -93,17 +86,14 @@ def test_checkpoints_of_the_table_are_made(kind: Kind, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @needs_tables
-def test_few_labels_are_compared_with_and_without_proxies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_few_labels_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = run("few_labels", capsys, out=tmp_path)
-    assert list(found) == ["text", "given"]
-    for part in found.values():
-        assert [row["predictor"] for row in part["predictors"]] == ["rlm", "gnn", "forest", "ridge"]
-    assert len((tmp_path / "nasbench201-proxies.csv").read_text().splitlines()) == 1 + 20
-    for name in found:
-        assert {path.name for path in (tmp_path / name).iterdir()} == {
-            "predicted.png", "ranks.png", "scores.csv", "scores.jsonl", "summary.json", "tables.md", "tau.png",
-        }  # fmt: skip
-    assert (tmp_path / "given" / "tables.md").read_text().startswith("| τ | 8 |\n|---|---|\n| rlm | ")
+    names = [row["predictor"] for row in found["predictors"]]
+    assert names == ["rlm", "gnn", "gp", "gp-choices", "forest", "ridge"]
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "predicted.png", "ranks.png", "scores.csv", "scores.jsonl", "summary.json", "tables.md", "tau.png",
+    }  # fmt: skip
+    assert (tmp_path / "tables.md").read_text().startswith("| τ | 8 |\n|---|---|\n| rlm | ")
 
 
 @pytest.mark.slow

@@ -128,7 +128,7 @@ def test_candidates_stay_and_each_is_written_once(monkeypatch: pytest.MonkeyPatc
     study.optimize(lambda trial: measure(write(SPACE, SPACE.choose(trial))), n_trials=16)
     assert Oracle.fits
     assert len(written) == len(set(written)), "no text is written twice"
-    assert len(written) <= 6 * DRAWS_PER_ARCHITECTURE + len(Oracle.fits) * 20
+    assert len(written) <= 6 * DRAWS_PER_ARCHITECTURE + Oracle.fits * 20
 
 
 def test_only_the_best_candidates_stay() -> None:

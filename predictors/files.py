@@ -1,0 +1,94 @@
+"""The files of a checkpoint: `config.json` and `model.safetensors`, never a pickle."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from search_spaces.common.errors import InputError
+from search_spaces.common.files import replacing
+
+FORMAT = "rlm-nas predictor"
+FORMAT_VERSION = 3
+MAX_CONFIG_BYTES = 20_000_000
+MAX_TENSOR_BYTES = 2_000_000_000
+
+
+def write(folder: Path, kind: str, config: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
+    """Write a checkpoint; each file appears whole or not at all."""
+    from safetensors.numpy import save
+
+    header = {"format": FORMAT, "version": FORMAT_VERSION, "kind": kind}
+    files = {
+        "model.safetensors": save({k: np.ascontiguousarray(v) for k, v in tensors.items()}),
+        "config.json": json.dumps({**header, **config}, indent=1).encode(),
+    }
+    for name, content in files.items():
+        with replacing(folder / name) as path:
+            path.write_bytes(content)
+
+
+def read(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Configuration and tensors of a checkpoint.
+
+    Raises:
+        InputError: if the folder is no checkpoint of this format, or is damaged.
+    """
+    config, tensors = _contents(folder)
+    if not isinstance(config, dict) or config.get("format") != FORMAT:
+        raise InputError(f"{folder}: config.json is not of a predictor")
+    if config.get("version") != FORMAT_VERSION:
+        raise InputError(
+            f"{folder}: the checkpoint has format version {config.get('version')}, "
+            f"this release reads {FORMAT_VERSION}; train it again"
+        )
+    return config, tensors
+
+
+def _contents(folder: Path) -> tuple[Any, dict[str, np.ndarray]]:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load as load_tensors
+
+    files = (folder / "config.json", MAX_CONFIG_BYTES), (folder / "model.safetensors", MAX_TENSOR_BYTES)
+    try:
+        for file, limit in files:
+            if file.stat().st_size > limit:
+                raise InputError(f"{file}: {file.stat().st_size} bytes, at most {limit} are read")
+        return json.loads(files[0][0].read_text()), load_tensors(files[1][0].read_bytes())
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise InputError(f"{folder}: not a checkpoint ({Path(error.filename).name} is missing)") from None
+    except (ValueError, SafetensorError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{folder}: damaged checkpoint ({str(error)[:200]})") from None
+
+
+def weights(
+    part: str, tensors: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, np.ndarray]:
+    """The tensors of a network `part`, checked: finite, and of the shapes that its configuration says.
+
+    Raises:
+        InputError: otherwise.
+    """
+    found = under(part, tensors)
+    if dict(shapes) != {name: tensor.shape for name, tensor in found.items()}:
+        raise InputError("damaged checkpoint: its tensors have other shapes than its configuration says")
+    for name, tensor in found.items():
+        if tensor.dtype.kind == "f" and not np.isfinite(tensor).all():
+            raise InputError(f"damaged checkpoint: {name} has values that are no numbers")
+    return found
+
+
+def under(part: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The tensors of a part, by their names in it."""
+    return {name.removeprefix(f"{part}."): t for name, t in tensors.items() if name.startswith(f"{part}.")}
+
+
+def beneath(part: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The inverse of `under`."""
+    return {f"{part}.{name}": tensor for name, tensor in tensors.items()}
