@@ -1,9 +1,8 @@
-"""Constrained decoding of joint samples: number after number, all samples of all queries at once.
+"""Constrained decoding of numbers, all rows at once.
 
-Arithmetic sampling (arXiv 2210.15458): sample s of a query follows the quantile (s + offset) / S through the digits of
-its first number. Every sample is drawn exactly from the model's distribution, and together they cover it evenly, so a
-mean over them is far less noisy than one over independent samples. For every further number the quantiles are shuffled:
-samples stay joint. Sizes in comments: q queries, S samples, M metrics, R = q * S rows.
+Arithmetic sampling (arXiv 2210.15458): a sample follows its quantile through the digits. Every sample is drawn exactly
+from the model's distribution, and evenly spread quantiles cover it evenly, so a mean over them is far less noisy than
+one over independent samples.
 """
 
 from __future__ import annotations
@@ -19,31 +18,15 @@ _ALLOWED = torch.from_numpy(digits.allowed())
 
 
 @torch.inference_mode()
-def sample_scores(decoder: NumberDecoder, gathered: Tensor, metrics: int, quantiles: np.ndarray) -> np.ndarray:
-    """Scores (q, S, M) of the metrics in the first M slots, each conditioned on those before.
-
-    Args:
-        decoder: writes the numbers.
-        gathered: (q, D), what each query has gathered from its context.
-        metrics: M, how many numbers to write.
-        quantiles: (q, S, M) in [0, 1), the quantile at which each sample leaves each number's distribution.
-    """
-    q, samples, _ = quantiles.shape
-    conditions = decoder.conditions(gathered, torch.arange(metrics)).repeat_interleave(samples, 0)  # (R, M, d)
-    chosen = torch.from_numpy(quantiles).flatten(0, 1)  # (R, M)
-    past = None
-    numbers = []
-    for slot in range(metrics):
-        token = torch.full((q * samples,), digits.NUMBER_TOKENS + slot)
-        quantile, written = chosen[:, slot], []
-        for place in range(digits.NUMBER_LENGTH):
-            logits, past = decoder.step(conditions[:, slot], token, place, past)
-            token, quantile = _pick(logits, place, quantile)
-            written.append(token)
-        if slot + 1 < metrics:
-            _, past = decoder.step(conditions[:, slot], token, digits.NUMBER_LENGTH, past)
-        numbers.append(digits.decode(torch.stack(written, 1).numpy()))
-    return np.stack(numbers, 1).reshape(q, samples, metrics)
+def sample_scores(decoder: NumberDecoder, conditions: Tensor, quantiles: np.ndarray, slot: int = 0) -> np.ndarray:
+    """Scores (R,) at quantiles (R,) of the distributions of numbers that conditions (R, d) give, in one slot."""
+    token = torch.full((len(conditions),), digits.NUMBER_TOKENS + slot)
+    quantile, past, written = torch.from_numpy(quantiles), None, []
+    for place in range(digits.NUMBER_LENGTH):
+        logits, past = decoder.step(conditions, token, place, past)
+        token, quantile = _pick(logits, place, quantile)
+        written.append(token)
+    return digits.decode(torch.stack(written, 1).numpy())
 
 
 def _pick(logits: Tensor, place: int, quantile: Tensor) -> tuple[Tensor, Tensor]:

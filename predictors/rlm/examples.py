@@ -1,13 +1,46 @@
-"""The examples of a context: which of many a query sees."""
+"""The examples of a context: which of many a query sees, and what it reads of them."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
+
+from predictors.rlm.context import MAX_METRICS
+from predictors.rlm.coordinates import Axes
+from predictors.rlm.model import Model
 
 MAX_EXAMPLES = 2000  # that a query attends to: memory and time of a prediction are bounded
 _NEAREST = MAX_EXAMPLES // 2
+
+
+class Context:
+    """Examples of one metric, read once for any number of queries.
+
+    Args:
+        model: the network.
+        states: (n, S), the examples'.
+        scores: (n,), the metric's.
+        covariates: (n, c), scores of what is known of queries, too; NaN where unknown.
+    """
+
+    def __init__(self, model: Model, states: np.ndarray, scores: np.ndarray, covariates: np.ndarray) -> None:
+        self.model = model
+        self.axes = Axes.fit(states, covariates)
+        in_slots = np.full((1, len(states), MAX_METRICS), np.nan, np.float32)
+        in_slots[0, :, 0] = scores
+        with torch.inference_mode():
+            coordinates = torch.from_numpy(self.axes(states, covariates))[None]
+            self.kept = model.reader.examples(coordinates, torch.from_numpy(in_slots))
+
+    @torch.inference_mode()
+    def conditions(self, states: np.ndarray, covariates: np.ndarray) -> Tensor:
+        """What the numbers of queries depend on (q, d): states (q, S), covariates (q, c)."""
+        coordinates = torch.from_numpy(self.axes(states, covariates))[None]
+        gathered = self.model.reader(coordinates, self.kept)[0]
+        return self.model.decoder.conditions(gathered, torch.zeros(1, dtype=torch.long))[:, 0]
 
 
 class Group(NamedTuple):

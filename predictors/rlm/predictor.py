@@ -16,10 +16,8 @@ from predictors.checkpoint import checkpoint, load
 from predictors.files import beneath, weights
 from predictors.inputs import Inputs, Metrics, as_targets, as_texts, check_request, patterns
 from predictors.metrics import decoding_order
-from predictors.rlm.context import MAX_METRICS
-from predictors.rlm.coordinates import Axes
 from predictors.rlm.decoding import sample_scores
-from predictors.rlm.examples import assign, groups
+from predictors.rlm.examples import MAX_EXAMPLES, Context, assign, groups
 from predictors.rlm.model import Model, ModelConfig
 from predictors.rlm.tuning import tune
 from predictors.scores import Scores
@@ -28,6 +26,7 @@ from search_spaces.common.errors import InputError
 BASE = "rlm-base"
 MAX_CACHED_TEXTS = 60_000  # states that are kept: 60 MB
 QUERIES = 1024  # that are decoded at once
+STRATA = 8  # groups of samples, each conditioned on its own means of the metrics before
 
 
 class StateReader(Protocol):
@@ -149,10 +148,7 @@ class RLM(Predictor):
         samples: int = 64,
         seed: int = 0,
     ) -> Predictions:
-        """Sample `metrics` jointly, each conditioned on `given` and on those decoded before; a given one comes back.
-
-        Up to eight metrics are decoded in one sequence; of more, each eight are a sequence of their own.
-        """
+        """Sample `metrics` jointly, each conditioned on `given` and on those decoded before; a given one comes back."""
         known = check_request(self, architectures, metrics, given, samples)
         texts = as_texts(architectures)
         drawn = np.empty((len(texts), samples, len(metrics)))
@@ -176,32 +172,27 @@ class RLM(Predictor):
         states = self._read(texts)
         group_of = assign(states, self._groups)
         found = {name: np.empty((len(texts), samples)) for name in metrics}
-        for start in range(0, len(metrics), MAX_METRICS):
-            some = metrics[start : start + MAX_METRICS]
-            for number, group in enumerate(self._groups):
-                rows = np.flatnonzero(group_of == number)
-                if not len(rows):
-                    continue
-                context = self._context(group.rows, some, list(given))
-                for part in np.array_split(rows, -(-len(rows) // QUERIES)):
-                    quantiles = _quantiles([texts[i] for i in part], samples, len(some), (self.seed, seed, start))
-                    covariates = [self._scales[name].normalize(values[part]) for name, values in given.items()]
-                    values = context.sample(states[part], _columns(covariates, len(part)), quantiles)
-                    for column, name in enumerate(some):
-                        found[name][part] = values[:, :, column]
+        for number, group in enumerate(self._groups):
+            rows = np.flatnonzero(group_of == number)
+            if not len(rows):
+                continue
+            contexts = [self._context(group.rows, name, [*given, *metrics[:k]]) for k, name in enumerate(metrics)]
+            for part in np.array_split(rows, -(-len(rows) // QUERIES)):
+                quantiles = _quantiles([texts[i] for i in part], samples, len(metrics), (self.seed, seed))
+                scores = {name: self._scales[name].normalize(values[part]) for name, values in given.items()}
+                decoded = _decode(contexts, states[part], _columns(list(scores.values()), len(part)), quantiles)
+                for name, values in zip(metrics, decoded, strict=True):
+                    found[name][part] = self._scales[name].restore(values)
         return found
 
-    def _context(self, rows: np.ndarray, metrics: list[str], given: list[str]) -> _Context:
-        """The examples `rows`, those without any of the metrics left out."""
-        scores = {name: self._scales[name].normalize(self._values[name][rows]) for name in {*metrics, *given}}
-        known = ~np.isnan([scores[name] for name in metrics]).all(0)
-        return _Context(
-            self.model,
-            self._states[rows[known]],
-            np.stack([scores[name][known] for name in metrics], 1),
-            _columns([scores[name][known] for name in given], int(known.sum())),
-            [self._scales[name] for name in metrics],
-        )
+    def _context(self, rows: np.ndarray, metric: str, covariates: list[str]) -> Context:
+        """The examples `rows` that have the metric."""
+        rows = rows[~np.isnan(self._values[metric][rows])]
+        if not len(rows):  # of many examples, none near the query has it
+            rows = np.flatnonzero(~np.isnan(self._values[metric]))[:MAX_EXAMPLES]
+        scores = {name: self._scales[name].normalize(self._values[name][rows]) for name in (metric, *covariates)}
+        columns = _columns([scores[name] for name in covariates], len(rows))
+        return Context(self.model, self._states[rows], scores[metric], columns)
 
     # --- checkpoints
 
@@ -240,35 +231,35 @@ class RLM(Predictor):
         return self
 
 
-class _Context:
-    """Examples that have been read, for queries with the same metrics given.
+def _decode(
+    contexts: Sequence[Context], states: np.ndarray, covariates: np.ndarray, quantiles: np.ndarray
+) -> list[np.ndarray]:
+    """Scores (q, samples) of each metric, conditioned on covariates (q, c) and on the metrics before.
 
-    Args:
-        model: the network.
-        states: (n, S), the examples'.
-        scores: (n, m), those of the metrics to decode, in order; NaN where unknown.
-        covariates: (n, c), scores of the metrics that are given; NaN where unknown.
-        scales: of the m metrics.
+    Samples of a query are put in `STRATA` groups by the metric that was decoded last. The next one is conditioned on the
+    means of each group, so that a query is read a few times, and not once for each sample.
     """
-
-    def __init__(
-        self, model: Model, states: np.ndarray, scores: np.ndarray, covariates: np.ndarray, scales: Sequence[Scores]
-    ) -> None:
-        self.model, self.scales = model, scales
-        self.axes = Axes.fit(states, covariates)
-        in_slots = np.full((1, len(states), MAX_METRICS), np.nan, np.float32)
-        in_slots[0, :, : scores.shape[1]] = scores
-        with torch.inference_mode():
-            coordinates = torch.from_numpy(self.axes(states, covariates))[None]
-            self.kept = model.reader.examples(coordinates, torch.from_numpy(in_slots))
-
-    @torch.inference_mode()
-    def sample(self, states: np.ndarray, covariates: np.ndarray, quantiles: np.ndarray) -> np.ndarray:
-        """Samples (q, samples, m) in the metrics' own units of queries: states (q, S), covariates (q, c)."""
-        coordinates = torch.from_numpy(self.axes(states, covariates))[None]
-        gathered = self.model.reader(coordinates, self.kept)[0]
-        scores = sample_scores(self.model.decoder, gathered, len(self.scales), quantiles)
-        return np.stack([scale.restore(scores[:, :, i]) for i, scale in enumerate(self.scales)], 2)
+    q, samples, _ = quantiles.shape
+    strata = min(STRATA, samples)
+    stratum = np.arange(samples) * strata // samples  # of the samples in the order of the last metric
+    found: list[np.ndarray] = []
+    for k, context in enumerate(contexts):
+        if not found:
+            conditions = context.conditions(states, covariates)[:, None].expand(-1, samples, -1)
+            order = np.broadcast_to(np.arange(samples), (q, samples))
+        else:
+            order = found[-1].argsort(1, kind="stable")
+            before = np.stack([np.take_along_axis(scores, order, 1) for scores in found], 2)  # (q, samples, k)
+            means = np.stack([before[:, stratum == group].mean(1) for group in range(strata)], 1).reshape(-1, k)
+            read = context.conditions(
+                np.repeat(states, strata, 0), np.concatenate([np.repeat(covariates, strata, 0), means], 1)
+            )
+            conditions = read.unflatten(0, (q, strata))[:, stratum]
+        drawn = sample_scores(context.model.decoder, conditions.flatten(0, 1), quantiles[:, :, k].flatten())
+        scores = np.empty((q, samples))
+        np.put_along_axis(scores, order, drawn.reshape(q, samples), 1)
+        found.append(scores)
+    return found
 
 
 def _columns(columns: list[np.ndarray], count: int) -> np.ndarray:

@@ -9,7 +9,7 @@ import pytest
 
 import predictors
 from experiments import tables
-from experiments.tables import chosen, compute, made_once, pivot, publish, summarize
+from experiments.tables import chosen, compute, pivot, publish, summarize
 from search_spaces import InputError, get_space
 
 TASKS = [("rlm", 16, 0), ("rlm", 16, 1), ("gnn", 16, 0)]
@@ -62,23 +62,6 @@ def test_a_table_is_written_and_drawn_with_gaps_where_nothing_was_measured(tmp_p
     assert lines[2] == "| rlm | 0.60 ± 0.14 | 0.25 ± 0.00 | 0.42 |"
     assert lines[3] == "| gnn | – | 0.75 ± 0.00 | 0.75 |"
     assert (tmp_path / "table.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_a_checkpoint_is_trained_once_for_each_version_of_the_predictors(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    trained = []
-
-    def train() -> predictors.Predictor:
-        trained.append(tables.version())
-        space, rng = get_space("tiny-resnet"), np.random.default_rng(0)
-        texts = [space.to_text(space.sample(rng)) for _ in range(6)]
-        return predictors.create("ridge").fit(texts, {"size": np.arange(6.0)})
-
-    monkeypatch.setattr(tables, "version", lambda: "one")
-    assert made_once(tmp_path / "base", train) == made_once(tmp_path / "base", train) == str(tmp_path / "base-one")
-    assert predictors.load(tmp_path / "base-one").metrics == ("size",)
-    monkeypatch.setattr(tables, "version", lambda: "two")
-    assert made_once(tmp_path / "base", train) == str(tmp_path / "base-two")
-    assert trained == ["one", "two"]
 
 
 def test_names_that_are_not_known_are_refused() -> None:
