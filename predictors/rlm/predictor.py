@@ -236,8 +236,8 @@ def _decode(
 ) -> list[np.ndarray]:
     """Scores (q, samples) of each metric, conditioned on covariates (q, c) and on the metrics before.
 
-    Samples of a query are put in `STRATA` groups by the metric that was decoded last. The next one is conditioned on the
-    means of each group, so that a query is read a few times, and not once for each sample.
+    Samples of a query are put in `STRATA` groups by the metric that was decoded last. The next is conditioned on the means
+    of each group, so that a query is read a few times, and not once for each sample.
     """
     q, samples, _ = quantiles.shape
     strata = min(STRATA, samples)
