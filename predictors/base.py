@@ -57,6 +57,7 @@ class Predictor(ABC):
 
     kind: str = ""
     reads_choices: ClassVar[bool] = False  # True if it gets `Architecture`s instead of texts
+
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
 
@@ -106,7 +107,11 @@ class Predictor(ABC):
         yield from self._stream("estimate", architectures, jobs, {"metrics": metrics})
 
     def _stream(
-        self, method: str, architectures: Iterable[str | onnx.ModelProto | Architecture], jobs: int, options: dict[str, Any]
+        self,
+        method: str,
+        architectures: Iterable[str | onnx.ModelProto | Architecture],
+        jobs: int,
+        options: dict[str, Any],
     ) -> Iterator[Any]:
         remaining = iter(architectures)
         chunks = iter(lambda: self._prepared(list(islice(remaining, STREAM_CHUNK))), [])

@@ -99,7 +99,9 @@ def _announced(folder: Path, kind: Any) -> type[Predictor]:
     return predictor_class(kind)
 
 
-def weights(part: str, tensors: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+def weights(
+    part: str, tensors: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, np.ndarray]:
     """The tensors of a network `part`, checked: finite, and of the shapes that its configuration says.
 
     Raises:

@@ -49,7 +49,9 @@ class _GP(Predictor):
 
     def _store(self, inputs: np.ndarray, values: dict[str, np.ndarray]) -> None:
         self._points, self._values = inputs, values
-        self._scales = {n: Scores.fit(v[~np.isnan(v)], by_rank=True) for n, v in values.items() if not np.isnan(v).all()}
+        self._scales = {
+            n: Scores.fit(v[~np.isnan(v)], by_rank=True) for n, v in values.items() if not np.isnan(v).all()
+        }
         self._processes: dict[tuple[str, ...], GaussianProcessRegressor] = {}
 
     def predict(
@@ -90,7 +92,9 @@ class _GP(Predictor):
             if not len(rows):
                 raise InputError(f"no architecture has {metric} and {', '.join(covariates)} together")
             inputs = self._joined(self._points[rows], {name: self._values[name][rows] for name in covariates})
-            self._processes[key] = _fitted(inputs, self._scales[metric].normalize(self._values[metric][rows]), self.seed)
+            self._processes[key] = _fitted(
+                inputs, self._scales[metric].normalize(self._values[metric][rows]), self.seed
+            )
         return self._processes[key]
 
     def _joined(self, inputs: np.ndarray, covariates: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -57,7 +57,9 @@ def _pick(logits: Tensor, place: int, quantile: Tensor) -> tuple[Tensor, Tensor]
     if place == 0:
         minus = probability[:, digits.MINUS]
         below = quantile < minus
-        within = torch.where(below, 1 - quantile / minus.clamp_min(1e-300), (quantile - minus) / (1 - minus).clamp_min(1e-300))
+        within = torch.where(
+            below, 1 - quantile / minus.clamp_min(1e-300), (quantile - minus) / (1 - minus).clamp_min(1e-300)
+        )
         return torch.where(below, digits.MINUS, digits.PLUS), within.clamp(0, 1 - 1e-12)
     total = probability.cumsum(-1)
     token = torch.searchsorted(total, quantile[:, None], right=True)[:, 0].clamp(digits.ZERO, digits.NUMBER_TOKENS - 1)
