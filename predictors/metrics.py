@@ -55,7 +55,7 @@ class Metric:
             if suffix in ("max", "min"):
                 metric = replace(metric, direction="maximize" if suffix == "max" else "minimize")
             elif suffix in DECODING_ORDER:
-                metric = replace(metric, kind=suffix)  # type: ignore[arg-type]
+                metric = replace(metric, kind=suffix)
             else:
                 raise InputError(
                     f"bad suffix {suffix!r} in {text!r}: use {name}:max or {name}:min, and a kind of "
@@ -78,7 +78,9 @@ class Metric:
         return -1.0 if self.direction == "maximize" else 1.0
 
     def __str__(self) -> str:
-        return f"{self.name}:{self.direction[:3]}"
+        """What `parse` reads; with the kind where the name does not tell it."""
+        kind = "" if self.kind == self._guess(self.name).kind else f":{self.kind}"
+        return f"{self.name}{kind}:{self.direction[:3]}"
 
 
 def decoding_order(name: str) -> int:

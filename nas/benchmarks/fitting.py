@@ -40,9 +40,9 @@ def fit_to_benchmark(
     rows = np.random.default_rng(seed).permutation(len(table))[:count]
     columns = exact_costs(table, [name for name in metrics if name in COSTS])
     columns |= {name: table.values(name) for name in metrics if name not in columns}
-    texts = table.load_texts(progress)
+    inputs = table.inputs(model, progress)
     progress("fitting", 0, 1)
-    model.fit([texts[i] for i in rows], {name: values[rows] for name, values in columns.items()})
+    model.fit([inputs[i] for i in rows], {name: values[rows] for name, values in columns.items()})
 
 
 def fit_to_texts(
@@ -59,7 +59,12 @@ def fit_to_texts(
 
     Returns:
         Rank correlations on the texts for testing, a row per space and metric; none without such texts.
+
+    Raises:
+        InputError: the predictor reads choices.
     """
+    if model.reads_choices:
+        raise InputError(f"{model.kind} reads choices, which a table of texts does not have")
     training, tests = split(table, test_share, seed)
     progress("fitting", 0, 1)
     model.fit(training.texts, training.metrics)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -22,6 +22,9 @@ from nas.benchmarks.text_cache import cached_texts
 from search_spaces import Architecture, SearchSpace, get_space
 from search_spaces.common.errors import InputError, unknown
 from search_spaces.common.files import replacing
+
+if TYPE_CHECKING:
+    from predictors import Predictor
 
 FORMAT = 1
 Progress = Callable[[str, int, int], None]  # what is counted, done, total
@@ -102,8 +105,8 @@ def canonical(space: SearchSpace, archs: Iterable[str], where: Callable[[int], s
 class Benchmark:
     """A table of measured architectures of one search space, read lazily from its compact file.
 
-    `metrics` are the column names; they carry the unit, and the direction follows from them ("accuracy": higher is
-    better, all others: lower is better). A missing measurement is NaN.
+    `metrics` are the column names; they carry the unit, and `predictors.Metric.parse` tells the direction by them. A
+    missing measurement is NaN.
     """
 
     def __init__(self, path: Path) -> None:
@@ -165,6 +168,10 @@ class Benchmark:
             key = json.dumps([self.header.space, self.header.space_options])
             self._texts = cached_texts(self.space, key, self.architectures, self.notations, progress)
         return self._texts
+
+    def inputs(self, predictor: Predictor, progress: Progress | None = None) -> Sequence[Any]:
+        """What a predictor reads of the architectures (n): their choices, or their texts."""
+        return self.architectures if predictor.reads_choices else self.load_texts(progress)
 
     def _column(self, metric: str) -> np.ndarray:
         if metric not in self._columns:

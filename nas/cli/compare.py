@@ -22,11 +22,15 @@ def compare(
     metric: Annotated[list[str], typer.Option("--metric", help="Metric that the predictors learn; repeatable.")],
     test_metric: Annotated[
         list[str] | None,
-        typer.Option("--test-metric", help="Metric to rank by, one for each --metric; the same by default."),
+        typer.Option(
+            "--test-metric",
+            help="Metric to rank by, one for each --metric; the same by default. METRIC:max or METRIC:min to override.",
+        ),
     ] = None,
     predictor: Annotated[
-        str, typer.Option("--predictors", help="Comma-separated: ours, installed ones, FILE.py:CLASS.")
-    ] = "rlm,gnn,ridge,forest",
+        str,
+        typer.Option("--predictors", help="Comma-separated: ours, ensembles as rlm+gp, installed ones, FILE.py:CLASS."),
+    ] = "rlm,gnn,gp,gp-choices,forest,ridge",
     sizes: Annotated[str, typer.Option(help="Training sizes, comma-separated.")] = "78,156,469,781",
     seeds: Annotated[int, typer.Option(help="Number of seeds.")] = 5,
     first_seed: Annotated[int, typer.Option(help="The first of them; take unused ones to confirm a choice.")] = 0,

@@ -12,7 +12,7 @@ from nas.cli.options import Json, Seed, naming, split_names
 from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
-    import onnx
+    from search_spaces.graph.ir import Graph
 
 
 def predict(
@@ -29,24 +29,47 @@ def predict(
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
-    """Predict metrics of ONNX models or texts, with uncertainty (mean ± standard deviation)."""
+    """Predict metrics of ONNX models or texts, with uncertainty (mean ± standard deviation).
+
+    params and flops are counted, never predicted.
+    """
     import predictors
-    from predictors.base import predictor_class
+    from predictors.metrics import EXACT
+    from predictors.registry import predictor_class
+    from search_spaces.graph.costs import graph_flops, graph_params
+    from search_spaces.text.program import compact
+    from search_spaces.text.syntax import write
 
     model = predictors.load(checkpoint, predictor_class(predictor) if predictor else None)
     known = {name: [value] * len(networks) for name, value in map(_known_value, given or ())}
     asked = split_names(metrics) if metrics else [m for m in model.metrics if m not in known]
-    inputs = [_read_network(path) for path in networks]
-    result = model.predict(inputs, asked, given=known, samples=samples, seed=seed)
+    graphs = [_read_network(path) for path in networks]
+    exact: dict[str, list[float]] = {
+        "params": [float(graph_params(g)) for g in graphs],
+        "flops": [float(graph_flops(g)) for g in graphs],
+    }
+    if contradicted := [name for name in known if name in EXACT]:
+        raise InputError(f"--given {contradicted[0]}: it follows from the network")
+    known |= {name: values for name, values in exact.items() if name in model.metrics}
+    learned = [name for name in asked if name not in EXACT]
+    texts = [write(compact(graph)) for graph in graphs]
+    result = model.predict(texts, learned, given=known, samples=samples, seed=seed) if learned else None
     rows: list[dict[str, Any]] = []
     for i, path in enumerate(networks):
-        values = {m: {"mean": result.mean[i, j], "std": result.std[i, j]} for j, m in enumerate(asked)}
-        rows.append({"network": str(path), **values})
+        values = {m: {"mean": exact[m][i], "std": 0.0} for m in EXACT}
+        if result:
+            values |= {m: {"mean": result.mean[i, j], "std": result.std[i, j]} for j, m in enumerate(learned)}
+        rows.append({"network": str(path), **{m: values[m] for m in asked}})
     if as_json:
         print_json(rows)
         return
-    shown = [{k: f"{v['mean']:.4g} ± {v['std']:.2g}" if isinstance(v, dict) else v for k, v in r.items()} for r in rows]
-    print_table(f"Predictions of {checkpoint}", shown)
+    print_table(f"Predictions of {checkpoint}", [{k: _shown(v) for k, v in row.items()} for row in rows])
+
+
+def _shown(cell: Any) -> str:
+    if not isinstance(cell, dict):
+        return str(cell)
+    return f"{cell['mean']:.4g} ± {cell['std']:.2g}" if cell["std"] else f"{cell['mean']:g}"
 
 
 def _known_value(argument: str) -> tuple[str, float]:
@@ -57,16 +80,17 @@ def _known_value(argument: str) -> tuple[str, float]:
         raise InputError(f"--given {argument}: write METRIC=NUMBER") from None
 
 
-def _read_network(path: Path) -> str | onnx.ModelProto:
-    """A `.txt` file as checked text, anything else as an ONNX model."""
+def _read_network(path: Path) -> Graph:
+    """A `.txt` file as text, anything else as an ONNX model."""
     from search_spaces import load_model
-    from search_spaces.text.program import compact, expand
-    from search_spaces.text.syntax import read, write
+    from search_spaces.onnx import from_model
+    from search_spaces.text.program import expand
+    from search_spaces.text.syntax import read
 
     if path.suffix != ".txt":
-        return load_model(str(path))
+        return naming(path, lambda: from_model(load_model(str(path))))
     try:
         content = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read as text ({error})") from None
-    return naming(path, lambda: write(compact(expand(read(content)))))
+    return naming(path, lambda: expand(read(content)))

@@ -41,7 +41,11 @@ def search(
         str | None, typer.Option(help="Measure every network of this space: a name, or FILE.py:CLASS.")
     ] = None,
     sampler: Annotated[
-        str, typer.Option(help="One or more of rlm, gnn, forest, ridge, nsga2, nsga3, tpe, gp, random.")
+        str,
+        typer.Option(
+            help="One or more of rlm, gnn, gp, gp-choices, forest, ridge, ensembles as rlm+gp, nsga2, nsga3, tpe, "
+            "optuna-gp (Optuna's own; gp is the predictor), random."
+        ),
     ] = "rlm",
     evaluations: Annotated[int, typer.Option(min=1, help="True evaluations to spend.")] = 200,
     constraint: Annotated[list[str] | None, typer.Option(help='Such as "pixel3_latency_ms <= 8"; repeatable.')] = None,
@@ -139,7 +143,7 @@ def _measured_space(
     from nas.evaluation.training import training_task
     from nas.searching.objectives import parse_constraints, parse_objectives
 
-    objective_metrics = [objective.metric for objective in parse_objectives(objectives)]
+    objective_metrics = [objective.name for objective in parse_objectives(objectives)]
     bounded = [constraint.metric for constraint in parse_constraints(constraints)]
     metrics = tuple(dict.fromkeys(objective_metrics + bounded))
     source = given.get("dataset", "digits") if any("accuracy" in metric for metric in metrics) else None

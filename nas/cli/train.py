@@ -11,9 +11,16 @@ from nas.cli.console import print_json, print_table, progress_bar
 from nas.cli.options import Json, Seed, given_only, split_names
 from search_spaces.common.errors import InputError
 
+TABLE_STEPS = 300  # of an RLM, for texts that its pretraining may not have seen the like of
+
 
 def train(
-    predictor: Annotated[str, typer.Argument(help="rlm, gnn, ridge, forest, an installed one, or FILE.py:CLASS")],
+    predictor: Annotated[
+        str,
+        typer.Argument(
+            help="rlm, gnn, gp, gp-choices, forest, ridge, an ensemble as rlm+gp, an installed one, or FILE.py:CLASS"
+        ),
+    ],
     out: Annotated[Path, typer.Option(help="Folder for the checkpoint.")],
     benchmark: Annotated[
         str | None, typer.Option(help="Learn from this table of networks: digits201, nasbench201, or a CSV file.")
@@ -33,11 +40,16 @@ def train(
     ] = 0.1,
     base: Annotated[
         str | None,
-        typer.Option(help="Checkpoint to begin with. rlm: rlm-base, none for a table; gnn: gnn-label-free by default."),
+        typer.Option(help="Checkpoint to begin with. rlm: rlm-base; gnn: gnn-label-free by default."),
     ] = None,
     backbone: Annotated[str | None, typer.Option(help="rlm: a T5Gemma to read with, folder or hub name.")] = None,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="rlm, gnn: optimizer steps; by the data's size by default.")
+        int | None,
+        typer.Option(
+            min=0,
+            help="Optimizer steps. rlm: none by default, it reads the examples as they are; 300 for a --table, whose "
+            "texts may be no networks. gnn: by the data's size by default.",
+        ),
     ] = None,
     seed: Seed = 0,
     as_json: Json = False,
@@ -60,7 +72,7 @@ def train(
     else:
         assert table is not None
         if predictor == "rlm":
-            options = {"base": None, **options}
+            options = {"steps": TABLE_STEPS, **options}
         model = predictors.create(predictor, seed=seed, **options)
         texts = read_text_table(table, text, split_names(targets))
         with progress_bar(f"training {model.kind}") as bar:

@@ -17,7 +17,7 @@ import numpy as np
 from nas.benchmarks.costs import exact_costs
 from nas.benchmarks.journal import Journal
 from nas.comparison.significance import differences
-from predictors.metrics import is_accuracy
+from predictors.metrics import Metric
 from predictors.version import version
 from search_spaces.common.errors import InputError, unknown
 
@@ -37,6 +37,7 @@ class Comparison:
     """What is compared: train on `train_metric` of N architectures, rank all others by `test_metric`.
 
     benchmark: its name, or a CSV file. predictors: names that `predictors.create` takes, a user's `file.py:Class` too.
+    test_metric: with `:max` or `:min` where the name does not tell the direction (`predictors.Metric.parse`).
     seeds, first_seed: how many seeds, from which on; each is a split of its own.
     given: exact cheap metrics (params, flops) that every predictor knows of all architectures.
     """
@@ -228,10 +229,10 @@ def _score_in_worker(task: Task) -> tuple[Score, Predicted]:
 
 
 def _check(comparison: Comparison, benchmark: Benchmark) -> None:
-    from predictors.base import predictor_class
+    from predictors.registry import predictor_class
 
     known = (*benchmark.metrics, "params", "flops")
-    learned = (comparison.train_metric, comparison.test_metric)
+    learned = (comparison.train_metric, Metric.parse(comparison.test_metric).name)
     for metric, metrics in [*((m, benchmark.metrics) for m in learned), *((m, known) for m in comparison.given)]:
         if metric not in metrics:
             raise unknown(f"metric of {benchmark.name}", metric, metrics)
@@ -251,26 +252,27 @@ def _check(comparison: Comparison, benchmark: Benchmark) -> None:
 def _score(comparison: Comparison, benchmark: Benchmark, name: str, size: int, seed: int) -> tuple[Score, Predicted]:
     import predictors
 
-    texts = benchmark.load_texts()
+    predictor = predictors.create(name, seed=seed)
+    inputs = benchmark.inputs(predictor)
     # protocols: the first N of the seed's permutation train, all others test
     order = np.random.default_rng(seed).permutation(len(benchmark))
     train, test = order[:size], order[size:]
-    truth = benchmark.values(comparison.test_metric)
+    tested = Metric.parse(comparison.test_metric)
+    truth = benchmark.values(tested.name)
     test = test[np.isfinite(truth[test])]
     given = exact_costs(benchmark, comparison.given)
     metric = comparison.train_metric
     values = benchmark.values(metric)
     started = time.perf_counter()
-    predictor = predictors.create(name, seed=seed)
-    predictor.fit([texts[i] for i in train], {metric: values[train], **{n: v[train] for n, v in given.items()}})
+    predictor.fit([inputs[i] for i in train], {metric: values[train], **{n: v[train] for n, v in given.items()}})
     fitted = time.perf_counter()
     known = {n: v[test] for n, v in given.items()}
-    predictions = predictor.predict([texts[i] for i in test], [metric], given=known, samples=SAMPLES, seed=seed)
+    predictions = predictor.predict([inputs[i] for i in test], [metric], given=known, samples=SAMPLES, seed=seed)
     finished = time.perf_counter()
     found = Predicted(predictions[metric], values[test], truth[test])
     score = Score(
         name, size, seed,
-        **_ranking(found.predicted, found.truth, higher_is_better=is_accuracy(comparison.test_metric)),
+        **_ranking(found.predicted, found.truth, tested.sign),
         rmse=float(np.sqrt(np.nanmean((found.predicted - found.learned) ** 2))),
         cover50=_coverage(predictions.samples[:, :, 0], found.learned, 0.5),
         cover90=_coverage(predictions.samples[:, :, 0], found.learned, 0.9),
@@ -280,11 +282,10 @@ def _score(comparison: Comparison, benchmark: Benchmark, name: str, size: int, s
     return score, found
 
 
-def _ranking(predicted: np.ndarray, truth: np.ndarray, higher_is_better: bool) -> dict[str, float]:
-    """How well predictions (n,) order true values (n,) and find the best of them."""
+def _ranking(predicted: np.ndarray, truth: np.ndarray, sign: float) -> dict[str, float]:
+    """How well predictions (n,) order true values (n,) and find the best of them; `sign` makes losses of them."""
     from scipy.stats import kendalltau, spearmanr
 
-    sign = -1.0 if higher_is_better else 1.0
     losses = sign * truth
     top = np.argsort(losses)[: min(MAX_TOP, len(truth) // 2)]
     chosen = np.argsort(sign * predicted, kind="stable")[:SELECTED]

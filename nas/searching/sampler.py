@@ -14,13 +14,14 @@ from optuna.trial import TrialState
 
 from nas.searching.acquisition import ACQUISITIONS
 from nas.searching.evolution import best_first, evolve, random_unseen
-from nas.searching.objectives import Constraint, Objective, parse_constraints, parse_objectives
+from nas.searching.objectives import Constraint, parse_constraints, parse_objectives
 from nas.searching.optuna_adapter import set_system_attr, stored_trials
 from nas.searching.pareto import non_dominated
 from nas.searching.result import PREDICTED_KEY
 from nas.searching.startup import first_design
 from nas.searching.surrogate import Surrogate
 from nas.searching.trials import TrialReader
+from predictors.metrics import Metric
 from search_spaces.common.errors import InputError, unknown
 
 if TYPE_CHECKING:
@@ -41,12 +42,12 @@ CHOICES_KEY = "nas:choices"  # trial system attribute: the architecture that thi
 class PredictorSampler(BaseSampler):
     """Chooses architectures for `space.choose(trial)` in any Optuna study, also a distributed or a resumed one.
 
-    The first `n_startup` architectures are promising ones of all sizes (`nas.searching.startup`). Then, every
+    The first `n_startup` architectures are different ones of all sizes (`nas.searching.startup`). Then, every
     `refit_every` trials and later more rarely, a fresh predictor is fitted on all evaluations, `fresh` candidates are
     evolved on its estimates, and of all candidates so far those of the highest expected hypervolume improvement are
     evaluated next. Candidates stay, so that each is built and read once: the `pool` best by the last estimates. No
     architecture is chosen twice in a study. One with the text of an evaluated architecture is another training of the
-    same network: it may be chosen, and what was measured counts beside what is predicted.
+    same network: it may be chosen, and what was measured is an example of the predictor.
 
     Example:
 
@@ -83,7 +84,7 @@ class PredictorSampler(BaseSampler):
         self,
         space: SearchSpace,
         predictor: Callable[[], Predictor],
-        objectives: str | Iterable[str | Objective],
+        objectives: str | Iterable[str | Metric],
         *,
         n_startup: int = 10,
         refit_every: int = 5,

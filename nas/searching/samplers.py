@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import optuna
 
-from nas.searching.objectives import Constraint, Objective
+from nas.searching.objectives import Constraint
 from nas.searching.sampler import PredictorSampler
 from predictors import create, list_predictors
+from predictors.metrics import Metric
+from predictors.registry import is_predictor
 from search_spaces.common.errors import unknown
 
 if TYPE_CHECKING:
@@ -26,40 +28,34 @@ _PLAIN: dict[str, Callable[[int], BaseSampler]] = {
     "nsga3": lambda seed: optuna.samplers.NSGAIIISampler(population_size=POPULATION_SIZE, seed=seed),
     # The default TPE repeats itself on categorical spaces; the multivariate one does so far less.
     "tpe": lambda seed: optuna.samplers.TPESampler(multivariate=True, seed=seed),
-    "gp": lambda seed: optuna.samplers.GPSampler(seed=seed, warn_independent_sampling=False),
+    "optuna-gp": lambda seed: optuna.samplers.GPSampler(seed=seed, warn_independent_sampling=False),
 }
 
 
-def search_options(predictor: str) -> dict[str, Any]:
-    """Options of a predictor that suit one search."""
-    return {"by_value": True, "quick": True, "memory": {}} if predictor in ("rlm", "gnn") else {}
-
-
 def list_samplers() -> list[str]:
-    """Names that `create_sampler` takes."""
+    """Names that `create_sampler` takes; those of predictors can be joined: `rlm+gp`."""
     return sorted([*_PLAIN, *list_predictors()])
 
 
 def create_sampler(
     name: str,
     space: SearchSpace,
-    objectives: str | Iterable[str | Objective],
+    objectives: str | Iterable[str | Metric],
     seed: int = 0,
     *,
     constraints: str | Iterable[str | Constraint] | None = None,
     predictor: Callable[[], Predictor] | None = None,
     **options: Any,
 ) -> BaseSampler:
-    """An Optuna sampler: random, nsga2, nsga3, tpe, gp, or guided by a predictor: rlm, gnn, forest, ridge, or one of an
-    installed package.
+    """An Optuna sampler: random, nsga2, nsga3, tpe, optuna-gp, or guided by a predictor: any name of
+    `predictors.list_predictors`, or an ensemble such as rlm+gp.
 
-    For the guided ones, `predictor` makes the predictor of each refit (by default a new one of that name), and
-    `options` are n_startup, refit_every, pool, fresh, given and acquisition of `PredictorSampler`. Raises InputError
-    for an unknown name.
+    `gp` is guided by this project's Gaussian process on texts, `optuna-gp` is Optuna's own sampler. For the guided
+    ones, `predictor` makes the predictor of each refit (by default `create(name)`), and `options` are n_startup,
+    refit_every, pool, fresh, given and acquisition of `PredictorSampler`. Raises InputError for an unknown name.
     """
-    if name in list_predictors():
-        of_search = search_options(name)
-        make = predictor or (lambda: create(name, seed=seed, **of_search))
+    if is_predictor(name):
+        make = predictor or (lambda: create(name))
         return PredictorSampler(space, make, objectives, seed=seed, constraints=constraints, **options)
     if name not in _PLAIN:
         raise unknown("sampler", name, list_samplers())

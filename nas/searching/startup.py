@@ -1,8 +1,7 @@
-"""The first design of a search: networks of all sizes, the most promising of each size by what needs no training."""
+"""The first design of a search: networks of all sizes that differ as much as can be."""
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,12 +9,9 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from predictors import Predictor
     from search_spaces import Architecture, SearchSpace
 
-# This proxy ranks networks of all shipped populations better than chance.
-PROXY_PREDICTOR, PROXY = "gnn-label-free", "nwot"
-DRAWS_PER_ARCHITECTURE = 5  # random draws per chosen architecture: more would leave only what the proxy likes
+DRAWS_PER_ARCHITECTURE = 5  # random draws per chosen architecture: of more, the oddest ones would be chosen
 
 
 def first_design(
@@ -24,25 +20,29 @@ def first_design(
     rng: np.random.Generator,
     texts: Callable[[Sequence[Architecture]], list[str]] | None = None,
 ) -> list[Architecture]:
-    """Up to `size` distinct architectures, fewer in a smaller space.
+    """Choose up to `size` distinct architectures, fewer in a smaller space.
 
-    Random ones are ordered by FLOPs and cut into groups of equal numbers: of each, the most promising is taken. So all
-    sizes are there, and few networks that hardly learn. texts: writes architectures' texts, where they are kept.
+    Random ones are ordered by FLOPs and cut into groups of equal numbers. Of each group, the one is taken whose states
+    in the RLM's encoder are farthest from all that are taken before (greedy farthest-first).
+
+    Args:
+        space: the search space.
+        size: how many architectures.
+        rng: draws the candidates.
+        texts: writes architectures' texts, where they are kept; by default, the space does.
     """
+    from predictors.rlm.predictor import RLM
+
     drawn = list(dict.fromkeys(space.sample(rng) for _ in range(DRAWS_PER_ARCHITECTURE * size)))
-    score = promise(texts(drawn) if texts else [space.to_text(architecture) for architecture in drawn])
+    states = RLM().states(texts(drawn) if texts else [space.to_text(architecture) for architecture in drawn])
+    states = (states - states.mean(0)) / np.maximum(states.std(0), 1e-6)
     by_flops = np.argsort([space.flops(architecture) for architecture in drawn], kind="stable")
-    groups = np.array_split(by_flops, min(size, len(drawn)))
-    return [drawn[max(group, key=lambda i: score[i])] for group in groups]
-
-
-def promise(texts: Sequence[str]) -> np.ndarray:
-    """(n,), higher is better: how well n networks tell images apart untrained (arXiv 2006.04647), as predicted."""
-    return _prior().estimate(texts, [PROXY])[:, 0]
-
-
-@lru_cache(maxsize=1)
-def _prior() -> Predictor:
-    import predictors
-
-    return predictors.load(PROXY_PREDICTOR)
+    # Before any is taken, the center counts: the first one is usual, the others are far from it and from each other.
+    nearest = -np.linalg.norm(states, axis=1)
+    chosen: list[int] = []
+    for group in np.array_split(by_flops, min(size, len(drawn))):
+        best = int(group[np.argmax(nearest[group])])
+        distance = np.linalg.norm(states - states[best], axis=1)
+        nearest = np.minimum(nearest, distance) if chosen else distance
+        chosen.append(best)
+    return [drawn[i] for i in chosen]

@@ -95,7 +95,10 @@ class RLM(Predictor):
     def model(self) -> Model:
         """The network; the base's until it is tuned."""
         if self._model is None:
-            self._model = _base(str(checkpoint(self.base))).model
+            base = _base(str(checkpoint(self.base)))
+            self._model = base.model
+            if not self.backbone:
+                self._cache = base._cache  # the same states, each read once for all who share the base
             self._reader = _backbone(self.backbone) if self.backbone else self._model
         return self._model
 
@@ -110,7 +113,7 @@ class RLM(Predictor):
             self._reader = _backbone(self.backbone) if self.backbone else model
             frozen = self._read(texts) if self.backbone else None
             tune(model, texts, values, self.steps, self.seed, frozen, self.progress)
-            self._cache.clear()
+            self._cache = {}
         self._store(self._read(texts), values)
         return self
 
