@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from predictors.inputs import Inputs, Metrics, as_texts
+from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
     import onnx
@@ -59,7 +60,9 @@ class Predictor(ABC):
     reads_choices: ClassVar[bool] = False  # True if it gets `Architecture`s instead of texts
 
     def __init__(self, seed: int = 0) -> None:
-        self.seed = seed
+        if not isinstance(seed, int | np.integer) or seed < 0:
+            raise InputError(f"seed must be a whole number from 0, not {str(seed)[:60]}")
+        self.seed = int(seed)
 
     @property
     @abstractmethod

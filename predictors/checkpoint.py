@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from predictors.base import Predictor
+from predictors.inputs import as_targets
 from predictors.registry import is_predictor, predictor_class
 from search_spaces.common.errors import InputError
 from search_spaces.common.files import replacing
@@ -65,10 +66,11 @@ def load(name: str | Path, of: type[Predictor] | None = None) -> Predictor:
         raise InputError(f"{folder}: a checkpoint of {config.get('kind')!r}, not of {kind.kind!r}")
     try:
         return kind._restore(config, tensors)
-    except (KeyError, TypeError, AttributeError, IndexError, RuntimeError, ValueError, MemoryError) as error:
+    except (LookupError, TypeError, AttributeError, RuntimeError, ValueError, ArithmeticError, MemoryError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{folder}: damaged checkpoint ({type(error).__name__}: {str(error)[:200]})") from None
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"{folder}: damaged checkpoint ({type(error).__name__}: {reason})") from None
 
 
 def _contents(folder: Path) -> tuple[Any, dict[str, np.ndarray]]:
@@ -114,6 +116,21 @@ def weights(
         if tensor.dtype.kind == "f" and not np.isfinite(tensor).all():
             raise InputError(f"damaged checkpoint: {name} has values that are no numbers")
     return found
+
+
+def examples(config: Mapping[str, Any], tensors: Mapping[str, np.ndarray], inputs: str) -> dict[str, np.ndarray]:
+    """The values (n,) per metric that are kept beside the tensor `inputs` (n, ...), both checked.
+
+    Raises:
+        InputError: if they do not belong together, or are no numbers.
+    """
+    names, kept = config["metrics"], tensors[inputs]
+    values = dict(zip(names, tensors["values"], strict=True))
+    if not all(isinstance(name, str) for name in names) or len(values) < len(names):
+        raise InputError("damaged checkpoint: its metrics have no names of their own")
+    if kept.ndim != 2 or not np.isfinite(kept).all():
+        raise InputError(f"damaged checkpoint: {inputs} is no table of numbers")
+    return as_targets([""] * len(kept), values)
 
 
 def under(part: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

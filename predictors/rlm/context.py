@@ -2,8 +2,8 @@
 
 Every example is one token: the coordinates of its text and its known numbers. Examples attend to each other, a query
 attends to the examples (as in TabPFN, arXiv 2207.01848); attention goes by learned products and by learned distances.
-From what a query has gathered, a small causal decoder writes its numbers, metric after metric, each conditioned on those
-before. Sizes in comments: B tasks, n examples, q queries, M metrics, D width, h heads, L number tokens.
+From what a query has gathered, a small causal decoder writes its numbers, metric after metric, each conditioned on
+those before. Sizes in comments: B tasks, n examples, q queries, M metrics, D width, h heads, L number tokens.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch.nn import functional
 from predictors.rlm.digits import NUMBER_LENGTH, NUMBER_TOKENS
 
 MAX_METRICS = 8  # that are decoded one after another
+NUMBER_HEADS = 4  # of the decoder's attention
 COMPONENTS, WHITENED, COVARIATES, EXACT = 48, 16, 8, 5
 COORDINATES = COMPONENTS + WHITENED + COVARIATES + EXACT + 3
 
@@ -69,8 +70,9 @@ class ContextAttention(nn.Module):
 class LeastSquares(nn.Module):
     """Attention that solves: queries read what ridge regression from the examples' keys to their values predicts.
 
-    After the mesa layer (arXiv 2309.05858). Examples read what the others predict for them (left out one at a time), and
-    every query also reads how far it is from the examples, by its leverage. The cost of a query does not depend on n.
+    After the mesa layer (arXiv 2309.05858). Examples read what the others predict for them (left out one at a time),
+    and every query also reads how far it is from the examples, by its leverage. The cost of a query does not depend
+    on n.
     """
 
     def __init__(self, config: ContextConfig) -> None:
@@ -184,7 +186,7 @@ class NumberLayer(nn.Module):
 
     def __init__(self, d: int) -> None:
         super().__init__()
-        self.heads = 4
+        self.heads = NUMBER_HEADS
         self.attention_norm, self.feed_norm = nn.RMSNorm(d), nn.RMSNorm(d)
         self.project = nn.Linear(d, 3 * d, bias=False)
         self.out = nn.Linear(d, d, bias=False)

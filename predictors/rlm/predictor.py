@@ -12,13 +12,13 @@ import numpy as np
 import torch
 
 from predictors.base import ESTIMATE_SAMPLES, Predictions, Predictor
-from predictors.checkpoint import beneath, checkpoint, load, weights
+from predictors.checkpoint import beneath, checkpoint, examples, load, weights
 from predictors.inputs import Inputs, Metrics, as_targets, as_texts, check_request, patterns
 from predictors.metrics import decoding_order
 from predictors.rlm.context import MAX_METRICS
 from predictors.rlm.coordinates import Axes
 from predictors.rlm.decoding import sample_scores
-from predictors.rlm.examples import assign, groups
+from predictors.rlm.examples import Group, assign, groups
 from predictors.rlm.model import Model, ModelConfig
 from predictors.rlm.tuning import tune
 from predictors.scores import Scores
@@ -26,7 +26,8 @@ from search_spaces.common.errors import InputError
 
 BASE = "rlm-base"
 MAX_CACHED_TEXTS = 60_000  # states that are kept: 60 MB
-QUERIES = 1024  # that are decoded at once
+QUERIES = 1024  # that are decoded at once, at most
+NUMBERS = 80_000  # that are decoded at once: queries times samples times metrics, about 5 KB each
 
 
 class StateReader(Protocol):
@@ -54,7 +55,8 @@ class RLM(Predictor):
 
     Args:
         seed: seed of samples and of tuning.
-        base: checkpoint folder or shipped name; its weights are used, and its examples too until `fit` is called.
+        base: checkpoint folder or shipped name of the model. Its weights are used, not its
+            examples: to predict from those, `load` it.
         steps: optimizer steps on the examples of `fit`, for large tables and for texts that are no networks; 0: none.
         backbone: folder or hub name of a T5Gemma that reads the texts instead of our encoder.
         progress: called as `progress(step, steps, loss)` while it is tuned.
@@ -121,7 +123,7 @@ class RLM(Predictor):
         """Keep the examples: states (n, S) and values (n,) per metric."""
         self._states, self._values = states, values
         self._scales = {name: Scores.fit(v[~np.isnan(v)], by_rank=True) for name, v in values.items()}
-        self._groups = groups(states)
+        self._groups: dict[tuple[str, ...], list[Group]] = {}
 
     def states(self, architectures: Inputs) -> np.ndarray:
         """States (n, S), float32, of n architectures: what the model reads of them. No `fit` is needed."""
@@ -173,16 +175,18 @@ class RLM(Predictor):
     ) -> dict[str, np.ndarray]:
         """Samples (n, samples) of each metric."""
         states = self._read(texts)
-        group_of = assign(states, self._groups)
         found = {name: np.empty((len(texts), samples)) for name in metrics}
         for start in range(0, len(metrics), MAX_METRICS):
             some = metrics[start : start + MAX_METRICS]
-            for number, group in enumerate(self._groups):
+            chosen = self._groups_with(some)
+            group_of = assign(states, chosen)
+            for number, group in enumerate(chosen):
                 rows = np.flatnonzero(group_of == number)
                 if not len(rows):
                     continue
                 context = self._context(group.rows, some, list(given))
-                for part in np.array_split(rows, -(-len(rows) // QUERIES)):
+                at_once = max(1, min(QUERIES, NUMBERS // (samples * len(some))))
+                for part in np.array_split(rows, -(-len(rows) // at_once)):
                     quantiles = _quantiles([texts[i] for i in part], samples, len(some), (self.seed, seed, start))
                     covariates = [self._scales[name].normalize(values[part]) for name, values in given.items()]
                     values = context.sample(states[part], _columns(covariates, len(part)), quantiles)
@@ -190,15 +194,22 @@ class RLM(Predictor):
                         found[name][part] = values[:, :, column]
         return found
 
+    def _groups_with(self, metrics: Sequence[str]) -> list[Group]:
+        """Groups of the examples that have any of these metrics."""
+        key = tuple(metrics)
+        if key not in self._groups:
+            known = np.flatnonzero(~np.isnan([self._values[name] for name in metrics]).all(0))
+            self._groups[key] = [Group(center, known[rows]) for center, rows in groups(self._states[known])]
+        return self._groups[key]
+
     def _context(self, rows: np.ndarray, metrics: list[str], given: list[str]) -> _Context:
-        """The examples `rows`, those without any of the metrics left out."""
+        """The examples `rows`."""
         scores = {name: self._scales[name].normalize(self._values[name][rows]) for name in {*metrics, *given}}
-        known = ~np.isnan([scores[name] for name in metrics]).all(0)
         return _Context(
             self.model,
-            self._states[rows[known]],
-            np.stack([scores[name][known] for name in metrics], 1),
-            _columns([scores[name][known] for name in given], int(known.sum())),
+            self._states[rows],
+            np.stack([scores[name] for name in metrics], 1),
+            _columns([scores[name] for name in given], len(rows)),
             [self._scales[name] for name in metrics],
         )
 
@@ -232,10 +243,9 @@ class RLM(Predictor):
         self._model = model
         self._reader = _backbone(self.backbone) if self.backbone else model
         if config["metrics"]:
-            values = dict(zip(config["metrics"], tensors["values"], strict=True))
-            if any(len(column) != len(tensors["states"]) for column in values.values()):
-                raise InputError("damaged checkpoint: it has other numbers of examples and of values")
-            self._store(tensors["states"], values)
+            if not self.backbone and tensors["states"].shape[1:] != (sizes.encoder.outputs,):
+                raise InputError("damaged checkpoint: its examples are not of its model")
+            self._store(tensors["states"], examples(config, tensors, "states"))
         return self
 
 
@@ -271,8 +281,8 @@ class _Context:
 
 
 def _columns(columns: list[np.ndarray], count: int) -> np.ndarray:
-    """(count, c)"""
-    return np.stack(columns, 1) if columns else np.zeros((count, 0))
+    """(count, c), within what float32 can square."""
+    return np.stack(columns, 1).clip(-1e6, 1e6) if columns else np.zeros((count, 0))
 
 
 def _quantiles(texts: Sequence[str], samples: int, metrics: int, seed: Sequence[int]) -> np.ndarray:
