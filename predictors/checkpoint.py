@@ -67,10 +67,10 @@ def load(name: str | Path, of: type[Predictor] | None = None) -> Predictor:
     try:
         return kind._restore(config, tensors)
     except (LookupError, TypeError, AttributeError, RuntimeError, ValueError, ArithmeticError, MemoryError) as error:
-        if isinstance(error, InputError):
-            raise
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{folder}: damaged checkpoint ({type(error).__name__}: {reason})") from None
+        reason = " ".join(str(error).split())[:300]
+        if not isinstance(error, InputError):
+            reason = f"damaged checkpoint ({type(error).__name__}: {reason})"
+        raise InputError(f"{folder}: {reason}") from None
 
 
 def _contents(folder: Path) -> tuple[Any, dict[str, np.ndarray]]:
@@ -130,7 +130,10 @@ def examples(config: Mapping[str, Any], tensors: Mapping[str, np.ndarray], input
         raise InputError("damaged checkpoint: its metrics have no names of their own")
     if kept.ndim != 2 or not np.isfinite(kept).all():
         raise InputError(f"damaged checkpoint: {inputs} is no table of numbers")
-    return as_targets([""] * len(kept), values)
+    try:
+        return as_targets([""] * len(kept), values)
+    except InputError as error:
+        raise InputError(f"damaged checkpoint: {error}") from None
 
 
 def under(part: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
