@@ -12,13 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import kendalltau
 
-from predictors.base import create, load
+from predictors import create, load
 from predictors.features import calls, sites
 from predictors.gnn import GNN
 from predictors.gnn.graph import TextGraph, Vocabulary, collate, text_graph
 from predictors.gnn.model import Config, Network
 from predictors.gnn.training import held_out
-from predictors.scale import Scale
 from search_spaces import InputError, expand, get_space, graph_flops, graph_params, read
 
 SPACES = [get_space("tiny-resnet"), get_space("nasbench201", channels=4, cells=2)]
@@ -100,16 +99,6 @@ def test_operators_never_seen_in_training_are_taken_by_their_sizes() -> None:
     assert space.name == "tiny-resnet"
 
 
-@given(st.lists(st.floats(-1e9, 1e9, allow_subnormal=False), min_size=1, max_size=200))
-def test_normal_scores_are_taken_back_exactly(values: list[float]) -> None:
-    array = np.array(values)
-    scale = Scale.fit(array)
-    width = max(1e-6, np.abs(array).max())
-    assert np.abs(scale.restore(scale.normalize(array)) - array).max() <= 1e-6 * width
-    line = np.linspace(-5, 5, 101)
-    assert (np.diff(scale.restore(line)) >= 0).all(), "ranks are kept"
-
-
 @settings(max_examples=30)
 @given(st.integers(1, 200), st.integers(1, 6))
 def test_members_learn_from_all_but_a_small_part(n: int, members: int) -> None:
@@ -159,55 +148,6 @@ def test_what_a_base_has_learned_helps_with_few_labels(base: str) -> None:
         predictor = GNN(base=start, **SMALL, steps=20).fit(texts[:12], {"metric": values[:12]})
         taus[start] = kendalltau(predictor.predict(texts[12:], ["metric"])["metric"], values[12:])[0]
     assert taus[base] > taus[None] + 0.1
-
-
-def test_point_estimates_are_those_of_the_processes_where_there_are_any(base: str) -> None:
-    texts = some_texts(20)
-    few = np.where(np.arange(40) < 3, np.arange(40.0), np.nan)  # too few for a process
-    predictor = GNN(base=base, **SMALL, steps=2).fit(texts, {"metric": np.arange(40.0), "rare": few})
-    estimates = predictor.estimate(texts, ["metric", "rare"])
-    names = predictor._estimator.names
-    expected = predictor._estimator.expect("metric", predictor._seen(texts, names), {})
-    np.testing.assert_array_equal(estimates[:, 0], expected)
-    assert predictor._estimator.expect("rare", predictor._seen(texts, names), {}) is None
-    assert np.isfinite(estimates[:, 1]).all()  # the ensemble's
-
-
-def test_a_quick_fit_is_its_processes_alone_and_stays_so_when_it_is_saved(base: str, tmp_path: Path) -> None:
-    texts = some_texts(12)
-    values = {"x_ms": np.arange(24.0), "y_accuracy": np.arange(24.0) % 7, "skip chosen": np.arange(24.0) % 3}
-    quick, whole = (GNN(base=base, **SMALL, quick=quick, steps=4).fit(texts, values) for quick in (True, False))
-    assert quick.metrics == ("x_ms", "y_accuracy")
-    given = {"skip chosen": np.zeros(24)}
-    np.testing.assert_array_equal(quick.estimate(texts, ["x_ms"], given), whole.estimate(texts, ["x_ms"], given))
-    samples, mixed = (p.predict(texts, quick.metrics, given, samples=8).samples for p in (quick, whole))
-    assert (samples[:, :, 1] != mixed[:, :, 1]).any()
-    np.testing.assert_array_equal(samples[:, :, 0], mixed[:, :, 0])  # only processes can be told what was chosen
-    quick.save(tmp_path)
-    np.testing.assert_array_equal(load(tmp_path).predict(texts, quick.metrics, given, samples=8).samples, samples)
-    # Of three values no process learns: then the ensemble does.
-    few = GNN(base=base, **SMALL, quick=True, steps=4).fit(texts[:3], {"x_ms": np.arange(3.0)})
-    assert np.isfinite(few.predict(texts, ["x_ms"]).samples).all()
-
-
-def test_with_a_memory_a_base_makes_a_text_once(base: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    embed = GNN.embed
-    monkeypatch.setattr(GNN, "embed", lambda self, texts: asked.extend(texts) or embed(self, texts))
-    monkeypatch.setattr("predictors.gnn.predictor._REMEMBERED", 30)
-    texts = list(dict.fromkeys(some_texts(20)))[:25]
-    memory: dict[str, np.ndarray] = {}
-    first_fit, predictor = (
-        GNN(base=base, **SMALL, steps=2, memory=memory).fit(texts[:10], {"metric": np.arange(10.0)}) for _ in range(2)
-    )
-    assert asked == texts[:10] == list(memory)
-    kept = len(asked)
-    first = first_fit.estimate(texts, ["metric"])
-    assert asked[kept:] == texts[10:]
-    assert np.array_equal(predictor.estimate(texts, ["metric"]), first)
-    assert len(asked) == len(texts)
-    more = [text.replace("Relu", "Sigmoid") for text in texts[:10]]
-    assert np.isfinite(predictor.estimate(texts + more, ["metric"])).all()  # more than are remembered
 
 
 def test_a_network_begins_with_the_weights_and_words_of_its_base(base: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import kendalltau, spearmanr
 
 from predictors import create, load
-from predictors.base import STREAMED
+from predictors.base import STREAM_CHUNK
 from predictors.features import PATH_NODES, feature_matrix, features
 from predictors.simple import Ridge, _ridge
 from search_spaces import InputError, expand, get_space, graph_params, read
@@ -99,7 +99,7 @@ def test_several_processes_predict_a_stream_as_one_does() -> None:
     costs = [features(text)["log2 flops"] for text in texts[:30]]
     model = create("ridge").fit(texts[:30], {"cost": costs})
     alone, together = (list(model.predict_stream(iter(texts), ["cost"], samples=4, jobs=jobs)) for jobs in (1, 2))
-    assert [len(chunk.mean) for chunk in together] == [*[STREAMED] * 7, 1800 - 7 * STREAMED]
+    assert [len(chunk.mean) for chunk in together] == [*[STREAM_CHUNK] * 7, 1800 - 7 * STREAM_CHUNK]
     for one, other in zip(alone, together, strict=True):
         np.testing.assert_array_equal(one.samples, other.samples)
     estimates = np.concatenate(list(model.estimate_stream(iter(texts), ["cost"], jobs=2)))
