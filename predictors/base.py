@@ -16,6 +16,7 @@ import numpy as np
 
 from predictors.files import read, write
 from predictors.inputs import Inputs, Metrics, as_texts
+from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
     import onnx
@@ -60,7 +61,9 @@ class Predictor(ABC):
     reads_choices: ClassVar[bool] = False  # True if it gets `Architecture`s instead of texts
 
     def __init__(self, seed: int = 0) -> None:
-        self.seed = seed
+        if not isinstance(seed, int | np.integer) or seed < 0:
+            raise InputError(f"seed must be a whole number from 0, not {str(seed)[:60]}")
+        self.seed = int(seed)
 
     @property
     @abstractmethod

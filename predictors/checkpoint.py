@@ -37,10 +37,11 @@ def load(name: str | Path, of: type[Predictor] | None = None) -> Predictor:
         raise InputError(f"{folder}: a checkpoint of {config.get('kind')!r}, not of {kind.kind!r}")
     try:
         return kind._restore(config, tensors)
-    except (KeyError, TypeError, AttributeError, IndexError, RuntimeError, ValueError, MemoryError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{folder}: damaged checkpoint ({type(error).__name__}: {str(error)[:200]})") from None
+    except (LookupError, TypeError, AttributeError, RuntimeError, ValueError, ArithmeticError, MemoryError) as error:
+        reason = " ".join(str(error).split())[:300]
+        if not isinstance(error, InputError):
+            reason = f"damaged checkpoint ({type(error).__name__}: {reason})"
+        raise InputError(f"{folder}: {reason}") from None
 
 
 def _announced(folder: Path, kind: Any) -> type[Predictor]:

@@ -44,14 +44,14 @@ class Ensemble(Predictor):
         seed: int = 0,
     ) -> Predictions:
         """`samples` in all, dealt to the members as evenly as can be."""
+        if samples < 1:
+            raise InputError(f"samples must be at least 1, not {samples}")
         counts = [len(part) for part in np.array_split(np.arange(samples), len(self.parts))]
         drawn = [
             part.predict(architectures, metrics, given, count, seed).samples
             for part, count in zip(self.parts, counts, strict=True)
             if count
         ]
-        if samples < 1:
-            raise InputError(f"samples must be at least 1, not {samples}")
         return Predictions.of_samples(metrics, np.concatenate(drawn, 1))
 
     def estimate(self, architectures: Inputs, metrics: Sequence[str], given: Metrics | None = None) -> np.ndarray:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from predictors.inputs import as_targets
 from search_spaces.common.errors import InputError
 from search_spaces.common.files import replacing
 
@@ -82,6 +83,24 @@ def weights(
         if tensor.dtype.kind == "f" and not np.isfinite(tensor).all():
             raise InputError(f"damaged checkpoint: {name} has values that are no numbers")
     return found
+
+
+def examples(config: Mapping[str, Any], tensors: Mapping[str, np.ndarray], inputs: str) -> dict[str, np.ndarray]:
+    """The values (n,) per metric that are kept beside the tensor `inputs` (n, ...), both checked.
+
+    Raises:
+        InputError: if they do not belong together, or are no numbers.
+    """
+    names, kept = config["metrics"], tensors[inputs]
+    values = dict(zip(names, tensors["values"], strict=True))
+    if not all(isinstance(name, str) for name in names) or len(values) < len(names):
+        raise InputError("damaged checkpoint: its metrics have no names of their own")
+    if kept.ndim != 2 or not np.isfinite(kept).all():
+        raise InputError(f"damaged checkpoint: {inputs} is no table of numbers")
+    try:
+        return as_targets([""] * len(kept), values)
+    except InputError as error:
+        raise InputError(f"damaged checkpoint: {error}") from None
 
 
 def under(part: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from predictors.base import Predictions, Predictor
 from predictors.features import feature_matrix, select_features
+from predictors.files import examples
 from predictors.inputs import Inputs, Metrics, as_targets, as_texts, check_request, patterns
 from predictors.noise import text_noise
 from predictors.scores import Scores
@@ -39,19 +40,17 @@ class _GP(Predictor):
 
     def fit(self, architectures: Inputs, metrics: Metrics) -> Self:
         values = as_targets(architectures, metrics)
-        kept = np.sort(np.random.default_rng(self.seed).permutation(len(architectures))[:MAX_GP_POINTS])
-        self._learn([architectures[i] for i in kept], {name: column[kept] for name, column in values.items()})
+        order = np.random.default_rng(self.seed).permutation(len(architectures))
+        known = ~np.isnan([column[order] for column in values.values()])
+        kept = np.sort(order[(known & (known.cumsum(1) <= MAX_GP_POINTS)).any(0)])  # so many of each metric
+        chosen = [architectures[i] for i in kept]
+        self._names = self._select(chosen)
+        self._store(self._encode(chosen), {name: column[kept] for name, column in values.items()})
         return self
-
-    def _learn(self, architectures: Inputs, values: dict[str, np.ndarray]) -> None:
-        self._names = self._select(architectures)
-        self._store(self._encode(architectures), values)
 
     def _store(self, inputs: np.ndarray, values: dict[str, np.ndarray]) -> None:
         self._points, self._values = inputs, values
-        self._scales = {
-            n: Scores.fit(v[~np.isnan(v)], by_rank=True) for n, v in values.items() if not np.isnan(v).all()
-        }
+        self._scales = {name: Scores.fit(v[~np.isnan(v)], by_rank=True) for name, v in values.items()}
         self._processes: dict[tuple[str, ...], GaussianProcessRegressor] = {}
 
     def predict(
@@ -72,7 +71,9 @@ class _GP(Predictor):
                 if metric in names:
                     drawn[rows, :, column] = known[metric][rows, None]
                     continue
-                covariates = {name: known[name][rows] for name in names if name in self._scales}
+                covariates = {name: known[name][rows] for name in names}
+                if not len(self._rows(metric, *covariates)):  # nothing tells how they go together
+                    covariates = {}
                 mean, std = self._predict(metric, inputs[rows], covariates)
                 scores = mean[:, None] + std[:, None] * noise[rows, :, column]
                 drawn[rows, :, column] = self._scales[metric].restore(scores)
@@ -88,14 +89,19 @@ class _GP(Predictor):
     def _process(self, metric: str, covariates: tuple[str, ...]) -> GaussianProcessRegressor:
         key = (metric, *covariates)
         if key not in self._processes:
-            rows = np.flatnonzero(~np.isnan([self._values[name] for name in key]).any(0))
-            if not len(rows):
-                raise InputError(f"no architecture has {metric} and {', '.join(covariates)} together")
+            rows = self._rows(*key)
             inputs = self._joined(self._points[rows], {name: self._values[name][rows] for name in covariates})
             self._processes[key] = _fitted(
                 inputs, self._scales[metric].normalize(self._values[metric][rows]), self.seed
             )
         return self._processes[key]
+
+    def _rows(self, *metrics: str) -> np.ndarray:
+        """Up to `MAX_GP_POINTS` of the kept points that have all these metrics."""
+        rows = np.flatnonzero(~np.isnan([self._values[name] for name in metrics]).any(0))
+        if len(rows) > MAX_GP_POINTS:
+            rows = np.sort(np.random.default_rng(self.seed).permutation(rows)[:MAX_GP_POINTS])
+        return rows
 
     def _joined(self, inputs: np.ndarray, covariates: Mapping[str, np.ndarray]) -> np.ndarray:
         """Inputs of unit total variance, and covariates of unit variance each."""
@@ -123,8 +129,9 @@ class _GP(Predictor):
     def _restore(cls, config: dict[str, Any], tensors: dict[str, np.ndarray]) -> Self:
         self = cls(seed=config["seed"])
         self._names = list(config["inputs"])
-        inputs = tensors["inputs"].reshape(-1, len(self._names)) if self._names else tensors["inputs"]
-        self._store(inputs, dict(zip(config["metrics"], tensors["values"], strict=True)))
+        if tensors["inputs"].shape[1:] != (len(self._names),):
+            raise InputError("damaged checkpoint: its inputs have other names than values")
+        self._store(tensors["inputs"], examples(config, tensors, "inputs"))
         return self
 
 

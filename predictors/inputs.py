@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
 
@@ -34,16 +34,19 @@ def as_texts(architectures: Inputs) -> list[str]:
     """Texts as they are, ONNX models as their text."""
     from search_spaces import Architecture
 
-    texts = []
     for a in architectures:
         if isinstance(a, Architecture):
             raise InputError(f"this predictor reads text: give space.to_text(architecture), not {str(a)[:80]}")
-        texts.append(a if isinstance(a, str) else to_text(a))
-    return texts
+        if not isinstance(a, str) and not hasattr(a, "graph"):
+            raise InputError(f"this predictor reads texts and ONNX models, not {type(a).__name__}")
+    return [a if isinstance(a, str) else to_text(cast("onnx.ModelProto", a)) for a in architectures]
 
 
 def as_targets(architectures: Inputs, metrics: Metrics) -> dict[str, np.ndarray]:
-    """Checked training targets: float64 (n,) per metric, at least one finite value in each, no infinite one."""
+    """Checked training targets: float64 (n,) per metric, at least one finite value in each, no infinite one.
+
+    Values whose squares are 0 count as 0 beside larger ones.
+    """
     if not len(architectures):
         raise InputError("there is no architecture to learn from")
     if not metrics:
@@ -55,6 +58,7 @@ def as_targets(architectures: Inputs, metrics: Metrics) -> dict[str, np.ndarray]
             raise InputError(f"metric {name!r} has no value to learn from")
         if 0 < np.ptp(known) < SMALLEST:
             raise InputError(f"metric {name!r} spans {np.ptp(known):.3g}: give it in a larger unit")
+        targets[name] = np.where(np.abs(values) < SMALLEST, 0.0, values)
     return targets
 
 

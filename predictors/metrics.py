@@ -13,11 +13,12 @@ Direction = Literal["maximize", "minimize"]
 EXACT = ("params", "flops")
 DECODING_ORDER: dict[Kind, int] = {"exact": 0, "accuracy": 1, "measured": 2}
 _HIGHER = re.compile(
-    r"accuracy|(^|_)(acc|top_?[15]|m?ap(\d+)?|m?iou|auc|auroc|f1|bleu|rouge|psnr|ssim|dice|recall|precision|r2|score|reward)"
-    r"(_|@|\d|$)",
+    r"accuracy|(^|_)(acc|top_?\d+|m?ap(\d+)?|m?iou|auc|auroc|f1|bleu|rouge|psnr|ssim|dice|recall|precision|r2|ndcg|mrr|mcc"
+    r"|kappa|score|reward)(_|@|\d|$)",
     re.IGNORECASE,
 )
-_QUALITY = re.compile(r"(^|_)(loss|error|perplexity|ppl|rmse|mse|mae|wer|cer|fid)(_|@|$)", re.IGNORECASE)
+_LOSS = re.compile(r"(^|_)(loss|err|error|nll|perplexity|ppl|rmse|mse|mae|wer|cer|fid)(_|@|$)", re.IGNORECASE)
+_RATE = re.compile(r"(^|_)(throughput|fps|qps|speedup)(_|@|$)", re.IGNORECASE)
 _UNIT = re.compile(r"_(ns|us|ms|s|nj|uj|mj|j|mw|w|b|kb|kib|mb|mib|gb|gib)$", re.IGNORECASE)
 
 
@@ -42,7 +43,8 @@ class Metric:
     def parse(cls, text: str) -> Metric:
         """`"pixel3_latency_ms"`, or with the direction, the kind or both: `"top1:max"`, `"energy:measured:min"`.
 
-        Without them the name decides: accuracies, precisions and scores are maximized, everything else is minimized.
+        Without them the name decides: accuracies, precisions, scores and throughputs are maximized, everything else is
+        minimized, losses and errors of accuracies among them (`top1_error`).
 
         Raises:
             InputError: for an empty name, or a suffix that is neither a direction nor a kind.
@@ -68,9 +70,11 @@ class Metric:
         unit = match[1] if (match := _UNIT.search(name)) else ""
         if name in EXACT:
             return cls(name, "exact", "minimize", "")
-        if "accuracy" in name or (not unit and _HIGHER.search(name)):
-            return cls(name, "accuracy", "maximize", "%" if "accuracy" in name else "")
-        return cls(name, "accuracy" if _QUALITY.search(name) else "measured", "minimize", unit)
+        if _LOSS.search(name):
+            return cls(name, "accuracy", "minimize", unit)
+        if _HIGHER.search(name):
+            return cls(name, "accuracy", "maximize", "%" if "accuracy" in name.lower() else unit)
+        return cls(name, "measured", "maximize" if _RATE.search(name) else "minimize", unit)
 
     @property
     def sign(self) -> float:
@@ -78,7 +82,9 @@ class Metric:
         return -1.0 if self.direction == "maximize" else 1.0
 
     def __str__(self) -> str:
-        return f"{self.name}:{self.direction[:3]}"
+        """What `parse` reads; with the kind where the name does not tell it."""
+        kind = "" if self.kind == self._guess(self.name).kind else f":{self.kind}"
+        return f"{self.name}{kind}:{self.direction[:3]}"
 
 
 def decoding_order(name: str) -> int:

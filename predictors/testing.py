@@ -2,6 +2,8 @@
 
 from predictors.testing import check_predictor
 check_predictor(MyPredictor)
+
+A predictor with `reads_choices` gets architectures, any other gets their texts.
 """
 
 from __future__ import annotations
@@ -9,10 +11,11 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from predictors.base import Predictions, Predictor
+from predictors.base import STREAM_CHUNK, Predictions, Predictor
 from predictors.checkpoint import load
 from predictors.inputs import Inputs, Metrics
 from search_spaces import InputError, get_space
@@ -30,30 +33,32 @@ def check_predictor(factory: Callable[[], Predictor]) -> None:
     spaces = [get_space("tiny-resnet"), get_space("nasbench201", channels=4, cells=1)]
     for space in spaces:
         _check_learning(factory, space)
-    texts = [text for space in spaces for text in _sample(space, 12, seed=1)[0]]
-    _check_contract(factory, texts)
-    _check_refusals(factory, texts)
-    _check_small_data(factory, texts)
+    choices = factory().reads_choices
+    inputs = [item for space in spaces for item in _sample(space, 12, 1, choices)[0]]
+    _check_contract(factory, inputs)
+    _check_refusals(factory, inputs)
+    _check_small_data(factory, inputs)
 
 
-def _sample(space: SearchSpace, n: int, seed: int) -> tuple[list[str], np.ndarray]:
-    """n texts and their number of parameters."""
+def _sample(space: SearchSpace, n: int, seed: int, choices: bool) -> tuple[list[Any], np.ndarray]:
+    """n architectures, or their texts, and their number of parameters."""
     rng = np.random.default_rng(seed)
     architectures = [space.sample(rng) for _ in range(n)]
-    return [space.to_text(a) for a in architectures], np.array([float(space.params(a)) for a in architectures])
+    sizes = np.array([float(space.params(a)) for a in architectures])
+    return architectures if choices else [space.to_text(a) for a in architectures], sizes
 
 
 def _check_learning(factory: Callable[[], Predictor], space: SearchSpace) -> None:
     """An easy target is learned, in its own unit, whichever that is."""
     from scipy.stats import kendalltau
 
-    texts, sizes = _sample(space, TRAIN + TEST, seed=0)
+    inputs, sizes = _sample(space, TRAIN + TEST, 0, factory().reads_choices)
     small, large = 1e-3 * np.log(sizes), 1e6 * np.log(sizes)
     predictor = factory()
-    fitted = predictor.fit(texts[:TRAIN], {"small": small[:TRAIN], "large": large[:TRAIN]})
+    fitted = predictor.fit(inputs[:TRAIN], {"small": small[:TRAIN], "large": large[:TRAIN]})
     assert fitted is predictor, "fit must return the predictor itself"
     assert {"small", "large"} <= set(predictor.metrics), "metrics must name the trained metrics"
-    predictions = predictor.predict(texts[TRAIN:], ["large", "small"])
+    predictions = predictor.predict(inputs[TRAIN:], ["large", "small"])
     for name, truth in [("small", small[TRAIN:]), ("large", large[TRAIN:])]:
         tau = kendalltau(predictions[name], truth)[0]
         assert tau > _EASY_TAU, f"{space.name}: Kendall tau {tau:.2f} on log(params) is not above {_EASY_TAU}"
@@ -62,34 +67,35 @@ def _check_learning(factory: Callable[[], Predictor], space: SearchSpace) -> Non
     assert (predictions.std > 0).all(), "an architecture that was not seen must have some uncertainty"
 
 
-def _check_contract(factory: Callable[[], Predictor], texts: list[str]) -> None:
+def _check_contract(factory: Callable[[], Predictor], inputs: list[Any]) -> None:
     rng = np.random.default_rng(0)
-    n = len(texts)
+    n = len(inputs)
     metrics = {"first": rng.normal(size=n), "second": 100 + rng.normal(size=n), "third": rng.normal(size=n)}
     metrics["first"][::3] = np.nan
     metrics["second"][::2] = np.nan
-    predictor = factory().fit(texts, metrics)
+    predictor = factory().fit(inputs, metrics)
     names = ["third", "first"]
-    base = predictor.predict(texts, names, samples=5, seed=3)
+    base = predictor.predict(inputs, names, samples=5, seed=3)
     _check_shapes(base, n, tuple(names), 5)
-    _check_same(base, predictor.predict(texts, names, samples=5, seed=3), "the same seed must give the same samples")
-    again = factory().fit(texts, metrics)
-    _check_same(base, again.predict(texts, names, samples=5, seed=3), "training must be reproducible")
-    other = predictor.predict(texts, names, samples=5, seed=4)
+    _check_same(base, predictor.predict(inputs, names, samples=5, seed=3), "the same seed must give the same samples")
+    again = factory().fit(inputs, metrics)
+    _check_same(base, again.predict(inputs, names, samples=5, seed=3), "training must be reproducible")
+    other = predictor.predict(inputs, names, samples=5, seed=4)
     assert not np.array_equal(base.samples, other.samples), "another seed must give other samples"
-    streamed = list(predictor.predict_stream(iter(texts), names, samples=5, seed=3))
-    assert len(streamed) == 1, "a stream is predicted a thousand at a time"
+    streamed = list(predictor.predict_stream(iter(inputs), names, samples=5, seed=3))
+    assert len(streamed) == 1, f"a stream is predicted {STREAM_CHUNK} at a time"
     _check_same(base, streamed[0], "a stream must give what predict gives")
     order = rng.permutation(n)
-    shuffled = predictor.predict([texts[i] for i in order], names, samples=5, seed=3)
+    shuffled = predictor.predict([inputs[i] for i in order], names, samples=5, seed=3)
     assert _close(shuffled.mean, base.mean[order]), "predictions must not depend on the order of the architectures"
-    twice = predictor.predict([texts[0], texts[0]], names, samples=5, seed=3)
+    twice = predictor.predict([inputs[0], inputs[0]], names, samples=5, seed=3)
     assert _close(twice.mean[0], twice.mean[1]), "one text twice must get one prediction"
     _check_shapes(predictor.predict([], names, samples=2), 0, tuple(names), 2)
-    _check_models(predictor, names)
-    _check_estimates(predictor, base, texts)
-    _check_given(predictor, texts)
-    _check_saving(predictor, base, texts, names)
+    if not predictor.reads_choices:
+        _check_models(predictor, names)
+    _check_estimates(predictor, base, inputs)
+    _check_given(predictor, inputs)
+    _check_saving(predictor, base, inputs, names)
 
 
 def _check_shapes(predictions: Predictions, n: int, metrics: tuple[str, ...], samples: int) -> None:
@@ -119,60 +125,61 @@ def _check_models(predictor: Predictor, names: Sequence[str]) -> None:
     assert _close(mixed.mean[0], mixed.mean[1]), "a model and its text must get the same prediction"
 
 
-def _check_estimates(predictor: Predictor, base: Predictions, texts: list[str]) -> None:
-    estimates = predictor.estimate(texts, base.metrics)
+def _check_estimates(predictor: Predictor, base: Predictions, inputs: list[Any]) -> None:
+    estimates = predictor.estimate(inputs, base.metrics)
     assert estimates.shape == base.mean.shape, f"estimates must have shape {base.mean.shape}, not {estimates.shape}"
     assert np.isfinite(estimates).all(), "estimates have NaN or infinite values"
     assert predictor.estimate([], base.metrics).shape == (0, len(base.metrics)), "no architecture has no estimate"
-    known = np.where(np.arange(len(texts)) % 2, np.nan, 0.5)
-    given = predictor.estimate(texts, base.metrics, given={base.metrics[1]: known})
+    known = np.where(np.arange(len(inputs)) % 2, np.nan, 0.5)
+    given = predictor.estimate(inputs, base.metrics, given={base.metrics[1]: known})
     assert np.allclose(given[::2, 1], 0.5), "a metric that is given must be estimated as given"
     assert _close(given[1::2, 1], estimates[1::2, 1]), "what is not given must be estimated as without"
 
 
-def _check_given(predictor: Predictor, texts: list[str]) -> None:
-    n = len(texts)
+def _check_given(predictor: Predictor, inputs: list[Any]) -> None:
+    n = len(inputs)
     known = np.linspace(-1, 1, n)
     known[::2] = np.nan
     for given in ({"first": known}, {"first": known, "second": np.full(n, np.nan)}, {"first": known, "second": known}):
-        _check_shapes(predictor.predict(texts, ["third"], given=given, samples=4), n, ("third",), 4)
-        both = predictor.predict(texts, ["first"], given=given, samples=4)
+        _check_shapes(predictor.predict(inputs, ["third"], given=given, samples=4), n, ("third",), 4)
+        both = predictor.predict(inputs, ["first"], given=given, samples=4)
         there = ~np.isnan(known)
         assert _close(both.mean[there, 0], known[there]), "a metric that is given and asked for must come back as given"
-    nothing = predictor.predict(texts, ["third"], given={"first": np.full(n, np.nan)}, samples=4)
-    without = predictor.predict(texts, ["third"], samples=4)
+    nothing = predictor.predict(inputs, ["third"], given={"first": np.full(n, np.nan)}, samples=4)
+    without = predictor.predict(inputs, ["third"], samples=4)
     assert _close(nothing.mean, without.mean), "a given metric that is NaN everywhere must change nothing"
 
 
-def _check_saving(predictor: Predictor, base: Predictions, texts: list[str], names: Sequence[str]) -> None:
+def _check_saving(predictor: Predictor, base: Predictions, inputs: list[Any], names: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         predictor.save(Path(folder) / "checkpoint")
         restored = load(Path(folder) / "checkpoint", type(predictor))
     assert restored.metrics == predictor.metrics, "a loaded predictor must know the metrics that it was trained on"
-    after = restored.predict(texts, names, samples=5, seed=3)
+    after = restored.predict(inputs, names, samples=5, seed=3)
     _check_same(base, after, "a loaded predictor must predict as the saved one")
 
 
-def _check_refusals(factory: Callable[[], Predictor], texts: list[str]) -> None:
-    n = len(texts)
+def _check_refusals(factory: Callable[[], Predictor], inputs: list[Any]) -> None:
+    n = len(inputs)
     values = np.arange(n, dtype=float)
     infinite = np.where(values == 0, np.inf, values)
-    trained = factory().fit(texts, {"metric": values})
+    trained = factory().fit(inputs, {"metric": values})
     bad_fits: dict[str, tuple[Inputs, Metrics]] = {
-        "infinite values": (texts, {"metric": infinite}),
-        "a metric of another length": (texts, {"metric": values[1:]}),
-        "a metric without a value": (texts, {"metric": np.full(n, np.nan)}),
-        "no metric": (texts, {}),
+        "infinite values": (inputs, {"metric": infinite}),
+        "a metric of another length": (inputs, {"metric": values[1:]}),
+        "a metric without a value": (inputs, {"metric": np.full(n, np.nan)}),
+        "no metric": (inputs, {}),
         "no architecture": ([], {"metric": np.array([])}),
         "an empty text": ([""], {"metric": [1.0]}),
+        "something else than an architecture": ([1.5], {"metric": [1.0]}),  # type: ignore[list-item]
     }
-    for what, (inputs, metrics) in bad_fits.items():
-        _refuses(lambda i=inputs, m=metrics: factory().fit(i, m), f"fit with {what}")  # type: ignore[misc]
-    _refuses(lambda: factory().predict(texts, ["metric"]), "predict before fit")
-    _refuses(lambda: trained.predict(texts, ["metrik"]), "predict of an unknown metric")
-    _refuses(lambda: trained.predict(texts, ["metric"], samples=0), "predict without samples")
-    _refuses(lambda: trained.predict(texts, ["metric"], given={"metric": infinite}), "predict given infinite values")
-    _refuses(lambda: trained.predict(texts, ["metric"], given={"metric": values[1:]}), "predict given another length")
+    for what, (known, metrics) in bad_fits.items():
+        _refuses(lambda i=known, m=metrics: factory().fit(i, m), f"fit with {what}")  # type: ignore[misc]
+    _refuses(lambda: factory().predict(inputs, ["metric"]), "predict before fit")
+    _refuses(lambda: trained.predict(inputs, ["metrik"]), "predict of an unknown metric")
+    _refuses(lambda: trained.predict(inputs, ["metric"], samples=0), "predict without samples")
+    _refuses(lambda: trained.predict(inputs, ["metric"], given={"metric": infinite}), "predict given infinite values")
+    _refuses(lambda: trained.predict(inputs, ["metric"], given={"metric": values[1:]}), "predict given another length")
 
 
 def _refuses(action: Callable[[], object], what: str) -> None:
@@ -185,14 +192,14 @@ def _refuses(action: Callable[[], object], what: str) -> None:
     raise AssertionError(f"{what} must raise InputError")
 
 
-def _check_small_data(factory: Callable[[], Predictor], texts: list[str]) -> None:
+def _check_small_data(factory: Callable[[], Predictor], inputs: list[Any]) -> None:
     """One architecture, a constant metric, one text many times: there is an answer, and it is near the known values."""
-    for what, inputs, values in [
-        ("one architecture", texts[:1], np.array([7.0])),
-        ("a constant metric", texts, np.full(len(texts), 7.0)),
-        ("one text many times", texts[:1] * 8, np.linspace(6.5, 7.5, 8)),
+    for what, known, values in [
+        ("one architecture", inputs[:1], np.array([7.0])),
+        ("a constant metric", inputs, np.full(len(inputs), 7.0)),
+        ("one text many times", inputs[:1] * 8, np.linspace(6.5, 7.5, 8)),
     ]:
-        predictions = factory().fit(inputs, {"metric": values}).predict(texts, ["metric"], samples=4)
-        _check_shapes(predictions, len(texts), ("metric",), 4)
+        predictions = factory().fit(known, {"metric": values}).predict(inputs, ["metric"], samples=4)
+        _check_shapes(predictions, len(inputs), ("metric",), 4)
         value = predictions["metric"][0]
         assert abs(value - 7) < 1.5, f"trained on {what} near 7, it predicts {value:g}"

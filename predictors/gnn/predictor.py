@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from predictors.base import ESTIMATE_SAMPLES, Predictions, Predictor
+from predictors.base import Predictions, Predictor
 from predictors.checkpoint import checkpoint, load
 from predictors.files import beneath, weights
 from predictors.gnn.graph import Batch, TextGraph, Vocabulary, collate, text_graph
@@ -145,9 +145,6 @@ class GNN(Predictor):
                 there = ~np.isnan(known[name])
                 values[there, :, k] = known[name][there, None]
         return Predictions.of_samples(metrics, values)
-
-    def estimate(self, architectures: Inputs, metrics: Sequence[str], given: Metrics | None = None) -> np.ndarray:
-        return self.predict(architectures, metrics, given, ESTIMATE_SAMPLES).median
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
         """(n, members * width): what all members of the ensemble make of n texts."""

@@ -17,6 +17,7 @@ from torch.nn import functional
 from predictors.rlm.digits import NUMBER_LENGTH, NUMBER_TOKENS
 
 MAX_METRICS = 8  # that are decoded one after another
+NUMBER_HEADS = 4
 COMPONENTS, WHITENED, COVARIATES, EXACT = 48, 16, 8, 5
 COORDINATES = COMPONENTS + WHITENED + COVARIATES + EXACT + 3
 
@@ -184,7 +185,7 @@ class NumberLayer(nn.Module):
 
     def __init__(self, d: int) -> None:
         super().__init__()
-        self.heads = 4
+        self.heads = NUMBER_HEADS
         self.attention_norm, self.feed_norm = nn.RMSNorm(d), nn.RMSNorm(d)
         self.project = nn.Linear(d, 3 * d, bias=False)
         self.out = nn.Linear(d, d, bias=False)

@@ -109,6 +109,8 @@ class Flow:
 class TextEncoder(nn.Module):
     """Lines of B texts to states (B, state + TEXT_NUMBERS)."""
 
+    frequency: Tensor
+
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.config = config

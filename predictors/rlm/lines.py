@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Sequence
 from functools import lru_cache
 from math import log2, prod
 from typing import NamedTuple
@@ -39,9 +38,9 @@ class Lines(NamedTuple):
     """n lines with w words and e references.
 
     words (w,): hashed words of all lines, one line after another; starts (n,): where each line's words begin.
-    numbers (n, LINE_NUMBERS): log2 of sizes and costs. edges (2, e): a line that makes a value, and one that reads it.
-    position (n,): in [0, 1], how far along the longest path a line stands. totals (TEXT_NUMBERS,): log2 of the text's
-    parameters, multiply-accumulates, written elements, lines and depth.
+    numbers (n, LINE_NUMBERS): log2 of sizes and costs. edges (2, e): the line that makes a value, the line that reads
+    it. position (n,): in [0, 1], how far along the longest path a line stands. totals (TEXT_NUMBERS,): log2 of 1 plus
+    the text's parameters, multiply-accumulates, written elements, lines and depth.
     """
 
     words: np.ndarray
@@ -88,19 +87,15 @@ def lines(text: str) -> Lines:
     return _finished(body)
 
 
-def is_onnx(texts: Sequence[str]) -> bool:
-    """True if all texts are models in ONNX text."""
-    return all(text.startswith("<ir_version") for text in texts)
-
-
 class _Reader:
     """Unrolls the calls of one program; bodies are shared between programs."""
 
     def __init__(self, program: Program) -> None:
         self.functions = program.functions
-        self.depth = 0
+        self.depth = self.calls = 0
 
     def body(self, block: Block, shapes: tuple[Shape, ...], arguments: Attrs) -> _Body:
+        """The lines of a block for inputs of these shapes and for these arguments."""
         parts, makers, known = [], [-1 - i for i in range(len(shapes))], list(shapes)
         if self.depth > MAX_DEPTH:
             raise InputError(f"functions call each other more than {MAX_DEPTH} deep; a function must not call itself")
@@ -136,6 +131,7 @@ class _Reader:
         )
 
     def call(self, op: str, shapes: tuple[Shape, ...], attrs: Attrs) -> _Body:
+        """The lines of an operator, or of a function's call."""
         function = self.functions.get(op)
         if function is None:
             return _operator(op, shapes, attrs)
@@ -144,6 +140,9 @@ class _Reader:
         key = (function, shapes, attrs) if not any(i.op in self.functions for i in function.items) else None
         if key is not None and key in _BODIES:
             return _BODIES[key]
+        self.calls += 1  # functions without operators have no lines that are counted
+        if self.calls > MAX_LINES:
+            raise InputError(f"the network calls functions more than {MAX_LINES} times")
         self.depth += 1
         made = self.body(function, shapes, attrs)
         self.depth -= 1
@@ -173,14 +172,17 @@ def _operator(op: str, shapes: tuple[Shape, ...], attrs: Attrs) -> _Body:
     words = [bucket(op), *(bucket(f"{k}={str(v).replace(' ', '')}") for k, v in attrs if k not in WIDTHS)]
     costs = np.array([params, flops, _elements(shape)], float)
     given = dict(attrs)
+    kernel = given.get("kernel", given.get("kernel_shape", (1,)))
+    strides = given.get("strides", (1,))
+    group = given.get("group", 1)
     numbers = [
         *np.log2(1 + costs),
         _width(shape),
         _resolution(shape),
         _width(shapes[0]) if shapes else 0.0,
-        _log_product(given.get("kernel", given.get("kernel_shape"))),
-        _log_product(given.get("strides")),
-        _log_product((given.get("group", 1),)),
+        _log2_product(kernel),
+        _log2_product(strides),
+        log2(max(group, 1)) if isinstance(group, int) else 0.0,
     ]
     reads = np.array([list(range(len(shapes))), [0] * len(shapes)], np.int64).reshape(2, -1)
     none = np.zeros((2, 0), np.int64)
@@ -188,11 +190,12 @@ def _operator(op: str, shapes: tuple[Shape, ...], attrs: Attrs) -> _Body:
     return _Body(np.array(words), np.array([len(words)]), row, none, reads, (0,), (shape,), costs)
 
 
-def _log_product(sizes: object) -> float:
-    """log2 of the product of whole numbers; 0 for anything else."""
-    if not isinstance(sizes, tuple) or not all(type(size) is int for size in sizes):
+def _log2_product(sizes: Value) -> float:
+    """log2 of the product of whole numbers, 0 for anything else."""
+    if not isinstance(sizes, tuple):
         return 0.0
-    return log2(max(prod(sizes), 1))
+    whole = [size for size in sizes if isinstance(size, int)]
+    return log2(max(prod(whole), 1)) if len(whole) == len(sizes) else 0.0
 
 
 def _sizes(shape: Shape) -> list[int]:
@@ -259,10 +262,12 @@ def graph_lines(graph: Graph) -> Lines:
 
 def _plain(text: str) -> Lines:
     """A line per token; each reads the one before it."""
-    tokens = _TOKEN.findall(text)[:MAX_LINES]
+    tokens = _TOKEN.findall(text)
+    if len(tokens) > MAX_LINES:
+        raise InputError(f"the text has {len(tokens)} words, numbers and signs; at most {MAX_LINES} are read")
     words, numbers = [], np.zeros((len(tokens), LINE_NUMBERS), np.float32)
     for row, token in zip(numbers, tokens, strict=True):
-        if token[0].isdigit():
+        if token[0].isdecimal():
             words.append(bucket("#"))
             row[0] = log2(1 + min(float(token), 1e30))
         else:

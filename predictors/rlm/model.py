@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from predictors.rlm.context import ContextConfig, ContextReader, NumberDecoder
+from predictors.rlm.context import NUMBER_HEADS, ContextConfig, ContextReader, NumberDecoder
 from predictors.rlm.encoder import EncoderConfig, TextEncoder, collate
 from predictors.rlm.lines import lines
 from search_spaces.common.errors import InputError
@@ -31,7 +31,10 @@ class ModelConfig:
         sizes = [value for part in config.values() for value in part.values()]
         if not all(type(size) is int and 1 <= size <= MAX_SIZE for size in sizes):
             raise InputError(f"sizes must be whole numbers from 1 to {MAX_SIZE}, not {sizes}")
-        return cls(EncoderConfig(**config["encoder"]), ContextConfig(**config["context"]))
+        encoder, context = EncoderConfig(**config["encoder"]), ContextConfig(**config["context"])
+        if context.width % context.heads or context.number_width % NUMBER_HEADS:
+            raise InputError(f"widths must be multiples of the number of heads in {config['context']}")
+        return cls(encoder, context)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -13,11 +13,11 @@ import torch
 
 from predictors.base import ESTIMATE_SAMPLES, Predictions, Predictor
 from predictors.checkpoint import checkpoint, load
-from predictors.files import beneath, weights
+from predictors.files import beneath, examples, weights
 from predictors.inputs import Inputs, Metrics, as_targets, as_texts, check_request, patterns
 from predictors.metrics import decoding_order
 from predictors.rlm.decoding import sample_scores
-from predictors.rlm.examples import MAX_EXAMPLES, Context, assign, groups
+from predictors.rlm.examples import MAX_EXAMPLES, Context, Group, assign, groups
 from predictors.rlm.model import Model, ModelConfig
 from predictors.rlm.tuning import tune
 from predictors.scores import Scores
@@ -25,7 +25,8 @@ from search_spaces.common.errors import InputError
 
 BASE = "rlm-base"
 MAX_CACHED_TEXTS = 60_000  # states that are kept: 60 MB
-QUERIES = 1024  # that are decoded at once
+QUERIES = 1024  # that are decoded at once, at most
+NUMBERS = 80_000  # that are decoded at once: queries times samples, about 5 KB each
 STRATA = 8  # groups of samples, each conditioned on its own means of the metrics before
 
 
@@ -54,7 +55,8 @@ class RLM(Predictor):
 
     Args:
         seed: seed of samples and of tuning.
-        base: checkpoint folder or shipped name; its weights are used, and its examples too until `fit` is called.
+        base: checkpoint folder or shipped name of the model. Its weights are used, not its examples: to predict from
+            those, `load` it.
         steps: optimizer steps on the examples of `fit`, for large tables and for texts that are no networks; 0: none.
         backbone: folder or hub name of a T5Gemma that reads the texts instead of our encoder.
         progress: called as `progress(step, steps, loss)` while it is tuned.
@@ -121,7 +123,7 @@ class RLM(Predictor):
         """Keep the examples: states (n, S) and values (n,) per metric."""
         self._states, self._values = states, values
         self._scales = {name: Scores.fit(v[~np.isnan(v)], by_rank=True) for name, v in values.items()}
-        self._groups = groups(states)
+        self._groups: dict[str, list[Group]] = {}
 
     def states(self, architectures: Inputs) -> np.ndarray:
         """States (n, S), float32, of n architectures: what the model reads of them. No `fit` is needed."""
@@ -170,26 +172,35 @@ class RLM(Predictor):
     ) -> dict[str, np.ndarray]:
         """Samples (n, samples) of each metric."""
         states = self._read(texts)
-        group_of = assign(states, self._groups)
         found = {name: np.empty((len(texts), samples)) for name in metrics}
-        for number, group in enumerate(self._groups):
+        chosen = self._groups_with(metrics)
+        group_of = assign(states, chosen)
+        for number, group in enumerate(chosen):
             rows = np.flatnonzero(group_of == number)
             if not len(rows):
                 continue
             contexts = [self._context(group.rows, name, [*given, *metrics[:k]]) for k, name in enumerate(metrics)]
-            for part in np.array_split(rows, -(-len(rows) // QUERIES)):
+            at_once = max(1, min(QUERIES, NUMBERS // samples))
+            for part in np.array_split(rows, -(-len(rows) // at_once)):
                 quantiles = _quantiles([texts[i] for i in part], samples, len(metrics), (self.seed, seed))
-                scores = {name: self._scales[name].normalize(values[part]) for name, values in given.items()}
-                decoded = _decode(contexts, states[part], _columns(list(scores.values()), len(part)), quantiles)
+                scores = [self._scales[name].normalize(values[part]) for name, values in given.items()]
+                decoded = _decode(contexts, states[part], _columns(scores, len(part)), quantiles)
                 for name, values in zip(metrics, decoded, strict=True):
                     found[name][part] = self._scales[name].restore(values)
         return found
 
+    def _groups_with(self, metrics: Sequence[str]) -> list[Group]:
+        """Groups of the examples that have any of these metrics."""
+        key = ",".join(metrics)
+        if key not in self._groups:
+            known = np.flatnonzero(~np.isnan([self._values[name] for name in metrics]).all(0))
+            self._groups[key] = [Group(center, known[rows]) for center, rows in groups(self._states[known])]
+        return self._groups[key]
+
     def _context(self, rows: np.ndarray, metric: str, covariates: list[str]) -> Context:
-        """The examples `rows` that have the metric."""
-        rows = rows[~np.isnan(self._values[metric][rows])]
-        if not len(rows):  # of many examples, none near the query has it
-            rows = np.flatnonzero(~np.isnan(self._values[metric]))[:MAX_EXAMPLES]
+        """Those of the examples `rows` that have the metric; if none has it, the first of all that do."""
+        known = ~np.isnan(self._values[metric])
+        rows = rows[known[rows]] if known[rows].any() else np.flatnonzero(known)[:MAX_EXAMPLES]
         scores = {name: self._scales[name].normalize(self._values[name][rows]) for name in (metric, *covariates)}
         columns = _columns([scores[name] for name in covariates], len(rows))
         return Context(self.model, self._states[rows], scores[metric], columns)
@@ -224,10 +235,9 @@ class RLM(Predictor):
         self._model = model
         self._reader = _backbone(self.backbone) if self.backbone else model
         if config["metrics"]:
-            values = dict(zip(config["metrics"], tensors["values"], strict=True))
-            if any(len(column) != len(tensors["states"]) for column in values.values()):
-                raise InputError("damaged checkpoint: it has other numbers of examples and of values")
-            self._store(tensors["states"], values)
+            if not self.backbone and tensors["states"].shape[1:] != (sizes.encoder.outputs,):
+                raise InputError("damaged checkpoint: its examples are not of its model")
+            self._store(tensors["states"], examples(config, tensors, "states"))
         return self
 
 
@@ -236,8 +246,8 @@ def _decode(
 ) -> list[np.ndarray]:
     """Scores (q, samples) of each metric, conditioned on covariates (q, c) and on the metrics before.
 
-    Samples of a query are put in `STRATA` groups by the metric that was decoded last. The next is conditioned on the means
-    of each group, so that a query is read a few times, and not once for each sample.
+    Samples of a query are put in `STRATA` groups by the metric that was decoded last. The next is conditioned on the
+    means of each group, so that a query is read a few times, and not once for each sample.
     """
     q, samples, _ = quantiles.shape
     strata = min(STRATA, samples)
@@ -263,8 +273,8 @@ def _decode(
 
 
 def _columns(columns: list[np.ndarray], count: int) -> np.ndarray:
-    """(count, c)"""
-    return np.stack(columns, 1) if columns else np.zeros((count, 0))
+    """(count, c), within what float32 can square."""
+    return np.stack(columns, 1).clip(-1e6, 1e6) if columns else np.zeros((count, 0))
 
 
 def _quantiles(texts: Sequence[str], samples: int, metrics: int, seed: Sequence[int]) -> np.ndarray:
@@ -277,8 +287,8 @@ def _quantiles(texts: Sequence[str], samples: int, metrics: int, seed: Sequence[
     for row, text in zip(found, texts, strict=True):
         if text not in drawn:
             rng = np.random.default_rng([*seed, zlib.crc32(text.encode())])
-            order = np.stack([rng.permutation(samples) if k else np.arange(samples) for k in range(metrics)], 1)
-            drawn[text] = (order + rng.random(metrics)) / samples
+            columns = [(rng.permutation(samples) if k else np.arange(samples)) + rng.random() for k in range(metrics)]
+            drawn[text] = np.stack(columns, 1) / samples
         row[:] = drawn[text]
     return found
 

@@ -1,84 +1,167 @@
-"""Claims about what the RLM reads of a text."""
+"""Claims about what the encoder reads of a text: unrolled lines, the same for the same network."""
 
 from __future__ import annotations
+
+from collections import Counter
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from predictors.rlm.encoder import EncoderConfig, TextEncoder, collate
-from predictors.rlm.lines import Lines, graph_lines, lines
-from search_spaces import InputError, get_space
+from predictors.rlm.lines import LINE_NUMBERS, MAX_LINES, Lines, bucket, graph_lines, lines
+from search_spaces import InputError, SearchSpace, expand, get_space, read
 
-SPACES = ["tiny-resnet", "nasbench201", "nasbench101", "darts", "fbnet", "ofa-mbv3", "inception"]
+SPACES = {
+    "nasbench201": get_space("nasbench201", channels=4, cells=1),
+    "tiny-resnet": get_space("tiny-resnet"),
+    "nasbench101": get_space("nasbench101"),
+    "darts": get_space("darts"),
+    "fbnet": get_space("fbnet"),
+}
+HEAD = '<ir_version: 10, opset_import: ["" : 21, "net" : 1]>\n'
+FUNCTION = '<domain: "net", opset_import: ["" : 21, "net" : 1]>\n'
+IMAGE = "net (float[N,3,8,8] x) => (float[N,3,8,8] y)"
+
+
+def _program(main: str, *functions: str) -> str:
+    body = HEAD + IMAGE + " {\n" + "".join(f"  {line}\n" for line in main.split("; ")) + "}\n"
+    for function in functions:
+        head, *items = function.split("; ")
+        body += FUNCTION + head + " {\n" + "".join(f"  {line}\n" for line in items) + "}\n"
+    return body
+
+
+def _texts(name: str, count: int, seed: int = 0) -> list[str]:
+    rng = np.random.default_rng(seed)
+    return [SPACES[name].to_text(SPACES[name].sample(rng)) for _ in range(count)]
 
 
 def _encoder() -> TextEncoder:
     torch.manual_seed(0)
-    return TextEncoder(EncoderConfig(width=32, layers=2, state=32)).eval()
+    return TextEncoder(EncoderConfig(width=32, layers=2, state=48)).eval()
 
 
-def _state(read: Lines) -> np.ndarray:
+def _states(read_lines: list[Lines]) -> np.ndarray:
     with torch.inference_mode():
-        return _encoder()(collate([read]))[0].numpy()
+        return _encoder()(collate(read_lines)).numpy()
+
+
+def _bag(found: Lines) -> Counter[tuple[object, ...]]:
+    """Every line with its words and numbers, in no order."""
+    ends = np.append(found.starts[1:], len(found.words))
+    return Counter(
+        (tuple(found.words[start:end].tolist()), tuple(numbers), place)
+        for start, end, numbers, place in zip(
+            found.starts, ends, found.numbers.tolist(), found.position.tolist(), strict=True
+        )
+    )
 
 
 @pytest.mark.parametrize("name", SPACES)
-def test_a_texts_totals_are_the_networks_exact_costs(name: str) -> None:
-    space = get_space(name)
-    architecture = space.sample(np.random.default_rng(3))
-    totals = lines(space.to_text(architecture)).totals
-    assert 2.0 ** totals[0] - 1 == pytest.approx(space.params(architecture), rel=1e-4)
-    assert 2.0 ** totals[1] - 1 == pytest.approx(space.flops(architecture), rel=1e-4)
+def test_a_text_and_its_graph_have_the_same_lines_but_for_their_order(name: str) -> None:
+    for text in _texts(name, 3):
+        of_text, of_graph = lines(text), graph_lines(expand(read(text)))
+        assert _bag(of_text) == _bag(of_graph)
+        assert of_text.edges.shape == of_graph.edges.shape
+        np.testing.assert_allclose(_states([of_text]), _states([of_graph]), rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("name", SPACES)
-def test_a_text_and_its_graph_are_read_alike(name: str) -> None:
-    space = get_space(name)
-    architecture = space.sample(np.random.default_rng(4))
-    of_text, of_graph = lines(space.to_text(architecture)), graph_lines(space.graph(architecture))
-    assert sorted(of_text.words.tolist()) == sorted(of_graph.words.tolist())
-    np.testing.assert_allclose(_state(of_text), _state(of_graph), atol=1e-4)
+@settings(max_examples=10, deadline=None)
+@given(st.sampled_from(sorted(SPACES)), st.integers(0, 10_000))
+def test_totals_are_the_costs_of_the_network(name: str, seed: int) -> None:
+    space: SearchSpace = SPACES[name]
+    arch = space.sample(np.random.default_rng(seed))
+    found = lines(space.to_text(arch))
+    np.testing.assert_allclose(2.0 ** found.totals[:2] - 1, [space.params(arch), space.flops(arch)], rtol=1e-5)
+    assert found.numbers.shape == (len(found.starts), LINE_NUMBERS)
+    params = (2.0 ** found.numbers[:, 0].astype(float) - 1).sum()
+    assert params == pytest.approx(space.params(arch), rel=1e-4)
+    assert ((found.position > 0) & (found.position < 1)).all()
+    assert (found.edges >= 0).all()
+    assert (found.edges < len(found.starts)).all()
 
 
-def test_different_networks_have_different_states() -> None:
-    space = get_space("nasbench201", channels=4, cells=1)
-    rng = np.random.default_rng(0)
-    texts = list(dict.fromkeys(space.to_text(space.sample(rng)) for _ in range(150)))
-    states = np.array([_state(lines(text)) for text in texts])
-    distances = np.linalg.norm(states[:, None] - states, axis=-1) + 1e3 * np.eye(len(texts))
-    assert distances.min() > 1e-4
+def test_names_and_the_order_of_nodes_do_not_matter() -> None:
+    one = _program("a = Relu (x); b = Sigmoid (x); y = Add (a, b)")
+    other = _program("left = Sigmoid (x); right = Relu (x); y = Add (right, left)")
+    assert _bag(lines(one)) == _bag(lines(other))
+    np.testing.assert_allclose(_states([lines(one)]), _states([lines(other)]), rtol=1e-4, atol=1e-5)
 
 
-def test_a_call_is_read_as_the_lines_of_its_function() -> None:
-    space = get_space("nasbench201", channels=4, cells=3)
-    architecture = space.parse("|nor_conv_3x3~0|+|none~0|nor_conv_1x1~1|+|skip_connect~0|none~1|none~2|")
-    text = space.to_text(architecture)
-    assert text.count("\n") < len(lines(text).starts) == len(space.graph(architecture).nodes)
+def test_a_function_called_twice_is_its_body_twice() -> None:
+    called = _program("a = net.F (x); y = net.F (a)", "F (x) => (y); a = Relu (x); y = Sigmoid (a)")
+    flat = _program("a = Relu (x); b = Sigmoid (a); c = Relu (b); y = Sigmoid (c)")
+    one, other = lines(called), lines(flat)
+    assert _bag(one) == _bag(other)
+    assert sorted(one.edges.T.tolist()) == sorted(other.edges.T.tolist()) == [[0, 1], [1, 2], [2, 3]]
+    np.testing.assert_array_equal(one.totals, other.totals)
 
 
-def test_any_other_text_is_read_token_by_token() -> None:
-    read = lines("for i in range(10): total += i * 2.5")
-    assert len(read.starts) == len(read.words) > 10
-    assert read.edges.shape == (2, len(read.starts) - 1)
-    assert np.log2(1 + 2.5) == pytest.approx(read.numbers[:, 0].max(), abs=2)
+def test_a_call_binds_its_parameters() -> None:
+    function = "F <c> (x) => (y); y = net.Conv <channels: int = @c, kernel = [1,1]> (x)"
+    found = lines(_program("a = net.F <c = 5> (x); y = net.F <c = 3> (a)", function))
+    np.testing.assert_allclose(2.0 ** found.numbers[:, 3], [5, 3])  # channels that are made
 
 
-@pytest.mark.parametrize("text", ["", "  \n", "<ir_version: 10>\nnot a network"])
-def test_what_is_no_text_is_refused(text: str) -> None:
-    with pytest.raises(InputError):
-        lines(text)
+def test_a_number_that_is_no_network_is_read_token_by_token() -> None:
+    found = lines("depth=12, width 0.5")
+    words = ["depth", "=", "#", ",", " ", "width", " ", "#"]
+    assert found.words.tolist() == [bucket(word) for word in words]
+    np.testing.assert_allclose(found.numbers[[2, 7], 0], np.log2([13, 1.5]))
+    assert found.edges.T.tolist() == [[i, i + 1] for i in range(7)]
 
 
-def test_a_function_that_calls_itself_is_refused() -> None:
-    text = """<ir_version: 10, opset_import: ["" : 21, "net" : 1]>
-net (float[N,3,8,8] x) => (float[N,3,8,8] y) {
-  y = net.F1 (x)
+@settings(deadline=None)
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1))
+def test_any_other_text_is_read_or_refused(text: str) -> None:
+    if text.strip():
+        found = lines(text)
+        assert np.isfinite(found.numbers).all()
+        assert len(found.words) == len(found.starts) == len(found.position)
+    else:
+        with pytest.raises(InputError, match="empty text"):
+            lines(text)
+
+
+LOOP = "F (x) => (y); y = net.F (x)"
+DEEP = [f"F{i} (x) => (y); y = net.F{i + 1} (x)" for i in range(40)]
+DOUBLING = [f"F{i} (x) => (y); a = net.F{i + 1} (x); y = net.F{i + 1} (a)" for i in range(28)]
+UNREADABLE = {
+    "empty": "",
+    "blank": " \n",
+    "recursive": _program("y = net.F (x)", LOOP),
+    "deep": _program("y = net.F0 (x)", *DEEP, "F40 (x) => (y); y = Relu (x)"),
+    "exponential": _program("y = net.F0 (x)", *DOUBLING, "F28 (x) => (y); y = Relu (x)"),
+    "empty functions": _program("a = net.F0 (x); y = Relu (a)", *DOUBLING, "F28 (x) => (x)"),
+    "inputs": _program("y = net.F (x, x)", "F (x) => (y); y = Relu (x)"),
+    "outputs": _program("a, y = net.F (x)", "F (x) => (y); y = Relu (x)"),
+    "parameter": _program("y = net.F (x)", "F <c> (x) => (y); y = net.Conv <channels: int = @c, kernel = [1,1]> (x)"),
+    "syntax": HEAD + "not a network",
+    "long": "7 " * MAX_LINES,
 }
-<domain: "net", opset_import: ["" : 21, "net" : 1]>
-F1 (x) => (y) {
-  y = net.F1 (x)
-}
-"""
-    with pytest.raises(InputError, match="must not call itself"):
+
+
+@pytest.mark.parametrize("text", UNREADABLE.values(), ids=UNREADABLE)
+def test_what_cannot_be_read_is_refused_in_one_line(text: str) -> None:
+    with pytest.raises(InputError) as raised:
         lines(text)
+    assert "\n" not in str(raised.value)
+    assert len(str(raised.value)) < 500
+
+
+@pytest.mark.parametrize("name", ["nasbench201", "tiny-resnet"])
+def test_networks_that_differ_have_different_states(name: str) -> None:
+    texts = list(dict.fromkeys(_texts(name, 300)))
+    states = _states([lines(text) for text in texts])
+    apart = np.abs(states[:, None] - states[None]).max(-1) + np.eye(len(texts))
+    assert apart.min() > 1e-4
+
+
+def test_a_state_does_not_depend_on_the_other_texts_of_a_batch() -> None:
+    read_lines = [lines(text) for text in (*_texts("nasbench201", 3), "width 3", *_texts("fbnet", 1))]
+    together = _states(read_lines)
+    alone = np.concatenate([_states([found]) for found in read_lines])
+    np.testing.assert_allclose(together, alone, rtol=1e-3, atol=1e-3)

@@ -1,0 +1,152 @@
+"""Claims about the RLM as a predictor: examples in context, given metrics, tables of any size, for any weights."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from predictors.rlm.examples import MAX_EXAMPLES, groups
+from predictors.rlm.predictor import RLM
+from search_spaces import InputError, get_space
+
+SPACE = get_space("nasbench201", channels=4, cells=1)
+TEXTS = list(dict.fromkeys(SPACE.to_text(SPACE.sample(np.random.default_rng(seed))) for seed in range(60)))
+RNG = np.random.default_rng(0)
+VALUES = {"top1": RNG.normal(size=40), "a_latency_ms": RNG.random(40), "energy_mj": RNG.random(40)}
+
+
+def _fitted(base: str, **options: int) -> RLM:
+    return RLM(base=base, **options).fit(TEXTS[:40], VALUES)  # type: ignore[arg-type]
+
+
+@settings(max_examples=5, deadline=None)
+@given(order=st.permutations(range(40)))
+def test_the_order_of_examples_does_not_matter(small_base: str, order: list[int]) -> None:
+    shuffled = RLM(base=small_base).fit([TEXTS[i] for i in order], {n: v[order] for n, v in VALUES.items()})
+    one, other = (m.predict(TEXTS[40:], ["top1"]).samples for m in (_fitted(small_base), shuffled))
+    assert np.mean(np.abs(one - other) > 0.05) < 0.01  # sums differ in their last digits, and so may a digit
+
+
+def test_a_prediction_does_not_depend_on_the_other_queries(small_base: str) -> None:
+    model = _fitted(small_base)
+    together = model.predict(TEXTS[40:], list(VALUES), samples=8).samples
+    alone = np.concatenate([model.predict([text], list(VALUES), samples=8).samples for text in TEXTS[40:]])
+    assert np.mean(np.abs(together - alone) > 0.05) < 0.01
+
+
+def test_metrics_come_in_the_order_asked_and_decoding_keeps_its_own(small_base: str) -> None:
+    model = _fitted(small_base)
+    one = model.predict(TEXTS[40:], ["energy_mj", "top1"], samples=8)
+    other = model.predict(TEXTS[40:], ["top1", "energy_mj", "top1"], samples=8)
+    np.testing.assert_array_equal(one.samples, other.samples[:, :, [1, 0]])
+    np.testing.assert_array_equal(other.samples[:, :, 0], other.samples[:, :, 2])
+
+
+def test_rows_with_and_without_a_given_value_are_those_predicted_apart(small_base: str) -> None:
+    known = np.where(np.arange(len(TEXTS) - 40) % 2, np.nan, 0.5)
+    model = _fitted(small_base)
+    mixed = model.predict(TEXTS[40:], ["top1"], given={"a_latency_ms": known}, samples=8).samples
+    with_value = model.predict(TEXTS[40::2], ["top1"], given={"a_latency_ms": known[::2]}, samples=8).samples
+    without = model.predict(TEXTS[41::2], ["top1"], samples=8).samples
+    assert np.mean(np.abs(mixed[::2] - with_value) > 0.05) < 0.02
+    assert np.mean(np.abs(mixed[1::2] - without) > 0.05) < 0.02
+
+
+def test_an_extreme_given_value_is_no_trouble(small_base: str) -> None:
+    known = np.array([-1e150, 1e-310, 0.0, 1e150])
+    found = _fitted(small_base).predict(TEXTS[:4], ["top1"], given={"a_latency_ms": known})
+    assert np.isfinite(found.samples).all()
+
+
+def test_further_metrics_change_nothing_of_those_before(small_base: str) -> None:
+    names = [f"metric{i}" for i in range(19)]
+    model = RLM(base=small_base).fit(TEXTS[:40], {name: RNG.random(40) for name in names})
+    found = model.predict(TEXTS[40:], names, samples=4)
+    assert found.samples.shape == (len(TEXTS) - 40, 4, 19)
+    assert np.isfinite(found.samples).all()
+    first = model.predict(TEXTS[40:], names[:8], samples=4)
+    np.testing.assert_array_equal(found.samples[:, :, :8], first.samples)
+
+
+def _many(count: int) -> list[str]:
+    """Texts that are not alike: numbers, which take little time to read."""
+    return [f"width {i % 97} depth {i // 97}" for i in range(count)]
+
+
+@pytest.fixture(scope="module")
+def large(small_base: str) -> RLM:
+    """A model with 4,100 examples; 30 of them have a latency, two an energy."""
+    count = 4100
+    some = np.full(count, np.nan)
+    some[RNG.permutation(count)[:30]] = RNG.random(30)
+    two = np.full(count, np.nan)
+    two[[17, 4000]] = 3.0, 4.0
+    return RLM(base=small_base).fit(_many(count), {"top1": RNG.random(count), "a_latency_ms": some, "b_mj": two})
+
+
+def test_of_more_examples_a_query_sees_a_bounded_number_by_its_own_state(large: RLM) -> None:
+    queries = _many(300)[::40]
+    assert all(len(group.rows) <= MAX_EXAMPLES for group in large._groups_with(["top1"]))
+    together = large.predict(queries, ["top1"], samples=4).samples
+    alone = np.concatenate([large.predict([text], ["top1"], samples=4).samples for text in queries])
+    assert np.mean(np.abs(together - alone) > 0.05) < 0.05
+
+
+def test_every_example_is_seen_by_some_query() -> None:
+    states = RNG.normal(size=(5000, 4)).astype(np.float32)
+    found = groups(states)
+    assert all(len(np.unique(group.rows)) == len(group.rows) == MAX_EXAMPLES for group in found)
+    assert len(np.unique(np.concatenate([group.rows for group in found]))) > 4000
+
+
+def test_a_metric_with_few_values_in_a_large_table_is_predicted_from_these(large: RLM) -> None:
+    for names in (["a_latency_ms"], ["b_mj"], ["top1", "a_latency_ms", "b_mj"]):
+        found = large.predict(_many(20), names, samples=4)
+        assert np.isfinite(found.samples).all()
+    assert large._groups_with(["b_mj"])[0].rows.tolist() == [17, 4000]
+    given = large.predict(_many(20), ["b_mj"], given={"a_latency_ms": np.full(20, 0.5)}, samples=4)
+    assert np.isfinite(given.samples).all()
+
+
+def test_how_many_numbers_are_decoded_at_once_changes_nothing(small_base: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = _fitted(small_base).predict(TEXTS, list(VALUES), samples=8).samples
+    monkeypatch.setattr("predictors.rlm.predictor.NUMBERS", 50)
+    parts = _fitted(small_base).predict(TEXTS, list(VALUES), samples=8).samples
+    assert np.mean(np.abs(whole - parts) > 0.05) < 0.01
+
+
+@pytest.mark.parametrize("values", [[1e-310, 2e-310, 1.0, 2.0], [0.0, 1e150, -1e150, 3.0], [5.0] * 4])
+def test_tiny_and_huge_values_give_finite_predictions(small_base: str, values: list[float]) -> None:
+    found = RLM(base=small_base).fit(TEXTS[:4], {"metric": values}).predict(TEXTS[:20], ["metric"])
+    assert all(np.isfinite(part).all() for part in (found.samples, found.mean, found.std))
+
+
+def test_states_need_no_examples_and_read_each_text_once(small_base: str) -> None:
+    model = RLM(base=small_base)
+    states = model.states([TEXTS[0], TEXTS[1], TEXTS[0]])
+    assert states.shape == (3, 24 + 5)
+    assert states.dtype == np.float32
+    np.testing.assert_array_equal(states[0], states[2])
+    assert model.metrics == ()
+
+
+def test_a_base_with_examples_lends_its_weights_alone(small_base: str, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    _fitted(small_base).save(tmp_path)
+    with pytest.raises(InputError, match="not trained"):
+        RLM(base=str(tmp_path)).predict(TEXTS, ["top1"])
+    again = RLM(base=str(tmp_path)).fit(TEXTS[:40], VALUES)
+    np.testing.assert_array_equal(
+        again.predict(TEXTS, ["top1"], samples=4).samples,
+        _fitted(small_base).predict(TEXTS, ["top1"], samples=4).samples,
+    )
+
+
+def test_bad_options_and_bases_are_refused(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(InputError, match="steps must be 0 or more"):
+        RLM(steps=-1)
+    with pytest.raises(InputError, match="not a checkpoint"):
+        RLM(base=str(tmp_path / "none")).fit(TEXTS[:1], {"metric": [1.0]})
+    with pytest.raises(InputError, match="holds a gnn predictor, not an rlm"):
+        RLM(base="gnn-label-free").fit(TEXTS[:1], {"metric": [1.0]})

@@ -1,0 +1,75 @@
+"""Claims about the shipped model: what its weights have learned, on tables and networks that it has not seen."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import kendalltau
+
+from nas.benchmarks import load_benchmark
+from predictors import load
+from predictors.rlm.predictor import RLM
+from search_spaces import get_space
+
+SPACE = get_space("nasbench201", channels=4, cells=1)
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuple[list[str], np.ndarray]:
+    """Texts and accuracies of 260 trained networks of the NASNet space."""
+    table = load_benchmark("digits-nasnet")
+    rows = np.random.default_rng(0).permutation(len(table))[:260]
+    return [table.space.to_text(table.architectures[i]) for i in rows], table.values("digits_accuracy")[rows]
+
+
+def _tau(model: RLM, texts: list[str], truth: np.ndarray, given: dict[str, np.ndarray] | None = None) -> float:
+    return float(kendalltau(model.predict(texts, ["top1"], given, samples=16)["top1"], truth).statistic)
+
+
+def test_more_examples_help(digits: tuple[list[str], np.ndarray]) -> None:
+    texts, accuracy = digits
+    taus = []
+    for count in (10, 100):
+        parts = [slice(start, start + count) for start in (0, 30, 60)]
+        fitted = [RLM().fit(texts[part], {"top1": accuracy[part]}) for part in parts]
+        taus.append(np.mean([_tau(model, texts[160:], accuracy[160:]) for model in fitted]))
+    assert taus[1] > max(taus[0], 0.3)
+
+
+def test_a_noisy_copy_of_the_metric_tells_it(digits: tuple[list[str], np.ndarray]) -> None:
+    texts, accuracy = digits
+    copy = accuracy + 0.05 * accuracy.std() * np.random.default_rng(0).normal(size=len(accuracy))
+    model = RLM().fit(texts[:100], {"top1": accuracy[:100], "copy": copy[:100]})
+    assert _tau(model, texts[100:], accuracy[100:], {"copy": copy[100:]}) > 0.8
+    assert _tau(model, texts[100:], accuracy[100:]) < 0.8
+
+
+def test_an_example_with_the_same_text_moves_the_prediction_towards_its_value() -> None:
+    texts = list(dict.fromkeys(SPACE.to_text(SPACE.sample(np.random.default_rng(seed))) for seed in range(40)))
+    values = np.random.default_rng(0).normal(size=len(texts))
+    query, rest = texts[:1], texts[1:]
+    without = RLM().fit(rest, {"top1": values[1:]}).predict(query, ["top1"])["top1"][0]
+    for value in (-2.0, 2.0):
+        moved = RLM().fit(texts, {"top1": [value, *values[1:]]}).predict(query, ["top1"])["top1"][0]
+        assert abs(moved - value) < abs(without - value)
+
+
+def test_intervals_hold_about_as_much_as_they_say(digits: tuple[list[str], np.ndarray]) -> None:
+    texts, accuracy = digits
+    model = RLM().fit(texts[:100], {"top1": accuracy[:100]})
+    samples = model.predict(texts[100:], ["top1"]).samples[:, :, 0]
+    low, high = np.quantile(samples, [0.1, 0.9], axis=1)
+    assert 0.65 < np.mean((low <= accuracy[100:]) & (accuracy[100:] <= high)) < 0.95
+
+
+def test_metrics_that_go_together_are_sampled_together() -> None:
+    texts = list(dict.fromkeys(SPACE.to_text(SPACE.sample(np.random.default_rng(seed))) for seed in range(80)))
+    values = np.random.default_rng(1).normal(size=len(texts))  # nothing in the text tells them
+    model = RLM().fit(texts[:60], {"top1": values[:60], "a_latency_ms": 3 - values[:60]})
+    samples = model.predict(texts[60:], ["top1", "a_latency_ms"]).samples
+    correlation = np.mean([np.corrcoef(rows.T)[0, 1] for rows in samples])
+    assert correlation < -0.4
+
+
+def test_the_shipped_model_has_no_examples() -> None:
+    assert load("rlm-base").metrics == ()

@@ -1,0 +1,60 @@
+"""Claims about tuning on a table: it learns what random weights do not know, and is reproducible."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.stats import kendalltau
+
+from predictors import load
+from predictors.rlm.predictor import RLM
+
+RNG = np.random.default_rng(0)
+DIGITS = RNG.integers(0, 10, (160, 4))
+TEXTS = ["code " + " ".join(map(str, row)) for row in DIGITS.tolist()]
+TARGET = (DIGITS * [3, 0, 0, 1]).sum(1).astype(float)
+LEARNED, OTHERS = slice(0, 120), slice(120, None)
+
+
+def _tau(model: RLM) -> float:
+    predicted = model.predict(TEXTS[OTHERS], ["metric"], samples=16)["metric"]
+    tau = kendalltau(predicted, TARGET[OTHERS]).statistic
+    return 0.0 if np.isnan(tau) else float(tau)
+
+
+def _fitted(base: str, steps: int, seed: int = 0) -> RLM:
+    return RLM(seed=seed, base=base, steps=steps).fit(TEXTS[LEARNED], {"metric": TARGET[LEARNED]})
+
+
+def test_a_tuned_model_ranks_plain_texts_better(small_base: str) -> None:
+    untuned, tuned = _fitted(small_base, 0), _fitted(small_base, 120)
+    assert _tau(tuned) > _tau(untuned) + 0.2
+    assert _tau(tuned) > 0.3
+
+
+def test_the_seed_makes_tuning_reproducible(small_base: str) -> None:
+    one, same, other = (
+        _fitted(small_base, 5, seed).predict(TEXTS[OTHERS], ["metric"], samples=8).samples for seed in (1, 1, 2)
+    )
+    np.testing.assert_array_equal(one, same)
+    assert not np.array_equal(one, other)
+
+
+def test_tuning_leaves_the_base_as_it_was_and_goes_with_the_checkpoint(small_base: str, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    before = _fitted(small_base, 0).predict(TEXTS[OTHERS], ["metric"], samples=8).samples
+    tuned = _fitted(small_base, 5)
+    after = _fitted(small_base, 0).predict(TEXTS[OTHERS], ["metric"], samples=8).samples
+    np.testing.assert_array_equal(before, after)
+    tuned.save(tmp_path)
+    kept, found = (m.predict(TEXTS[OTHERS], ["metric"], samples=8).samples for m in (load(tmp_path), tuned))
+    np.testing.assert_array_equal(kept, found)
+
+
+def test_progress_is_reported_and_tables_may_be_tiny_or_have_gaps(small_base: str) -> None:
+    seen: list[tuple[int, int]] = []
+    model = RLM(base=small_base, steps=3, progress=lambda step, steps, loss: seen.append((step, steps)))
+    gaps = np.where(np.arange(12) % 3, TARGET[:12], np.nan)
+    model.fit(TEXTS[:12], {"metric": TARGET[:12], "gaps": gaps})
+    assert seen == [(step, 6) for step in range(1, 7)]
+    for count in (1, 2, 5):
+        found = model.fit(TEXTS[:count], {"metric": TARGET[:count]}).predict(TEXTS[:3], ["metric"], samples=2)
+        assert np.isfinite(found.samples).all()

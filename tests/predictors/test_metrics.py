@@ -1,0 +1,82 @@
+"""Claims about what a metric's name says."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from predictors import Metric
+from predictors.metrics import decoding_order
+from search_spaces import InputError
+
+MAXIMIZED = (
+    "top1 top_5 top5 mAP map50 box_map auc AUROC f1 macro_f1 f1_score accuracy accuracy@4 val_accuracy acc acc@1 bleu "
+    "mIoU recall@10 precision r2 psnr dice_score cifar10_test_accuracy reward ndcg@10"
+)
+LOST = "loss val_loss train_loss_epoch perplexity top1_error top5_err rmse mae wer fid nll accuracy_loss"
+MEASURED = "peak_memory_mb pixel3_latency_ms energy_mj size_kb watts depth params_count mapping_ms accelerator_ms"
+
+
+@pytest.mark.parametrize("name", MAXIMIZED.split())
+def test_accuracies_are_maximized(name: str) -> None:
+    metric = Metric.parse(name)
+    assert (metric.kind, metric.direction, metric.sign) == ("accuracy", "maximize", -1.0)
+
+
+@pytest.mark.parametrize("name", LOST.split())
+def test_losses_are_qualities_to_minimize(name: str) -> None:
+    metric = Metric.parse(name)
+    assert (metric.kind, metric.direction, metric.sign) == ("accuracy", "minimize", 1.0)
+
+
+@pytest.mark.parametrize("name", MEASURED.split())
+def test_measurements_are_minimized(name: str) -> None:
+    metric = Metric.parse(name)
+    assert (metric.kind, metric.direction) == ("measured", "minimize")
+
+
+@pytest.mark.parametrize("name", ["throughput", "images_fps", "gpu_throughput_max"])
+def test_throughputs_are_measured_and_maximized(name: str) -> None:
+    metric = Metric.parse(name)
+    assert (metric.kind, metric.direction) == ("measured", "maximize")
+
+
+@pytest.mark.parametrize("name", ["params", "flops"])
+def test_costs_that_follow_from_the_network_are_exact(name: str) -> None:
+    assert Metric.parse(name) == Metric(name, "exact", "minimize", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [("pixel3_latency_ms", "ms"), ("peak_memory_mb", "mb"), ("energy_mJ", "mJ"), ("depth", ""), ("val_accuracy", "%")],
+)
+def test_a_unit_ends_the_name(name: str, unit: str) -> None:
+    assert Metric.parse(name).unit == unit
+
+
+def test_suffixes_say_more_than_the_name() -> None:
+    assert Metric.parse("top1:min").direction == "minimize"
+    metric = Metric.parse("usefulness:accuracy:max")
+    assert (metric.name, metric.kind, metric.direction) == ("usefulness", "accuracy", "maximize")
+
+
+@given(
+    st.sampled_from([*MAXIMIZED.split(), *LOST.split(), *MEASURED.split(), "params"]),
+    st.sampled_from(["", ":max", ":min"]),
+    st.sampled_from(["", ":exact", ":measured", ":accuracy"]),
+)
+def test_a_metric_is_written_as_it_is_read(name: str, direction: str, kind: str) -> None:
+    metric = Metric.parse(name + direction + kind)
+    assert Metric.parse(str(metric)) == metric
+
+
+def test_exact_metrics_are_decoded_first_and_measurements_last() -> None:
+    names = ["a_latency_ms", "top1", "params"]
+    assert sorted(names, key=decoding_order) == ["params", "top1", "a_latency_ms"]
+
+
+@pytest.mark.parametrize(("text", "reason"), [("", "empty"), (":max", "empty"), ("top1:up", "bad suffix 'up'")])
+def test_other_suffixes_and_empty_names_are_refused(text: str, reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        Metric.parse(text)

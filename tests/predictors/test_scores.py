@@ -1,0 +1,77 @@
+"""Claims about the map between values and scores."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from predictors.inputs import as_targets
+from predictors.scores import Scores
+from search_spaces import InputError
+
+VALUES = st.lists(st.integers(-(10**6), 10**6).map(lambda n: n / 100), min_size=1, max_size=300)
+BY_RANK = st.booleans()
+
+
+@given(VALUES, BY_RANK)
+def test_scores_rise_strictly_with_values_also_beyond_the_knots(values: list[float], by_rank: bool) -> None:
+    scale = Scores.fit(np.array(values), by_rank)
+    span = np.ptp(values) + 1
+    asked = np.linspace(min(values) - span, max(values) + span, 101)
+    assert (np.diff(scale.normalize(asked)) > 0).all()
+
+
+@given(VALUES, BY_RANK, st.lists(st.floats(-2, 3), min_size=1, max_size=20))
+def test_a_value_comes_back_from_its_score(values: list[float], by_rank: bool, places: list[float]) -> None:
+    scale = Scores.fit(np.array(values), by_rank)
+    asked = min(values) + np.ptp(values) * np.array(places)
+    size = np.ptp(values) + np.abs(asked).max() + 1
+    np.testing.assert_allclose(scale.restore(scale.normalize(asked)), asked, rtol=1e-6, atol=1e-7 * size)
+
+
+def test_ranks_are_normal_scores_and_missing_values_stay_missing() -> None:
+    scale = Scores.fit(np.exp(np.linspace(0, 20, 1001)), by_rank=True)
+    found = scale.normalize(np.array([np.exp(10.0), np.exp(18.0), np.nan]))
+    np.testing.assert_allclose(found[:2], [0, 1.28], atol=0.05)
+    assert np.isnan(found[2])
+
+
+def test_a_map_of_many_values_goes_on_as_steeply_as_at_its_ends() -> None:
+    scale = Scores.fit(np.linspace(0, 1, 500), by_rank=True)
+    beyond = scale.restore(scale.scores[-1] + np.array([1.0, 2.0]))
+    assert 1 < beyond[0] < beyond[1] < 2
+
+
+def test_a_constant_is_restored_as_it_is() -> None:
+    for value in (0.0, 7.0, -1e12):
+        scale = Scores.fit(np.full(5, value), by_rank=True)
+        np.testing.assert_allclose(scale.restore(np.array([-3.0, 0.0, 3.0])), value, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[1e-310, 2e-310, 1.0], [0.0, 5e-324, 1.0, 2.0], [1e-310] * 3, [-1e150, 0.0, 1e150], [1.0, 1.0 + 2e-16, 1.0]],
+)
+def test_tiny_and_huge_values_have_finite_scores(values: list[float]) -> None:
+    checked = as_targets([""] * len(values), {"metric": values})["metric"]
+    scale = Scores.fit(checked, by_rank=True)
+    assert np.isfinite(scale.normalize(checked)).all()
+    assert np.isfinite(scale.restore(np.linspace(-9.99, 9.99, 99))).all()
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ([1e-310, 2e-310], "larger unit"),
+        ([1e200, 0.0], "another unit"),
+        ([np.inf, 0.0], "infinite"),
+        (["fast", "slow"], "no number"),
+        ([np.nan, np.nan], "no value"),
+        ([1.0], "shape"),
+    ],
+)
+def test_values_that_cannot_be_learned_are_refused_with_the_remedy(values: list[float], reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        as_targets(["a", "b"], {"metric": values})
