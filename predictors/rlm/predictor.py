@@ -158,7 +158,8 @@ class RLM(Predictor):
             forced = {name: known[name][rows] for name in names}
             asked = sorted((m for m in dict.fromkeys(metrics) if m not in forced), key=decoding_order)
             found = {name: values[:, None] for name, values in forced.items()}
-            found |= self._sample([texts[i] for i in rows], asked, forced, samples, seed)
+            if asked:
+                found |= self._sample([texts[i] for i in rows], asked, forced, samples, seed)
             for column, name in enumerate(metrics):
                 drawn[rows, :, column] = found[name]
         return Predictions.of_samples(metrics, drawn)
