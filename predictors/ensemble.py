@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -72,7 +73,8 @@ class Ensemble(Predictor):
         return self
 
 
-def joined(name: str, members: Sequence[type[Predictor]]) -> type[Ensemble]:
+@lru_cache
+def joined(name: str, members: tuple[type[Predictor], ...]) -> type[Ensemble]:
     """The class of an ensemble, `rlm+gp` say.
 
     Raises:
@@ -82,5 +84,5 @@ def joined(name: str, members: Sequence[type[Predictor]]) -> type[Ensemble]:
         raise InputError(f"ensemble {name!r}: every member can be named once")
     if len({member.reads_choices for member in members}) > 1:
         raise InputError(f"ensemble {name!r}: members that read texts and members that read choices cannot be joined")
-    about = {"kind": name, "members": tuple(members), "reads_choices": members[0].reads_choices}
+    about = {"kind": name, "members": members, "reads_choices": members[0].reads_choices}
     return type("Ensemble", (Ensemble,), about)

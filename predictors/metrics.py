@@ -72,8 +72,8 @@ class Metric:
             return cls(name, "exact", "minimize", "")
         if _LOSS.search(name):
             return cls(name, "accuracy", "minimize", unit)
-        if _HIGHER.search(name):
-            return cls(name, "accuracy", "maximize", "%" if "accuracy" in name.lower() else unit)
+        if "accuracy" in name.lower() or (not unit and _HIGHER.search(name)):
+            return cls(name, "accuracy", "maximize", "%" if "accuracy" in name.lower() else "")
         return cls(name, "measured", "maximize" if _RATE.search(name) else "minimize", unit)
 
     @property

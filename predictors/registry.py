@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from functools import lru_cache
 from typing import Any
 
 from predictors.base import Predictor
@@ -32,7 +31,6 @@ def is_predictor(name: str) -> bool:
     return all(part in list_predictors() for part in name.split(JOIN))
 
 
-@lru_cache
 def predictor_class(name: str) -> type[Predictor]:
     """The predictor of that name, the class in a user's file (`my_predictor.py:Nearest`), or an ensemble (`rlm+gp`)."""
     if plug_ins.is_file(name):
@@ -40,7 +38,7 @@ def predictor_class(name: str) -> type[Predictor]:
     if JOIN in name:
         from predictors.ensemble import joined
 
-        return joined(name, [_named(part) for part in name.split(JOIN)])
+        return joined(name, tuple([_named(part) for part in name.split(JOIN)]))
     return _named(name)
 
 
