@@ -8,12 +8,13 @@ BIN := .venv/bin
 demo: .venv/ready
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m experiments.demo
 
+# One thread for each of two processes: threads that wait for each other on busy cores take several times as long.
 test: .venv/ready
-	$(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 # The daily loop: without tests that are slow or that need real tables.
 test-fast: .venv/ready
-	$(BIN)/python -m pytest -n 2 -m "not slow and not data"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not data"
 
 lint: .venv/ready
 	$(BIN)/ruff check .
