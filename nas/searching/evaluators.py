@@ -64,10 +64,11 @@ class PredictionEvaluator:
         return cls(predictors.load(checkpoint), space, metrics, checkpoint)
 
     def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
-        texts = [self.space.to_text(architecture) for architecture in architectures]
+        reads_choices = self.predictor.reads_choices
+        inputs = list(architectures) if reads_choices else [self.space.to_text(a) for a in architectures]
         found = {cost: [getattr(self.space, cost)(a) for a in architectures] for cost in COSTS if cost in self.metrics}
         if self._predicted:
-            found |= dict(zip(self._predicted, self.predictor.predict(texts, self._predicted).median.T, strict=True))
+            found |= dict(zip(self._predicted, self.predictor.predict(inputs, self._predicted).median.T, strict=True))
         return np.array([found[metric] for metric in self.metrics], dtype=float).T
 
 

@@ -54,7 +54,7 @@ def create_sampler(
     for an unknown name.
     """
     if is_predictor(name):
-        make = predictor or (lambda: create(name, seed=seed))
+        make = predictor or (lambda: create(name))  # samples differ by the seed that the search gives each fit
         return PredictorSampler(space, make, objectives, seed=seed, constraints=constraints, **options)
     if name not in _PLAIN:
         raise unknown("sampler", name, list_samplers())

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from nas import PredictionEvaluator, TableEvaluator, load_benchmark
+from predictors import create
 from search_spaces import get_space
 from search_spaces.common.errors import InputError
 
@@ -38,7 +39,7 @@ def test_prediction_evaluator_gives_the_median_prediction_of_the_text() -> None:
     def predict(texts: list[str], metrics: tuple[str, ...]) -> SimpleNamespace:
         return SimpleNamespace(median=np.array([[len(text)] * len(metrics) for text in texts], dtype=float))
 
-    predictor = SimpleNamespace(predict=predict, metrics=("length_ms",))
+    predictor = SimpleNamespace(predict=predict, metrics=("length_ms",), reads_choices=False)
     evaluate = PredictionEvaluator(predictor, space, ["flops", "length_ms"])  # type: ignore[arg-type]
     assert evaluate.metrics == ("flops", "length_ms")
     found = evaluate(architectures)
@@ -46,3 +47,10 @@ def test_prediction_evaluator_gives_the_median_prediction_of_the_text() -> None:
     np.testing.assert_array_equal(found[:, 0], [space.flops(a) for a in architectures])
     with pytest.raises(InputError, match="length_ms"):
         PredictionEvaluator(predictor, space, ["width_ms"])  # type: ignore[arg-type]
+
+
+def test_a_predictor_that_reads_choices_evaluates_architectures() -> None:
+    space = get_space("tiny-resnet")
+    architectures = [space.sample(np.random.default_rng(seed)) for seed in range(12)]
+    predictor = create("gp-choices").fit(architectures, {"x_ms": np.arange(12.0)})
+    assert np.isfinite(PredictionEvaluator(predictor, space, ["x_ms", "params"])(architectures)).all()

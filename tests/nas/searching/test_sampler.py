@@ -17,7 +17,7 @@ from nas.searching import sampler
 from nas.searching.evolution import random_unseen
 from nas.searching.pareto import hypervolume
 from nas.searching.startup import DRAWS_PER_ARCHITECTURE, first_design
-from predictors import Predictions
+from predictors import Predictions, create
 from search_spaces import Architecture, SearchSpace, get_space
 from search_spaces.common.errors import InputError
 
@@ -129,6 +129,20 @@ def test_candidates_stay_and_each_is_written_once(monkeypatch: pytest.MonkeyPatc
     assert Oracle.fits
     assert len(written) == len(set(written)), "no text is written twice"
     assert len(written) <= 6 * DRAWS_PER_ARCHITECTURE + Oracle.fits * 20
+    # Random networks that the first design did not take may be proposed later, but never one that was evaluated.
+    before_last_fit = architectures(study)[:11]
+    assert not set(before_last_fit) & set(sampler._candidates)
+
+
+def test_a_sampler_by_name_chooses_as_one_with_the_predictor_of_that_name() -> None:
+    chosen = [
+        architectures(study_of(sampler, 13))
+        for sampler in (
+            create_sampler("ridge", SPACE, METRICS, 3, n_startup=6, fresh=20),
+            PredictorSampler(SPACE, lambda: create("ridge"), METRICS, seed=3, n_startup=6, fresh=20),
+        )
+    ]
+    assert chosen[0] == chosen[1]
 
 
 def test_only_the_best_candidates_stay() -> None:
