@@ -1,0 +1,181 @@
+"""Decoding against the published way, both sides in one run of a quarter of an hour.
+
+Command: `python -m experiments.timing.decoding`.
+
+Five metrics of texts of about 100 tokens are decoded. The plain side does what the published library does (arXiv
+2509.26476), with a model of about 5 million weights: texts are padded to 2,048 tokens, all of their states are copied
+for every sample, each token is decoded from the whole sequence again, and masks are made in Python. Its weights are
+random: they change no time. Ours is the shipped RLM with 500 examples in its context, and texts that it has not read.
+Time and memory are also measured while the number of texts grows.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+
+import predictors
+from experiments.runner import AsJson, Quick, Seeds, run_command
+from nas.cli.console import print_json, print_table, progress_bar
+from search_spaces import get_space
+
+if TYPE_CHECKING:
+    import torch
+
+METRICS = ("cifar10_accuracy", "pixel3_latency_ms", "eyeriss_latency_ms", "gold_6240_latency_ms", "fpga_latency_ms")
+WIDTH, HEADS, LAYERS, FEEDFORWARD = 256, 8, 3, 1024  # of the plain side's encoder and decoder
+VOCABULARY, NUMBER_TOKENS, NUMBER_LENGTH = 1024, 24, 6
+TOKENS, PADDED = 100, 2048
+SAMPLES = 64
+EXAMPLES = 500
+
+
+def main(
+    count: Annotated[int, typer.Option(min=100, help="Architectures that ours decodes.")] = 500,
+    plain: Annotated[int, typer.Option(min=1, help="Architectures that the plain side decodes.")] = 2,
+    seeds: Seeds = 5,
+    digits: Annotated[int, typer.Option(min=3, max=6, help="Growth is measured from 10^3 to 10^this.")] = 4,
+    threads: Annotated[int, typer.Option(min=1)] = os.cpu_count() or 1,
+    quick: Quick = False,
+    as_json: AsJson = False,
+) -> None:
+    """Architectures per second of both sides, and memory and time of many more."""
+    import torch
+
+    examples, padded, growth = EXAMPLES, PADDED, [10**k for k in range(3, digits + 1)]
+    if quick:
+        examples, padded, growth = 10, 128, [100]
+        count, plain, seeds, threads = 10, 1, 1, 1
+    torch.set_num_threads(threads)
+    grown = _growth(growth)  # first: a process's peak memory never sinks
+    rows = []
+    with progress_bar("decoding") as bar:
+        for seed in range(seeds):
+            rows.append(_speeds(examples, count, plain, padded, seed))
+            bar("decoding, seeds", seed + 1, seeds)
+    summary = _summary(rows) + grown
+    if as_json:
+        print_json(summary)
+    else:
+        print_table(f"Decoding of {len(METRICS)} metrics", summary)
+
+
+def _speeds(examples: int, count: int, plain: int, padded: int, seed: int) -> dict[str, float]:
+    """Architectures per second."""
+    space, rng = get_space("nasbench101"), np.random.default_rng(seed)
+    drawn: dict[str, None] = {}
+    while len(drawn) < examples + 2 * count:
+        drawn[space.to_text(space.sample(rng))] = None
+    texts = list(drawn)
+    learned, first, second = texts[:examples], texts[examples : examples + count], texts[examples + count :]
+    model = predictors.create("rlm").fit(learned, {name: rng.random(examples) for name in METRICS})
+    return {
+        "plain": _speed(lambda: _plain(plain, padded), plain),
+        "samples": _speed(lambda: model.predict(first, METRICS, samples=SAMPLES), count),
+        "estimate": _speed(lambda: model.estimate(second, METRICS), count),
+    }
+
+
+def _speed(action: Any, count: int) -> float:
+    started = time.perf_counter()
+    action()
+    return count / (time.perf_counter() - started)
+
+
+def _plain(count: int, padded: int) -> np.ndarray:
+    """Tokens (count, 64, metrics * (1 + NUMBER_LENGTH)) of one text after the other, the published way."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    embed, embed_numbers = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(NUMBER_TOKENS + len(METRICS), WIDTH)
+    layers: dict[str, Any] = {"d_model": WIDTH, "nhead": HEADS, "dim_feedforward": FEEDFORWARD, "batch_first": True}
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(**layers), LAYERS, enable_nested_tensor=False).eval()
+    decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(**layers), LAYERS).eval()
+    head = nn.Linear(WIDTH, NUMBER_TOKENS)
+    found = []
+    with torch.inference_mode():
+        for _ in range(count):
+            states = encoder(embed(torch.randint(VOCABULARY, (1, padded))), src_key_padding_mask=_padding(padded))
+            copied, padding = states.expand(SAMPLES, -1, -1).contiguous(), _padding(padded).expand(SAMPLES, -1)
+            sequence = torch.empty(SAMPLES, 0, dtype=torch.long)
+            for metric in range(len(METRICS)):
+                sequence = torch.cat([sequence, torch.full((SAMPLES, 1), NUMBER_TOKENS + metric)], 1)
+                for _ in range(NUMBER_LENGTH):
+                    causal = nn.Transformer.generate_square_subsequent_mask(sequence.shape[1])
+                    read = decoder(embed_numbers(sequence), copied, causal, memory_key_padding_mask=padding)
+                    allowed = torch.zeros(SAMPLES, NUMBER_TOKENS, dtype=torch.bool)
+                    for sample in range(SAMPLES):
+                        allowed[sample, list(range(10))] = True
+                    drawn = head(read[:, -1]).masked_fill(~allowed, -1e7).softmax(-1).multinomial(1)
+                    sequence = torch.cat([sequence, drawn], 1)
+            found.append(sequence.numpy())
+    return np.array(found)
+
+
+def _padding(padded: int) -> torch.Tensor:
+    """(1, padded), True behind the text's last token."""
+    import torch
+
+    return (torch.arange(padded) >= TOKENS)[None]
+
+
+def _growth(counts: list[int]) -> list[dict[str, Any]]:
+    """Time per architecture and the process's peak memory while so many different texts are predicted in a stream."""
+    rows = []
+    model = predictors.create("rlm").fit(list(_variants(10)), {METRICS[0]: np.arange(10.0)})
+    for count in counts:
+        started = time.perf_counter()
+        for _ in model.predict_stream(_variants(count), METRICS[:1], samples=1):
+            pass
+        seconds = time.perf_counter() - started
+        rows += [
+            {
+                "what": f"10 examples, {count:,} different texts",
+                "mean": count / seconds,
+                "std": 0.0,
+                "unit": "architectures/s",
+            },
+            {"what": f"peak memory after {count:,}", "mean": _peak(), "std": 0.0, "unit": "MB"},
+        ]
+    return rows
+
+
+def _variants(count: int) -> Iterator[str]:
+    """As many different texts: one network with all kinds of widths."""
+    space = get_space("nasbench201")
+    text = space.to_text(space.sample(np.random.default_rng(0)))
+    for i in range(count):
+        yield text.replace("features = 10", f"features = {10 + i}")
+
+
+def _peak() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def _summary(rows: list[dict[str, float]]) -> list[dict[str, Any]]:
+    def row(what: str, values: np.ndarray, unit: str) -> dict[str, Any]:
+        return {
+            "what": what,
+            "mean": float(values.mean()),
+            "std": float(values.std(ddof=min(1, len(values) - 1))),
+            "unit": unit,
+        }
+
+    columns = {name: np.array([r[name] for r in rows]) for name in rows[0]}
+    return [
+        row("plain decoding, 64 samples", columns["plain"], "architectures/s"),
+        row(f"ours, 64 samples, {EXAMPLES} examples", columns["samples"], "architectures/s"),
+        row("ours against plain", columns["samples"] / columns["plain"], "times"),
+        row("ours, point estimate", columns["estimate"], "architectures/s"),
+    ]
+
+
+if __name__ == "__main__":
+    run_command(main)
