@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from nas.searching.evaluators import Evaluator
     from search_spaces import Architecture, SearchSpace
 
-RESULT_VERSION = 1  # raise it whenever a search with the same seed evaluates other architectures
+RESULT_VERSION = 2  # raise it whenever a search with the same seed evaluates other architectures
 MAX_REPEATS = 50  # repeated architectures in a row after which a random new one is evaluated instead
 SOURCE_KEY = "nas:source"  # study user attribute: see `nas.searching.sources`
 EVALUATIONS_KEY = "nas:evaluations"  # study user attribute: how many are wanted

@@ -47,8 +47,8 @@ class Surrogate:
             bounded: clipped values (n, m) to learn instead of the measured ones.
         """
         self._seed = seed
-        self._sampled: dict[Architecture, np.ndarray] = {}
-        self._estimated: dict[Architecture, np.ndarray] = {}
+        self._sampled: dict[str | Architecture, np.ndarray] = {}
+        self._estimated: dict[str | Architecture, np.ndarray] = {}
         architectures = list(evaluated)
         values = np.array(list(evaluated.values())) if bounded is None else bounded
         if self.asked:
@@ -89,15 +89,17 @@ class Surrogate:
     def _cached(
         self,
         architectures: Sequence[Architecture],
-        known: dict[Architecture, np.ndarray],
+        known: dict[str | Architecture, np.ndarray],
         samples: int,
         predict: Callable[[Predictor, Sequence[Architecture]], np.ndarray],
     ) -> np.ndarray:
-        """All metrics (n, samples, m), with predictions of those that are not in `known` yet."""
-        if new := [one for one in dict.fromkeys(architectures) if one not in known]:
-            predicted = predict(self._fitted, new) if self._fitted else np.empty((len(new), samples, 0))
-            known.update(zip(new, self._with_exact(self._given(new), predicted), strict=True))
-        return np.array([known[one] for one in architectures])
+        """All metrics (n, samples, m); of what a predictor reads alike, such as equal texts, one prediction is made."""
+        inputs = self._inputs(self._fitted, architectures) if self._fitted else self.texts(architectures)
+        if new := {key: one for key, one in zip(inputs, architectures, strict=True) if key not in known}:
+            some = list(new.values())
+            predicted = predict(self._fitted, some) if self._fitted else np.empty((len(some), samples, 0))
+            known.update(zip(new, self._with_exact(self._given(some), predicted), strict=True))
+        return np.array([known[key] for key in inputs])
 
     def _with_exact(self, exact: dict[str, np.ndarray], predicted: np.ndarray) -> np.ndarray:
         """All metrics (n, samples, m), of exact values (n,) by name and predicted samples (n, samples, asked)."""

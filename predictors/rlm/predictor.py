@@ -123,7 +123,7 @@ class RLM(Predictor):
         """Keep the examples: states (n, S) and values (n,) per metric."""
         self._states, self._values = states, values
         self._scales = {name: Scores.fit(v[~np.isnan(v)], by_rank=True) for name, v in values.items()}
-        self._groups: dict[str, list[Group]] = {}
+        self._groups: dict[tuple[str, ...], list[Group]] = {}
 
     def states(self, architectures: Inputs) -> np.ndarray:
         """States (n, S), float32, of n architectures: what the model reads of them. No `fit` is needed."""
@@ -165,8 +165,13 @@ class RLM(Predictor):
         return Predictions.of_samples(metrics, drawn)
 
     def estimate(self, architectures: Inputs, metrics: Sequence[str], given: Metrics | None = None) -> np.ndarray:
-        """Point estimates (n, metrics): the mean of a few evenly drawn samples."""
-        return self.predict(architectures, metrics, given, samples=2 * ESTIMATE_SAMPLES).mean
+        """Point estimates (n, metrics): the mean of a few evenly drawn samples of each metric alone.
+
+        A metric that others condition is read several times for each query; its mean needs no other metric.
+        """
+        texts = as_texts(architectures)
+        means = [self.predict(texts, [name], given, samples=2 * ESTIMATE_SAMPLES).mean for name in metrics]
+        return np.concatenate(means, 1) if means else np.zeros((len(texts), 0))
 
     def _sample(
         self, texts: list[str], metrics: list[str], given: Mapping[str, np.ndarray], samples: int, seed: int
@@ -192,7 +197,7 @@ class RLM(Predictor):
 
     def _groups_with(self, metrics: Sequence[str]) -> list[Group]:
         """Groups of the examples that have any of these metrics."""
-        key = ",".join(metrics)
+        key = tuple(metrics)
         if key not in self._groups:
             known = np.flatnonzero(~np.isnan([self._values[name] for name in metrics]).all(0))
             self._groups[key] = [Group(center, known[rows]) for center, rows in groups(self._states[known])]

@@ -93,3 +93,18 @@ def test_metrics_that_are_all_given_need_no_predictor() -> None:
     surrogate = Surrogate(SPACE, lambda: pytest.fail("no predictor is needed"), ("params",), ("params",))
     surrogate.fit({TWIN: np.array([float(SPACE.params(TWIN))])}, seed=0)
     assert (surrogate.samples([STRANGER]) == SPACE.params(STRANGER)).all()
+
+
+def test_networks_of_one_text_are_predicted_once() -> None:
+    asked: list[str] = []
+
+    class Counting(Guess):
+        def predict(self, texts, metrics, given, samples, seed):  # type: ignore[no-untyped-def]
+            asked.extend(texts)
+            return super().predict(texts, metrics, given, samples, seed)
+
+    surrogate = Surrogate(SPACE, Counting, ("x_ms",), ())  # type: ignore[arg-type]
+    surrogate.fit({STRANGER: np.array([50.0])}, seed=0)
+    twins = surrogate.samples([TWIN, OTHER_TWIN, TWIN])
+    assert asked == [SPACE.to_text(TWIN)]
+    np.testing.assert_array_equal(twins[0], twins[1])

@@ -150,3 +150,10 @@ def test_bad_options_and_bases_are_refused(tmp_path) -> None:  # type: ignore[no
         RLM(base=str(tmp_path / "none")).fit(TEXTS[:1], {"metric": [1.0]})
     with pytest.raises(InputError, match="holds a gnn predictor, not an rlm"):
         RLM(base="gnn-label-free").fit(TEXTS[:1], {"metric": [1.0]})
+
+
+def test_an_estimate_of_several_metrics_is_that_of_each_alone(small_base: str) -> None:
+    model = _fitted(small_base)
+    together = model.estimate(TEXTS[40:], list(VALUES))
+    alone = np.concatenate([model.estimate(TEXTS[40:], [name]) for name in VALUES], 1)
+    np.testing.assert_array_equal(together, alone)
