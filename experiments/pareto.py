@@ -42,7 +42,7 @@ def score(problem: str, name: str, evaluations: int, seed: int) -> Scores:
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     objectives, table = parse_objectives(PROBLEMS[problem]), _table()
-    metrics = [objective.metric for objective in objectives]
+    metrics = [objective.name for objective in objectives]
     reference = Reference.of_table(np.stack([table.values(metric) for metric in metrics], 1), objectives)
     kind, _, acquisition = name.partition(" by ")
     options = {"acquisition": acquisition} if acquisition else {}

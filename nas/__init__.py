@@ -12,7 +12,7 @@ _HOME = {
     "Evaluator": "nas.searching.evaluators",
     "MeasuredEvaluator": "nas.searching.evaluators",
     "Measurement": "nas.evaluation.measurement",
-    "Objective": "nas.searching.objectives",
+    "Metric": "predictors.metrics",
     "PredictionEvaluator": "nas.searching.evaluators",
     "PredictorSampler": "nas.searching.sampler",
     "Reference": "nas.searching.pareto",

@@ -81,12 +81,16 @@ class Metric:
         """Factor that turns the metric into a loss (lower is better)."""
         return -1.0 if self.direction == "maximize" else 1.0
 
+    @property
+    def key(self) -> str:
+        """Name for a predictor: with the kind where the name does not tell it, since the kind decides the order."""
+        return self.name if self.kind == self._guess(self.name).kind else f"{self.name}:{self.kind}"
+
     def __str__(self) -> str:
         """What `parse` reads; with the kind where the name does not tell it."""
-        kind = "" if self.kind == self._guess(self.name).kind else f":{self.kind}"
-        return f"{self.name}{kind}:{self.direction[:3]}"
+        return f"{self.key}:{self.direction[:3]}"
 
 
-def decoding_order(name: str) -> int:
+def decoding_order(key: str) -> int:
     """Exact metrics come first, then accuracies, then measurements, each conditioned on all before."""
-    return DECODING_ORDER[Metric.parse(name).kind]
+    return DECODING_ORDER[Metric.parse(key).kind]

@@ -22,7 +22,10 @@ def compare(
     metric: Annotated[list[str], typer.Option("--metric", help="Metric that the predictors learn; repeatable.")],
     test_metric: Annotated[
         list[str] | None,
-        typer.Option("--test-metric", help="Metric to rank by, one for each --metric; the same by default."),
+        typer.Option(
+            "--test-metric",
+            help="Metric to rank by, one for each --metric, as METRIC or METRIC:min; the same by default.",
+        ),
     ] = None,
     predictor: Annotated[
         str, typer.Option("--predictors", help="Comma-separated: ours, installed ones, FILE.py:CLASS.")
@@ -60,7 +63,7 @@ def compare(
     for comparison in wanted:
         folder = out
         if out and len(wanted) > 1:
-            folder = out / f"{Path(comparison.benchmark).stem}-{comparison.train_metric}"
+            folder = out / f"{Path(comparison.benchmark).stem}-{comparison.learned.name}"
         label = f"{comparison.train_metric} on {comparison.benchmark}"
         with progress_bar(f"comparing {label}") as bar:
             opened = load_benchmark(comparison.benchmark)

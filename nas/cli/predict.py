@@ -65,7 +65,11 @@ def _exact(networks: list[str | onnx.ModelProto], metrics: list[str]) -> dict[st
 
 
 def _known_value(argument: str) -> tuple[str, float]:
+    from predictors.metrics import EXACT
+
     name, _, value = argument.partition("=")
+    if name in EXACT:
+        raise InputError(f"--given {argument}: {name} is counted in each network; leave it out")
     try:
         return name, float(value)
     except ValueError:

@@ -139,7 +139,7 @@ def _measured_space(
     from nas.evaluation.training import training_task
     from nas.searching.objectives import parse_constraints, parse_objectives
 
-    objective_metrics = [objective.metric for objective in parse_objectives(objectives)]
+    objective_metrics = [objective.name for objective in parse_objectives(objectives)]
     bounded = [constraint.metric for constraint in parse_constraints(constraints)]
     metrics = tuple(dict.fromkeys(objective_metrics + bounded))
     source = given.get("dataset", "digits") if any("accuracy" in metric for metric in metrics) else None

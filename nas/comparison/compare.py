@@ -36,7 +36,8 @@ Progress = Callable[[str, int, int], None]
 class Comparison:
     """What is compared: train on `train_metric` of N architectures, rank all others by `test_metric`.
 
-    benchmark: its name, or a CSV file. predictors: names that `predictors.create` takes, a user's `file.py:Class` too.
+    train_metric, test_metric: as `Metric.parse` reads them, such as `top1:max`. benchmark: its name, or a CSV file.
+    predictors: names that `predictors.create` takes, a user's `file.py:Class` too.
     seeds, first_seed: how many seeds, from which on; each is a split of its own.
     given: exact cheap metrics (params, flops) that every predictor knows of all architectures.
     """
@@ -49,6 +50,16 @@ class Comparison:
     seeds: int
     given: tuple[str, ...] = ()
     first_seed: int = 0
+
+    @property
+    def learned(self) -> Metric:
+        """The metric that is learned."""
+        return Metric.parse(self.train_metric)
+
+    @property
+    def ranked(self) -> Metric:
+        """The metric that is ranked by."""
+        return Metric.parse(self.test_metric)
 
 
 @dataclass(frozen=True)
@@ -125,7 +136,7 @@ class Compared:
         return rows
 
     def _about(self) -> dict[str, str]:
-        return {"benchmark": self.comparison.benchmark, "metric": self.comparison.test_metric}
+        return {"benchmark": self.comparison.benchmark, "metric": self.comparison.ranked.name}
 
 
 def compare(
@@ -231,7 +242,7 @@ def _check(comparison: Comparison, benchmark: Benchmark) -> None:
     from predictors.registry import predictor_class
 
     known = (*benchmark.metrics, "params", "flops")
-    learned = (comparison.train_metric, comparison.test_metric)
+    learned = (comparison.learned.name, comparison.ranked.name)
     for metric, metrics in [*((m, benchmark.metrics) for m in learned), *((m, known) for m in comparison.given)]:
         if metric not in metrics:
             raise unknown(f"metric of {benchmark.name}", metric, metrics)
@@ -254,11 +265,11 @@ def _score(comparison: Comparison, benchmark: Benchmark, name: str, size: int, s
     # The first N of the seed's permutation train, all others test.
     order = np.random.default_rng(seed).permutation(len(benchmark))
     train, test = order[:size], order[size:]
-    truth = benchmark.values(comparison.test_metric)
+    truth = benchmark.values(comparison.ranked.name)
     test = test[np.isfinite(truth[test])]
     given = exact_costs(benchmark, comparison.given)
-    metric = comparison.train_metric
-    values = benchmark.values(metric)
+    metric = comparison.learned.key
+    values = benchmark.values(comparison.learned.name)
     predictor = predictors.create(name, seed=seed)
     inputs: Sequence[Any] = benchmark.architectures if predictor.reads_choices else benchmark.load_texts()
     started = time.perf_counter()
@@ -270,7 +281,7 @@ def _score(comparison: Comparison, benchmark: Benchmark, name: str, size: int, s
     found = Predicted(predictions[metric], values[test], truth[test])
     score = Score(
         name, size, seed,
-        **_ranking(found.predicted, found.truth, Metric.parse(comparison.test_metric).sign),
+        **_ranking(found.predicted, found.truth, comparison.ranked.sign),
         rmse=float(np.sqrt(np.nanmean((found.predicted - found.learned) ** 2))),
         cover50=_coverage(predictions.samples[:, :, 0], found.learned, 0.5),
         cover90=_coverage(predictions.samples[:, :, 0], found.learned, 0.9),

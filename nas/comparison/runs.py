@@ -16,12 +16,13 @@ from nas.benchmarks import Benchmark, load_benchmark
 from nas.comparison.studies import Studies
 from nas.searching.evaluators import Evaluator, MeasuredEvaluator, PredictionEvaluator, TableEvaluator
 from nas.searching.loop import list_searches, read_search, search
-from nas.searching.objectives import Constraint, Objective, parse_constraints, parse_objectives
+from nas.searching.objectives import Constraint, parse_constraints, parse_objectives
 from nas.searching.pareto import Reference
 from nas.searching.prior import read_prior_observations
 from nas.searching.progress import Progress, labelled
 from nas.searching.result import SETTINGS_KEY, SearchResult
 from predictors import list_predictors
+from predictors.metrics import Metric
 from search_spaces import SearchSpace
 from search_spaces.common.errors import InputError
 from search_spaces.common.files import replacing
@@ -176,8 +177,8 @@ def _started(result: SearchResult) -> float:
     return min((time.timestamp() for time in times), default=0.0)
 
 
-def _truth(table: Benchmark, objectives: Sequence[Objective]) -> Reference:
-    return Reference.of_table(np.stack([table.values(o.metric) for o in objectives], 1), objectives)
+def _truth(table: Benchmark, objectives: Sequence[Metric]) -> Reference:
+    return Reference.of_table(np.stack([table.values(o.name) for o in objectives], 1), objectives)
 
 
 def _against_best(results: dict[str, list[SearchResult]], point: Sequence[float] | None = None) -> Studies:
@@ -197,7 +198,7 @@ def _against_best(results: dict[str, list[SearchResult]], point: Sequence[float]
 class _Goal:
     """What is searched for."""
 
-    objectives: tuple[Objective, ...]
+    objectives: tuple[Metric, ...]
     constraints: tuple[Constraint, ...]
 
     @classmethod
@@ -206,7 +207,7 @@ class _Goal:
 
     @property
     def metrics(self) -> list[str]:
-        return list(dict.fromkeys([*(o.metric for o in self.objectives), *(c.metric for c in self.constraints)]))
+        return list(dict.fromkeys([*(o.name for o in self.objectives), *(c.metric for c in self.constraints)]))
 
 
 def _run_all(

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from nas.benchmarks import Benchmark
-from nas.searching.objectives import Objective
 from nas.searching.pareto import Reference
 from nas.searching.result import SearchResult
+from predictors.metrics import Metric
 
 REPORTED_EVALUATIONS = (20, 50, 100, 200, 500)
 
@@ -26,7 +26,7 @@ class Studies:
     point: reference point (m,) of the hypervolume in the metrics' own units, where networks were measured.
     """
 
-    objectives: tuple[Objective, ...]
+    objectives: tuple[Metric, ...]
     reference: Reference
     results: dict[str, list[SearchResult]]
     benchmark: Benchmark | None = None
@@ -96,12 +96,12 @@ class Studies:
         if self.benchmark is not None:
             return {"benchmark": self.benchmark.name, "true_front": size}
         assert self.point is not None
-        point = dict(zip([o.metric for o in self.objectives], self.point.tolist(), strict=True))
+        point = dict(zip([o.name for o in self.objectives], self.point.tolist(), strict=True))
         return {"space": self.first.space.name, "best_front": size, "reference_point": point}
 
     def front_csv(self) -> str:
         """The front with every metric that the benchmark has, or with the costs of the measured networks."""
-        metrics = [o.metric for o in self.objectives]
+        metrics = [o.name for o in self.objectives]
         columns = [*metrics, "params", "flops"] if self.benchmark is None else self.benchmark.metrics
         text = io.StringIO()
         writer = csv.DictWriter(text, dict.fromkeys(["architecture", *columns]), lineterminator="\n")

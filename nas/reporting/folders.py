@@ -46,7 +46,7 @@ def save_comparison(folder: Path, compared: Compared) -> None:
     rows = compared.rows()
     with replacing(folder / "summary.json") as path:
         path.write_text(json.dumps({"predictors": rows, "pairs": compared.pairs()}, indent=1) + "\n")
-    learned, ranked = compared.comparison.train_metric, compared.comparison.test_metric
+    learned, ranked = compared.comparison.learned.name, compared.comparison.test_metric
     plot_learning_curves(folder / "tau.png", rows)
     plot_kendall(
         folder / "predicted.png", {(n, learned): (p.learned, p.predicted) for n, p in compared.predicted.items()}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nas.searching.objectives import Objective, to_losses
+from nas.searching.objectives import to_losses
 from nas.searching.pareto import non_dominated
 from predictors.metrics import Metric
 from search_spaces.common.errors import InputError
@@ -62,7 +62,7 @@ def plot_front(
     table_values: np.ndarray | None,
     true_front: np.ndarray | None,
     fronts: Mapping[str, Sequence[np.ndarray]],
-    objectives: Sequence[Objective],
+    objectives: Sequence[Metric],
 ) -> None:
     """The front that each sampler found, with the truth where it is known.
 
@@ -89,8 +89,8 @@ def plot_front(
         points = [front for front in shown if len(front)]
         if points:
             _zoom(axes, *_span(np.concatenate(points)))
-        axes.set_xlabel(metric_label(objectives[0].metric))
-        axes.set_ylabel(metric_label(objectives[1].metric))
+        axes.set_xlabel(metric_label(objectives[0].name))
+        axes.set_ylabel(metric_label(objectives[1].name))
         _legend(figure, axes)
 
 
@@ -252,7 +252,7 @@ def plot_predicted(path: str | Path, panels: Mapping[str, np.ndarray]) -> None:
             axes.set_ylabel(metric_label(metric, "predicted"))
 
 
-def plot_parallel(path: str | Path, front: np.ndarray, objectives: Sequence[Objective]) -> None:
+def plot_parallel(path: str | Path, front: np.ndarray, objectives: Sequence[Metric]) -> None:
     """The front (k, m) of three objectives or more, a line for each network; better is up on every axis."""
     losses = to_losses(front, objectives)
     low, high = losses.min(axis=0), losses.max(axis=0)
@@ -268,19 +268,19 @@ def plot_parallel(path: str | Path, front: np.ndarray, objectives: Sequence[Obje
             axes.axvline(column, color="black", linewidth=0.8)
             for height, loss in ((1.03, low[column]), (-0.09, high[column])):
                 axes.annotate(f"{loss * objective.sign:.4g}", (column, height), ha="center", annotation_clip=False)
-        axes.set_xticks(range(len(objectives)), [metric_label(o.metric).replace(" (", "\n(") for o in objectives])
+        axes.set_xticks(range(len(objectives)), [metric_label(o.name).replace(" (", "\n(") for o in objectives])
         axes.tick_params(axis="x", pad=18, length=0)
         axes.set_yticks([])
         axes.spines[:].set_visible(False)
         axes.set_ylim(-0.02, 1.02)
 
 
-def _front(values: np.ndarray, objectives: Sequence[Objective]) -> np.ndarray:
+def _front(values: np.ndarray, objectives: Sequence[Metric]) -> np.ndarray:
     """The distinct non-dominated rows of values (n, 2), sorted by the first objective."""
     return np.unique(values[non_dominated(to_losses(values, objectives))], axis=0)
 
 
-def _staircase(front: np.ndarray, objectives: Sequence[Objective]) -> np.ndarray:
+def _staircase(front: np.ndarray, objectives: Sequence[Metric]) -> np.ndarray:
     """Corners (2, 2k-1) of the border of what front (k, 2) dominates, for lines."""
     best_first = front[np.argsort(front[:, 0] * objectives[0].sign)]
     return np.stack([np.repeat(best_first[:, 0], 2)[1:], np.repeat(best_first[:, 1], 2)[:-1]])

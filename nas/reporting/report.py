@@ -72,7 +72,7 @@ def write_report(path: Path, studies: Studies) -> None:
     """Write one HTML file that needs no other; front and networks are those of the first sampler's first seed."""
     first = studies.first
     texts = [first.space.to_text(first.space.parse(row["architecture"])) for row in first.front]
-    objectives = ", ".join(metric_label(o.metric) for o in studies.objectives)
+    objectives = ", ".join(metric_label(o.name) for o in studies.objectives)
     counts = sorted({len(result.evaluated.architectures) for group in studies.results.values() for result in group})
     searched = first.space.name if studies.benchmark is None else f"the table {studies.benchmark.name}"
     content = {

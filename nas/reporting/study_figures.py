@@ -32,7 +32,7 @@ def plot_studies(folder: Path, studies: Studies, kind: str = "png") -> list[Path
     if "pareto" in names:
         _plot_front(paths["pareto"], studies)
     if "parallel" in names:
-        front = np.array([[row[o.metric] for o in studies.objectives] for row in studies.first.front])
+        front = np.array([[row[o.name] for o in studies.objectives] for row in studies.first.front])
         plot_parallel(paths["parallel"], front, studies.objectives)
     if predicted:
         plot_predicted(paths["predicted"], predicted)
@@ -44,6 +44,6 @@ def _plot_front(path: Path, studies: Studies) -> None:
     if studies.benchmark is None:
         plot_front(path, None, None, fronts, studies.objectives)
         return
-    values = np.stack([studies.benchmark.values(o.metric) for o in studies.objectives], 1)
+    values = np.stack([studies.benchmark.values(o.name) for o in studies.objectives], 1)
     true_front = studies.reference.true_front * [o.sign for o in studies.objectives]
     plot_front(path, values, true_front, fronts, studies.objectives)

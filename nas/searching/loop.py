@@ -17,7 +17,7 @@ from optuna.trial import TrialState
 from nas.evaluation.metrics import check_metrics
 from nas.searching import optuna_adapter
 from nas.searching.evolution import random_unseen
-from nas.searching.objectives import Constraint, Objective, parse_constraints, parse_objectives
+from nas.searching.objectives import Constraint, parse_constraints, parse_objectives
 from nas.searching.prior import PriorFirst, PriorObservations
 from nas.searching.progress import GrowingFront, SearchProgress
 from nas.searching.result import SETTINGS_KEY, SearchResult
@@ -26,6 +26,7 @@ from nas.searching.sources import open_evaluator, source_of
 from nas.searching.storage import open_storage
 from nas.searching.trials import FAILED_KEY, TrialReader, is_evaluated
 from nas.searching.workers import Worker
+from predictors.metrics import Metric
 from search_spaces import get_space
 from search_spaces.common.errors import InputError
 
@@ -46,7 +47,7 @@ _MANY_UNFINISHED = 20  # unfinished trials, from which on all trials are read at
 
 def search(
     space: SearchSpace,
-    objectives: str | Iterable[str | Objective],
+    objectives: str | Iterable[str | Metric],
     evaluator: Evaluator,
     sampler: str | BaseSampler,
     evaluations: int,
@@ -185,7 +186,7 @@ def _describe(study: optuna.Study, source: dict[str, Any], evaluations: int) -> 
 def _open_study(
     storage: str | Path | BaseStorage | None,
     name: str,
-    objectives: Sequence[Objective],
+    objectives: Sequence[Metric],
     sampler: BaseSampler,
     settings: dict[str, Any],
 ) -> optuna.Study:

@@ -1,4 +1,4 @@
-"""What a search optimizes: objectives with a direction, and constraints, both parsed from short strings."""
+"""What a search optimizes: metrics with a direction, and constraints, both parsed from short strings."""
 
 from __future__ import annotations
 
@@ -10,53 +10,27 @@ from typing import Literal
 
 import numpy as np
 
-from predictors.metrics import Direction, Metric
+from predictors.metrics import Metric
 from search_spaces.common.errors import InputError
 
 
-@dataclass(frozen=True)
-class Objective:
-    """A metric and the direction in which it gets better."""
-
-    metric: str
-    direction: Direction
-
-    @classmethod
-    def parse(cls, text: str) -> Objective:
-        """`"pixel3_latency_ms"`, or with the direction: `"score:max"`; see `predictors.Metric.parse`.
-
-        Raises:
-            InputError: for an empty name or a bad suffix.
-        """
-        metric = Metric.parse(text)
-        return cls(metric.name, metric.direction)
-
-    @property
-    def sign(self) -> float:
-        """Factor that turns the metric into a loss (lower is better)."""
-        return -1.0 if self.direction == "maximize" else 1.0
-
-    def __str__(self) -> str:
-        return f"{self.metric}:{self.direction[:3]}"
-
-
-def parse_objectives(objectives: str | Iterable[str | Objective]) -> tuple[Objective, ...]:
-    """Objectives from a comma-separated string or from a list of strings; Objective instances pass through.
+def parse_objectives(objectives: str | Iterable[str | Metric]) -> tuple[Metric, ...]:
+    """Objectives from a comma-separated string or from a list of strings (`Metric.parse`); Metrics pass through.
 
     Raises InputError for an empty list, a bad direction or a metric given twice.
     """
     items = objectives.split(",") if isinstance(objectives, str) else list(objectives)
-    parsed = tuple(item if isinstance(item, Objective) else Objective.parse(item) for item in items)
+    parsed = tuple(item if isinstance(item, Metric) else Metric.parse(item) for item in items)
     if not parsed:
         raise InputError("no objectives: give at least one metric name")
-    metrics = [objective.metric for objective in parsed]
+    metrics = [objective.name for objective in parsed]
     for metric in metrics:
         if metrics.count(metric) > 1:
             raise InputError(f"objective {metric!r} is given twice: name each metric once")
     return parsed
 
 
-def to_losses(values: np.ndarray, objectives: Sequence[Objective]) -> np.ndarray:
+def to_losses(values: np.ndarray, objectives: Sequence[Metric]) -> np.ndarray:
     """Objective values (..., m) in their own units as losses (..., m), every one to be minimized; NaN stays NaN."""
     return np.asarray(values, dtype=float) * [objective.sign for objective in objectives]
 

@@ -11,7 +11,8 @@ from functools import cached_property
 
 import numpy as np
 
-from nas.searching.objectives import Objective, to_losses
+from nas.searching.objectives import to_losses
+from predictors.metrics import Metric
 from search_spaces.common.errors import InputError
 
 REFERENCE_POINT = 1.1  # in every objective, where the true front spans 0 to 1
@@ -45,13 +46,13 @@ def hypervolume(losses: np.ndarray, reference: Sequence[float] | np.ndarray) -> 
     return float(moocore.hypervolume(inside, ref=reference)) if len(inside) else 0.0
 
 
-def default_floor(objectives: Sequence[Objective]) -> float | None:
+def default_floor(objectives: Sequence[Metric]) -> float | None:
     """Accuracy in % under which no network is of interest: 20 on CIFAR-100, 50 on CIFAR-10 and digits, else None."""
     for objective in objectives:
-        if "accuracy" in objective.metric:
-            if objective.metric.startswith("cifar100"):
+        if "accuracy" in objective.name:
+            if objective.name.startswith("cifar100"):
                 return 20.0
-            if objective.metric.startswith(("cifar10", "digits")):
+            if objective.name.startswith(("cifar10", "digits")):
                 return 50.0
     return None
 
@@ -65,12 +66,12 @@ class Reference:
     limit: (m,) worst loss that counts (the accuracy floor); infinite where there is no floor.
     """
 
-    objectives: tuple[Objective, ...]
+    objectives: tuple[Metric, ...]
     true_front: np.ndarray
     limit: np.ndarray
 
     @classmethod
-    def of_table(cls, values: np.ndarray, objectives: Sequence[Objective], floor: float | None = None) -> Reference:
+    def of_table(cls, values: np.ndarray, objectives: Sequence[Metric], floor: float | None = None) -> Reference:
         """Reference from the values (n, m) of all architectures of a table.
 
         Architectures whose accuracy is below `floor` (in %, by default that of `default_floor`) are left out.
@@ -79,7 +80,7 @@ class Reference:
         floor = default_floor(objectives) if floor is None else floor
         limit = np.full(len(objectives), np.inf)
         if floor is not None:
-            limit[["accuracy" in objective.metric for objective in objectives]] = -floor
+            limit[["accuracy" in objective.name for objective in objectives]] = -floor
         losses = to_losses(values, objectives)
         losses = losses[(losses <= limit).all(axis=1)]
         front = np.unique(losses[non_dominated(losses)], axis=0)

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from optuna.trial import TrialState
 
-from nas.searching.objectives import Objective, to_losses
+from nas.searching.objectives import to_losses
 from nas.searching.pareto import Reference, hypervolume, non_dominated
 from nas.searching.trials import is_evaluated
+from predictors.metrics import Metric
 from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class SearchResult:
 
     study: optuna.Study
     space: SearchSpace
-    objectives: tuple[Objective, ...]
+    objectives: tuple[Metric, ...]
     evaluated: Evaluated
     feasible: np.ndarray
 
@@ -70,7 +71,7 @@ class SearchResult:
         """The Pareto front as a table: one row per architecture, in the space's notation, with its objective values."""
         return [
             {"architecture": self.space.format(self.evaluated.architectures[i])}
-            | dict(zip([o.metric for o in self.objectives], self.evaluated.values[i].tolist(), strict=True))
+            | dict(zip([o.name for o in self.objectives], self.evaluated.values[i].tolist(), strict=True))
             for i in self._front
         ]
 
@@ -93,7 +94,7 @@ class SearchResult:
         guided = [expected[self.evaluated.architectures[i]] for i in rows]
         measured = self.evaluated.values[rows]
         return {
-            o.metric: np.column_stack([[e[o.metric] for e in guided], measured[:, column]])
+            o.name: np.column_stack([[e[o.name] for e in guided], measured[:, column]])
             for column, o in enumerate(self.objectives)
         }
 
@@ -130,7 +131,7 @@ class SearchResult:
             stem = folder / "front" / f"{row:0{max(2, digits)}d}"
             self.space.save_onnx(architecture, stem.with_suffix(".onnx"))
             stem.with_suffix(".txt").write_text(self.space.to_text(architecture))
-        columns = ["architecture", *(objective.metric for objective in self.objectives)]
+        columns = ["architecture", *(objective.name for objective in self.objectives)]
         with open(folder / "front.csv", "w", newline="") as file:
             writer = csv.DictWriter(file, columns)
             writer.writeheader()

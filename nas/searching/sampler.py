@@ -14,13 +14,14 @@ from optuna.trial import TrialState
 
 from nas.searching.acquisition import ACQUISITIONS
 from nas.searching.evolution import best_first, evolve, random_unseen
-from nas.searching.objectives import Constraint, Objective, parse_constraints, parse_objectives
+from nas.searching.objectives import Constraint, parse_constraints, parse_objectives
 from nas.searching.optuna_adapter import set_system_attr, stored_trials
 from nas.searching.pareto import non_dominated
 from nas.searching.result import PREDICTED_KEY
 from nas.searching.startup import first_design
 from nas.searching.surrogate import Surrogate
 from nas.searching.trials import TrialReader
+from predictors.metrics import Metric
 from search_spaces.common.errors import InputError, unknown
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class PredictorSampler(BaseSampler):
         self,
         space: SearchSpace,
         predictor: Callable[[], Predictor],
-        objectives: str | Iterable[str | Objective],
+        objectives: str | Iterable[str | Metric],
         *,
         n_startup: int = 10,
         refit_every: int = 5,
@@ -109,7 +110,7 @@ class PredictorSampler(BaseSampler):
         self.fresh = fresh
         self.seed = seed
         self._reader = TrialReader(space, parse_objectives(objectives), parse_constraints(constraints))
-        self._surrogate = Surrogate(space, predictor, self._reader.metrics, given)
+        self._surrogate = Surrogate(space, predictor, self._reader.keys, given)
         self._lock = threading.Lock()
         self._random = RandomSampler(seed)
         self._queue: deque[Architecture] = deque()

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import optuna
 
-from nas.searching.objectives import Constraint, Objective
+from nas.searching.objectives import Constraint
 from nas.searching.sampler import PredictorSampler
 from predictors import create, list_predictors
+from predictors.metrics import Metric
 from predictors.registry import is_predictor
 from search_spaces.common.errors import unknown
 
@@ -39,7 +40,7 @@ def list_samplers() -> list[str]:
 def create_sampler(
     name: str,
     space: SearchSpace,
-    objectives: str | Iterable[str | Objective],
+    objectives: str | Iterable[str | Metric],
     seed: int = 0,
     *,
     constraints: str | Iterable[str | Constraint] | None = None,

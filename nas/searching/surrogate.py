@@ -22,7 +22,7 @@ class Surrogate:
     Args:
         space: the search space.
         predictor: makes an unfitted predictor for each refit.
-        metrics: the m metrics to predict.
+        metrics: the m metrics to predict, by `predictors.Metric.key`.
         given: the metrics among them that are known exactly (`"params"`, `"flops"`).
     """
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from optuna.trial import TrialState
 
-from nas.searching.objectives import Constraint, Objective
+from nas.searching.objectives import Constraint
+from predictors.metrics import Metric
 from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,14 +26,19 @@ def is_evaluated(trial: FrozenTrial) -> bool:
 
 
 class TrialReader:
-    """Reads trials of one search. `metrics` names the objectives' metrics, then those that only constraints bound."""
+    """Reads trials of one search.
 
-    def __init__(self, space: SearchSpace, objectives: Sequence[Objective], constraints: Sequence[Constraint]) -> None:
+    `metrics` names the objectives' metrics, then those that only constraints bound; `keys` are their `Metric.key`s.
+    """
+
+    def __init__(self, space: SearchSpace, objectives: Sequence[Metric], constraints: Sequence[Constraint]) -> None:
         self.space = space
         self.objectives = tuple(objectives)
         self.constraints = tuple(constraints)
         bounded = [constraint.metric for constraint in constraints]
-        self.metrics = tuple(dict.fromkeys([objective.metric for objective in objectives] + bounded))
+        self.metrics = tuple(dict.fromkeys([objective.name for objective in objectives] + bounded))
+        declared = {objective.name: objective.key for objective in objectives}
+        self.keys = tuple(declared.get(metric, metric) for metric in self.metrics)
         self._architectures: dict[tuple[tuple[str, Any], ...], Architecture | None] = {}
 
     def architecture(self, choices: Mapping[str, Any]) -> Architecture | None:
@@ -55,12 +61,12 @@ class TrialReader:
         for constraint in self.constraints:
             if str(constraint) in trial.constraints:
                 known[constraint.metric] = constraint.value(trial.constraints[str(constraint)])
-        known.update(zip((objective.metric for objective in self.objectives), trial.values or (), strict=False))
+        known.update(zip((objective.name for objective in self.objectives), trial.values or (), strict=False))
         return np.array([known.get(metric, np.nan) for metric in self.metrics])
 
     def losses(self, values: np.ndarray) -> np.ndarray:
         """Losses (..., m), lower is better, of metric values (..., len(metrics))."""
-        return np.stack([o.sign * values[..., self.metrics.index(o.metric)] for o in self.objectives], axis=-1)
+        return np.stack([o.sign * values[..., self.metrics.index(o.name)] for o in self.objectives], axis=-1)
 
     def violation(self, values: np.ndarray) -> np.ndarray:
         """The largest violation (...) of a constraint by metric values (..., len(metrics)); 0 where all are kept."""

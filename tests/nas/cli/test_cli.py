@@ -305,6 +305,10 @@ BAD = {
     "sizes that are no numbers": (("compare", *TABLE_METRIC, "--sizes", "1,b"), "whole numbers"),
     "missing model": (("text", "none.onnx"), "none.onnx: no such file"),
     "model that is none": (("text", "T"), "not an ONNX model"),
+    "a cost that is given": (
+        ("predict", "M", "--checkpoint", "rlm-base", "--given", "params=5"),
+        "params is counted in each network",
+    ),
     "missing checkpoint": (("predict", "M", "--checkpoint", "none"), "not a checkpoint"),
     "neither table nor space": (("search", "--objectives", "params"), "either --benchmark"),
     "table and space": ((*SEARCH, "my_accuracy", "--space", "tiny-resnet"), "either --benchmark"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,15 @@ def test_regret_is_what_the_best_of_the_ten_lacks() -> None:
     assert (latency["regret"], latency["top10"]) == (3, np.mean(range(3, 13)))
     perfect = _ranking(truth, truth, sign=1.0)
     assert (perfect["regret"], perfect["tau"], perfect["tau_top"]) == (0, 1, 1)
+
+
+def test_the_direction_of_a_metric_can_be_declared(table: Benchmark) -> None:
+    by_name = compare(comparison_of(table), table)
+    declared = compare(replace(comparison_of(table), test_metric="my_accuracy:min"), table)
+    values = np.sort(table.values("my_accuracy"))
+    assert declared.rows()[0]["metric"] == "my_accuracy"
+    assert (by_name.scores[0].tau, by_name.scores[0].rmse) == (declared.scores[0].tau, declared.scores[0].rmse)
+    assert declared.scores[0].top10 < values.mean() < by_name.scores[0].top10
 
 
 @pytest.mark.filterwarnings("ignore:An input array is constant")

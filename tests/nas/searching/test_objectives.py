@@ -8,24 +8,25 @@ from hypothesis import strategies as st
 from nas.evaluation.metrics import check_metrics
 from nas.searching.objectives import (
     Constraint,
-    Objective,
     parse_constraints,
     parse_objectives,
     to_losses,
 )
+from predictors.metrics import Metric
 from search_spaces.common.errors import InputError
 
 
 def test_direction_follows_from_the_name() -> None:
     accuracy, latency, params = parse_objectives("cifar10_validation_accuracy, pixel3_latency_ms,params")
-    assert accuracy == Objective("cifar10_validation_accuracy", "maximize")
-    assert latency == Objective("pixel3_latency_ms", "minimize")
-    assert params == Objective("params", "minimize")
+    assert accuracy == Metric("cifar10_validation_accuracy", "accuracy", "maximize", "%")
+    assert latency == Metric("pixel3_latency_ms", "measured", "minimize", "ms")
+    assert params == Metric("params", "exact", "minimize", "")
 
 
-def test_direction_can_be_overridden_and_survives_printing() -> None:
-    objectives = parse_objectives(["sparsity:max", "loss_of_accuracy:min"])
-    assert [objective.direction for objective in objectives] == ["maximize", "minimize"]
+def test_direction_and_kind_can_be_declared_and_survive_printing() -> None:
+    objectives = parse_objectives(["sparsity:max", "loss_of_accuracy:min", "usefulness:accuracy:max"])
+    assert [objective.direction for objective in objectives] == ["maximize", "minimize", "maximize"]
+    assert objectives[2].kind == "accuracy"
     assert parse_objectives([str(objective) for objective in objectives]) == objectives
 
 
@@ -81,9 +82,9 @@ def test_violation_is_positive_exactly_where_the_bound_is_broken(op: str, bound:
 
 @pytest.mark.parametrize("name", ["top1", "mAP", "auc", "f1_score", "digits_accuracy", "accuracy@4"])
 def test_scores_are_maximized(name: str) -> None:
-    assert Objective.parse(name).direction == "maximize"
+    assert Metric.parse(name).direction == "maximize"
 
 
 @pytest.mark.parametrize("name", ["val_loss", "perplexity", "peak_memory_mb", "params", "pixel3_latency_ms", "map_ms"])
 def test_everything_else_is_minimized(name: str) -> None:
-    assert Objective.parse(name).direction == "minimize"
+    assert Metric.parse(name).direction == "minimize"

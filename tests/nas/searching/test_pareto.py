@@ -88,7 +88,7 @@ def test_a_table_without_usable_rows_is_refused() -> None:
 
 def test_random_search_reaches_the_published_hypervolume_on_nasbench201(nas_data: Path) -> None:
     benchmark = load_benchmark("nasbench201")
-    values = np.stack([benchmark.values(objective.metric) for objective in OBJECTIVES], axis=1)
+    values = np.stack([benchmark.values(objective.name) for objective in OBJECTIVES], axis=1)
     reference = Reference.of_table(values, OBJECTIVES)
     assert len(reference.true_front) == 11
     curves = [reference.curve(values[np.random.default_rng(seed).permutation(len(values))[:500]]) for seed in range(10)]

@@ -18,6 +18,7 @@ from nas.searching.evolution import random_unseen
 from nas.searching.pareto import hypervolume
 from nas.searching.startup import DRAWS_PER_ARCHITECTURE, first_design
 from predictors import Predictions, create
+from predictors.metrics import decoding_order
 from search_spaces import Architecture, SearchSpace, get_space
 from search_spaces.common.errors import InputError
 
@@ -213,6 +214,27 @@ def test_failed_trials_are_neither_learned_from_nor_repeated() -> None:
         else:
             study.tell(trial, [*values[:1], float("inf") if i == 4 else values[1]])
     assert len(set(architectures(study))) == 20
+
+
+def test_the_predictor_learns_the_kind_that_an_objective_declares(switches: SearchSpace) -> None:
+    """The kind decides what is decoded first, and `usefulness` alone would be taken for a measurement."""
+    learned: list[str] = []
+
+    class Listening(Oracle):
+        def fit(self, texts: Sequence[str], metrics: dict[str, np.ndarray]) -> Self:
+            learned[:] = metrics
+            return self
+
+        def predict(self, texts: Sequence[str], metrics: Sequence[str], *_: Any, **__: Any) -> Predictions:
+            return Predictions.of_samples(metrics, np.ones((len(texts), 32, len(metrics))))
+
+    objectives = ["usefulness:accuracy:max", "depth"]
+    sampler = PredictorSampler(switches, Listening, objectives, n_startup=2, refit_every=1)  # type: ignore[arg-type]
+    study = optuna.create_study(directions=["maximize", "minimize"], sampler=sampler)
+    study.optimize(lambda trial: (switches.params(switches.choose(trial)), 1.0), n_trials=4)
+    assert learned == ["usefulness:accuracy", "depth"]
+    assert sorted(learned, key=decoding_order) == ["usefulness:accuracy", "depth"]
+    assert sorted(["usefulness", "x_accuracy"], key=decoding_order) == ["x_accuracy", "usefulness"]
 
 
 def test_candidates_that_break_a_constraint_are_avoided() -> None:
