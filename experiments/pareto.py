@@ -29,6 +29,7 @@ PROBLEMS = {
     "S3": "cifar10_validation_accuracy,raspi4_latency_ms,eyeriss_latency_ms",
 }
 SAMPLERS = ("random", "nsga2", "nsga3", "tpe", "gp", "gnn", "rlm")
+FLOORS = {"S1": 50.0, "S2": 20.0, "S3": 50.0}  # accuracy in % under which no network is of interest
 BY_THOMPSON = ("gnn by thompson", "rlm by thompson")  # only where they are asked for
 MARKS = (20, 50, 100, 200, 500)
 SHARES = (0.90, 0.95, 0.99)
@@ -43,7 +44,8 @@ def score(problem: str, name: str, evaluations: int, seed: int) -> Scores:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     objectives, table = parse_objectives(PROBLEMS[problem]), _table()
     metrics = [objective.name for objective in objectives]
-    reference = Reference.of_table(np.stack([table.values(metric) for metric in metrics], 1), objectives)
+    values = np.stack([table.values(metric) for metric in metrics], 1)
+    reference = Reference.of_table(values, objectives, FLOORS[problem])
     kind, _, acquisition = name.partition(" by ")
     options = {"acquisition": acquisition} if acquisition else {}
     evaluator = TableEvaluator(table, metrics)

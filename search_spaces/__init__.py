@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from search_spaces.base import Architecture, SearchSpace
-from search_spaces.common.errors import InputError
+from search_spaces.common.errors import Infeasible, InputError
 from search_spaces.graph.builder import Network, Tensor
 from search_spaces.graph.costs import graph_flops, graph_params
 from search_spaces.onnx import from_model, load_model, to_model
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Architecture",
+    "Infeasible",
     "InputError",
     "Network",
     "SearchSpace",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ import numpy as np
 
 from search_spaces import choosers
 from search_spaces.choosers import Choice, Chooser, Trial
-from search_spaces.common.errors import InputError
+from search_spaces.common.errors import Infeasible, InputError
 from search_spaces.graph.builder import Network, Tensor
 from search_spaces.graph.costs import graph_flops, graph_params
 from search_spaces.graph.ir import Graph
@@ -21,6 +22,8 @@ from search_spaces.text import compact, write
 
 if TYPE_CHECKING:
     import onnx
+
+MAX_REFUSED_DRAWS = 200  # in a row, after which a space counts as one without any feasible architecture
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,8 @@ class SearchSpace:
                         x = net.relu(net.add(x, net.conv_bn(x)))
                 return net.classifier(x)
 
-    `build` is define-by-run like an Optuna objective, and must be a function of the choices alone.
+    `build` is define-by-run like an Optuna objective, and must be a function of the choices alone. For choices that do
+    not go together it raises `Infeasible`, before or after it has asked for others.
     """
 
     name: str = ""
@@ -98,6 +102,15 @@ class SearchSpace:
         self.ask(chooser)
         return Architecture(self.name, tuple(chooser.choices.items()))
 
+    def _feasible(self, chooser: Callable[[], Chooser]) -> Architecture:
+        """What the first of fresh choosers chooses that `build` does not refuse."""
+        for _ in range(MAX_REFUSED_DRAWS):
+            try:
+                return self._chosen(chooser())
+            except InputError as error:
+                refused = error
+        raise Infeasible(f"{self.name}: {MAX_REFUSED_DRAWS} draws in a row were infeasible; the last: {refused}")
+
     def architecture(self, choices: Mapping[str, Choice]) -> Architecture:
         """The architecture with these choices; `InputError` for missing, invalid or unused ones."""
         chooser = choosers.ReplayChooser(choices)
@@ -111,30 +124,39 @@ class SearchSpace:
         return self._chosen(recorder)
 
     def sample(self, rng: np.random.Generator) -> Architecture:
-        """A random architecture: every choice uniform."""
-        return self._chosen(choosers.RandomChooser(rng))
+        """A random architecture: every choice uniform, all drawn again where they are infeasible."""
+        return self._feasible(lambda: choosers.RandomChooser(rng))
 
     def mutate(self, arch: Architecture, rng: np.random.Generator) -> Architecture:
-        """The architecture with one choice changed, and whatever newly depends on it chosen at random."""
+        """The architecture with one choice changed, and whatever newly depends on it chosen at random.
+
+        The architecture itself, where no change seems feasible.
+        """
         parent = arch.as_dict()
         replay = choosers.ReplayChooser(parent)
         self.ask(replay)
         free = [name for name, options in replay.options.items() if len(options) > 1]
         if not free:
             return arch
-        changed = free[int(rng.integers(len(free)))]
-        return self._chosen(choosers.MutationChooser(parent, changed, rng))
+        try:
+            return self._feasible(lambda: choosers.MutationChooser(parent, free[int(rng.integers(len(free)))], rng))
+        except Infeasible:
+            return arch
 
     def crossover(self, a: Architecture, b: Architecture, rng: np.random.Generator) -> Architecture:
-        """Every choice from one of the two parents at random."""
-        return self._chosen(choosers.CrossoverChooser(a.as_dict(), b.as_dict(), rng))
+        """Every choice from one of the two parents at random; the first parent, where no mixture seems feasible."""
+        try:
+            return self._feasible(lambda: choosers.CrossoverChooser(a.as_dict(), b.as_dict(), rng))
+        except Infeasible:
+            return a
 
     def enumerate(self) -> Iterator[Architecture]:
-        """All architectures of a finite space, in the order of the options."""
+        """All feasible architectures of a finite space, in the order of the options."""
         positions: list[int] | None = []
         while positions is not None:
             chooser = choosers.EnumerationChooser(positions)
-            yield self._chosen(chooser)
+            with suppress(InputError):
+                yield self._chosen(chooser)
             positions = chooser.following()
 
     # --- the field's own notation; published spaces override both

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -119,10 +120,22 @@ def search(
                 opened, measurement, objectives, samplers, evaluations, numbers, out, limits, bar, point, options
             )
         save_studies(out, studies)
-    front = studies.first.front
+    first = studies.first
+    front, failures = (
+        first.front,
+        [f for group in studies.results.values() for result in group for f in result.failures],
+    )
+    nearest = [] if front else first.least_violating
+    if failures:
+        print(f"nas: {len(failures)} trials failed; the last: {failures[-1]['reason']}", file=sys.stderr)
+    if nearest:
+        print(f"nas: no network keeps {' and '.join(limits)}", file=sys.stderr)
     if as_json:
-        print_json({"summary": studies.table(), "front": front})
-        return
+        print_json({"summary": studies.table(), "front": front, "failures": failures, "least_violating": nearest})
+        raise typer.Exit(bool(nearest))
+    if nearest:
+        print_table("The least violating networks", nearest)
+        raise typer.Exit(1)
     truth = "the true hypervolume" if benchmark else "the hypervolume of the best front found"
     print_table(f"{objectives} on {benchmark or space}: share of {truth}", studies.table())
     print_table(f"Pareto front of {samplers[0]}, seed {seed}", front)

@@ -76,7 +76,7 @@ def run_studies(
     table = load_benchmark(benchmark) if isinstance(benchmark, str) else benchmark
     goal = _Goal.parse(objectives, constraints)
     evaluator = TableEvaluator(table, goal.metrics)
-    reference = _truth(table, goal.objectives)
+    reference = _truth(table, goal.objectives, goal.constraints)
     name = benchmark if isinstance(benchmark, str) else benchmark.name
     _check_settings(folder / "studies" / BENCHMARK, {"benchmark": name})
     results = _run_all(
@@ -168,7 +168,8 @@ def open_studies(source: str | Path, benchmark: str | None = None, name: str | N
     if benchmark is None:
         return _against_best(results)
     table = load_benchmark(benchmark)
-    return Studies(found[0].objectives, _truth(table, found[0].objectives), results, table)
+    constraints = parse_constraints(found[0].study.user_attrs[SETTINGS_KEY]["constraints"])
+    return Studies(found[0].objectives, _truth(table, found[0].objectives, constraints), results, table)
 
 
 def _started(result: SearchResult) -> float:
@@ -177,20 +178,34 @@ def _started(result: SearchResult) -> float:
     return min((time.timestamp() for time in times), default=0.0)
 
 
-def _truth(table: Benchmark, objectives: Sequence[Metric]) -> Reference:
-    return Reference.of_table(np.stack([table.values(o.name) for o in objectives], 1), objectives)
+def _truth(table: Benchmark, objectives: Sequence[Metric], constraints: Sequence[Constraint]) -> Reference:
+    """The front of the rows that keep the constraints; of all rows, where none does."""
+    values = np.stack([table.values(o.name) for o in objectives], 1)
+    kept = [constraint.violation(table.values(constraint.metric)) <= 0 for constraint in constraints]
+    return Reference.of_table(_where(np.all(kept, axis=0) if kept else None, values), objectives)
+
+
+def _where(kept: np.ndarray | None, values: np.ndarray) -> np.ndarray:
+    """The finite rows of values (n, m) that are kept, a mask (n,); all of them, where there are none."""
+    finite = np.isfinite(values).all(axis=1)
+    return values[finite & kept] if kept is not None and (finite & kept).any() else values[finite]
 
 
 def _against_best(results: dict[str, list[SearchResult]], point: Sequence[float] | None = None) -> Studies:
     """Searches without a known truth, against the best front that they found together."""
-    first = next(iter(results.values()))[0]
-    values = np.concatenate([result.evaluated.values for group in results.values() for result in group])
-    values = values[np.isfinite(values).all(axis=1)]
+    every = [result for group in results.values() for result in group]
+    values = _where(
+        np.concatenate([result.feasible for result in every]),
+        np.concatenate([result.evaluated.values for result in every]),
+    )
+    first = every[0]
     if not len(values):
-        raise InputError(f"none of the networks of {first.space.name} could be measured: every training diverged")
+        reasons = [failure["reason"] for result in every for failure in result.failures]
+        why = f"the last reason: {reasons[-1]}" if reasons else "nothing was evaluated"
+        raise InputError(f"no network of {first.space.name} has values: {why}")
     signs = np.array([o.sign for o in first.objectives])
     worst = (values * signs).max(axis=0) * signs
-    reference = Reference.of_table(values, first.objectives, floor=0.0)
+    reference = Reference.of_table(values, first.objectives)
     return Studies(first.objectives, reference, results, point=worst if point is None else np.array(point, dtype=float))
 
 

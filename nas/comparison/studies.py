@@ -40,7 +40,7 @@ class Studies:
     def curves(self) -> dict[str, np.ndarray]:
         """Per sampler the shares (seeds, evaluations) of the reference's hypervolume; higher is better, 1 is all."""
         curves = {
-            name: [self.reference.curve(result.evaluated.values) for result in results]
+            name: [self.reference.curve(result.feasible_values) for result in results]
             for name, results in self.results.items()
         }
         # A search of a space with fewer architectures ends early: its last value holds from then on.
@@ -58,7 +58,7 @@ class Studies:
         rows = []
         for name, curve in self.curves().items():
             marks = sorted({m for m in REPORTED_EVALUATIONS if m < curve.shape[1]} | {curve.shape[1]})
-            igd = np.array([self.reference.igd_plus(r.evaluated.values) for r in self.results[name]])
+            igd = np.array([self.reference.igd_plus(r.feasible_values) for r in self.results[name]])
             row: dict[str, Any] = {"sampler": name}
             row |= {f"HV@{m}": _mean_std(curve[:, m - 1]) for m in marks}
             if self.point is not None:
@@ -80,10 +80,11 @@ class Studies:
             "samplers": {
                 name: {
                     "evaluations": [len(r.evaluated.architectures) for r in results],
-                    "hypervolume_ratio": [self.reference.ratio(r.evaluated.values) for r in results],
+                    "hypervolume_ratio": [self.reference.ratio(r.feasible_values) for r in results],
                     **({} if self.point is None else {"hypervolume": self._volumes(name).tolist()}),
-                    "igd_plus": [self.reference.igd_plus(r.evaluated.values) for r in results],
+                    "igd_plus": [self.reference.igd_plus(r.feasible_values) for r in results],
                     "fronts": [r.front for r in results],
+                    "failures": [r.failures for r in results],
                 }
                 for name, results in self.results.items()
             },

@@ -23,12 +23,12 @@ from nas.searching.progress import GrowingFront, SearchProgress
 from nas.searching.result import SETTINGS_KEY, SearchResult
 from nas.searching.samplers import create_sampler, list_samplers
 from nas.searching.sources import open_evaluator, source_of
-from nas.searching.storage import open_storage
+from nas.searching.storage import StorageError, open_storage
 from nas.searching.trials import FAILED_KEY, TrialReader, is_evaluated
-from nas.searching.workers import Worker
+from nas.searching.workers import MAX_TAKEN_UP, Worker
 from predictors.metrics import Metric
 from search_spaces import get_space
-from search_spaces.common.errors import InputError
+from search_spaces.common.errors import InputError, describe
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 RESULT_VERSION = 2  # raise it whenever a search with the same seed evaluates other architectures
 MAX_REPEATS = 50  # repeated architectures in a row after which a random new one is evaluated instead
+MAX_FAILURES = 10  # evaluations that fail in a row, after which the search ends with an error
 SOURCE_KEY = "nas:source"  # study user attribute: see `nas.searching.sources`
 EVALUATIONS_KEY = "nas:evaluations"  # study user attribute: how many are wanted
 _POLL_SECONDS = 0.2  # seconds, between two looks whether others have finished
@@ -64,9 +65,13 @@ def search(
     """Evaluate `evaluations` distinct architectures and return what was found.
 
     An architecture that the sampler proposes again gets its stored values and does not count. A space with fewer
-    architectures ends the search early. With a storage, a search that was interrupted, even by SIGKILL, goes on where
-    it was: a trial that was being evaluated is finished first, and nothing is evaluated twice. Several processes may
-    work on one study. Without interruption, the same seed gives the same result.
+    architectures ends the search early. An evaluation that raises an exception or gives a value that is not finite is
+    a failed one: it counts, its reason is kept, and ten in a row end the search. Choices that `build` refuses fail
+    their trial, too, but do not count.
+
+    With a storage, a search that was interrupted, even by SIGKILL, goes on where it was: a trial that was being
+    evaluated is finished first, and nothing is evaluated twice. Several processes may work on one study. Without
+    interruption, the same seed gives the same result.
 
     Args:
         objectives: metric names, see `nas.searching.objectives.parse_objectives`.
@@ -81,7 +86,8 @@ def search(
         seconds: no evaluation begins after so long, since this call.
         patience: evaluations in a row that do not improve the front, after which the search ends.
 
-    Raises InputError for bad settings, for settings other than those of the stored study, and for an unusable storage.
+    Raises InputError for bad settings, for settings other than those of the stored study, for an unusable storage, and
+    after ten failed evaluations in a row.
     """
     reader = TrialReader(space, parse_objectives(objectives), parse_constraints(constraints))
     check_metrics(reader.metrics, evaluator.metrics)
@@ -242,10 +248,12 @@ class _Search:
         self.observed: dict[Architecture, np.ndarray] = {}
         self.front = GrowingFront(len(reader.objectives))
         self.prior = prior
+        self.failures: list[str] = []  # reasons of the evaluations that failed in a row, since this process began
         self.stale = 0  # evaluations since the last improvement of the front, without prior observations
         self._read = 0
         self._unfinished: list[int] = []  # trial ids
         self._sync()
+        self.failures.clear()  # what made them fail may have been mended
         self.interrupted = self._running if worker.alone else []
         if self._read or not worker.alone:
             study.sampler.reseed_rng()  # or it would repeat its earlier proposals
@@ -260,6 +268,8 @@ class _Search:
                 time.sleep(_POLL_SECONDS)
                 self._sync()
                 continue
+            if len(self.failures) >= MAX_FAILURES:
+                raise InputError(f"{len(self.failures)} evaluations in a row failed; the last: {self.failures[-1]}")
             if repeats == MAX_REPEATS:
                 fresh = random_unseen(self.reader.space, self.observed.keys(), self.rng)
                 if fresh is None:
@@ -267,6 +277,10 @@ class _Search:
                 self.study.enqueue_trial(fresh.as_dict())
                 repeats = 0
             trial = self._next_trial()
+            if self.worker.is_fatal(trial):
+                self._fail(trial, f"{MAX_TAKEN_UP + 1} processes ended over it: it may take too much memory")
+                self._sync()
+                continue
             with self.worker.evaluating(trial):
                 new = self._step(trial)
             repeats = 0 if new else repeats + 1
@@ -284,26 +298,39 @@ class _Search:
         return self.worker.ask()
 
     def _step(self, trial: optuna.Trial) -> bool:
-        """Evaluate one trial and store its values. False if the architecture was evaluated before."""
-        architecture = self.reader.space.choose(trial)
+        """Evaluate one trial and store its values. False if no other architecture was evaluated than before."""
+        try:
+            architecture = self.reader.space.choose(trial)
+        except StorageError:
+            raise
+        except InputError as error:
+            self._fail(trial, describe(error))
+            return False
         self.reader.remember(architecture)
-        values = self.observed.get(architecture)
-        new = values is None
-        if values is None:
-            values = np.asarray(self.evaluator([architecture]), dtype=float)
-            if values.shape != (1, len(self.evaluator.metrics)):
-                raise InputError(f"the evaluator returned shape {values.shape}, not (1, {len(self.evaluator.metrics)})")
-            values = values[0, self.columns]
-        else:
+        if architecture in self.observed:
             trial.set_user_attr("repeat", True)
-        self._tell(trial, values)
-        return new
+            self._tell(trial, self.observed[architecture])
+            return False
+        try:
+            values = np.asarray(self.evaluator([architecture]), dtype=float)
+        except StorageError:
+            raise
+        except Exception as error:
+            self._fail(trial, describe(error))
+            return True
+        if values.shape != (1, len(self.evaluator.metrics)):
+            raise InputError(f"the evaluator returned shape {values.shape}, not (1, {len(self.evaluator.metrics)})")
+        self._tell(trial, values[0, self.columns])
+        return True
+
+    def _fail(self, trial: optuna.Trial, reason: str) -> None:
+        trial.set_user_attr(FAILED_KEY, reason)
+        self.study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
 
     def _tell(self, trial: optuna.Trial, values: np.ndarray) -> None:
         # Another worker may have reclaimed and finished the trial, if this one was silent for too long.
-        if not np.isfinite(values).all():
-            trial.set_user_attr(FAILED_KEY, True)
-            self.study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
+        if reason := self.reader.reason(values):
+            self._fail(trial, reason)
             return
         told = trial.constraints if self.reader.constraints else {}
         for constraint in self.reader.constraints:
@@ -321,6 +348,8 @@ class _Search:
             architecture = self.reader.architecture(trial.params)
             if architecture is not None and architecture not in self.observed:
                 self.observed[architecture] = self.reader.values(trial)
+                failed = trial.user_attrs.get(FAILED_KEY)
+                self.failures = [*self.failures, failed] if failed else []
                 improved = self._improves(self.observed[architecture])
                 self.stale = 0 if improved else self.stale + (architecture not in self.prior)
 

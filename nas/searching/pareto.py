@@ -46,17 +46,6 @@ def hypervolume(losses: np.ndarray, reference: Sequence[float] | np.ndarray) -> 
     return float(moocore.hypervolume(inside, ref=reference)) if len(inside) else 0.0
 
 
-def default_floor(objectives: Sequence[Metric]) -> float | None:
-    """Accuracy in % under which no network is of interest: 20 on CIFAR-100, 50 on CIFAR-10 and digits, else None."""
-    for objective in objectives:
-        if "accuracy" in objective.name:
-            if objective.name.startswith("cifar100"):
-                return 20.0
-            if objective.name.startswith(("cifar10", "digits")):
-                return 50.0
-    return None
-
-
 @dataclass(frozen=True, eq=False)
 class Reference:
     """The true front of a whole table, as the fixed yardstick of every search on it.
@@ -74,10 +63,9 @@ class Reference:
     def of_table(cls, values: np.ndarray, objectives: Sequence[Metric], floor: float | None = None) -> Reference:
         """Reference from the values (n, m) of all architectures of a table.
 
-        Architectures whose accuracy is below `floor` (in %, by default that of `default_floor`) are left out.
-        Raises InputError where nothing is left.
+        Architectures whose accuracy is below `floor` (in the accuracy's unit) are left out. Raises InputError where
+        nothing is left.
         """
-        floor = default_floor(objectives) if floor is None else floor
         limit = np.full(len(objectives), np.inf)
         if floor is not None:
             limit[["accuracy" in objective.name for objective in objectives]] = -floor
@@ -85,7 +73,8 @@ class Reference:
         losses = losses[(losses <= limit).all(axis=1)]
         front = np.unique(losses[non_dominated(losses)], axis=0)
         if not len(front):
-            raise InputError(f"no architecture of the table has finite values above the accuracy floor of {floor} %")
+            above = "" if floor is None else f" above the accuracy floor of {floor}"
+            raise InputError(f"no architecture of the table has finite values{above}")
         return cls(tuple(objectives), front, limit)
 
     @cached_property

@@ -16,7 +16,7 @@ from optuna.trial import TrialState
 
 from nas.searching.objectives import to_losses
 from nas.searching.pareto import Reference, hypervolume, non_dominated
-from nas.searching.trials import is_evaluated
+from nas.searching.trials import FAILED_KEY, is_evaluated
 from predictors.metrics import Metric
 from search_spaces.common.errors import InputError
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 SETTINGS_KEY = "nas:settings"  # study user attribute: what the search was started with
 PREDICTED_KEY = "nas:predicted"  # trial system attribute: mean and standard deviation of each metric, where predicted
+SHOWN_VIOLATIONS = 5  # networks that are shown where none keeps the constraints
 
 
 class Evaluated(NamedTuple):
@@ -39,13 +40,18 @@ class Evaluated(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SearchResult:
-    """What a search found. feasible: mask (n,) of the evaluations that broke no constraint."""
+    """What a search found.
+
+    violation: (n,) the largest violation of a constraint, in its metric's unit; at most 0 where all are kept, NaN where
+    unknown. bounded: (n,) values of each metric that only constraints bound.
+    """
 
     study: optuna.Study
     space: SearchSpace
     objectives: tuple[Metric, ...]
     evaluated: Evaluated
-    feasible: np.ndarray
+    violation: np.ndarray
+    bounded: dict[str, np.ndarray]
 
     @classmethod
     def of_study(cls, study: optuna.Study, reader: TrialReader) -> SearchResult:
@@ -56,24 +62,57 @@ class SearchResult:
             if architecture is not None:
                 found.setdefault(architecture, reader.values(trial))
         values = np.array(list(found.values())).reshape(-1, len(reader.metrics))
-        evaluated = Evaluated(list(found), values[:, : len(reader.objectives)])
-        return cls(study, reader.space, reader.objectives, evaluated, reader.violation(values) <= 0)
+        m = len(reader.objectives)
+        bounded = dict(zip(reader.metrics[m:], values[:, m:].T, strict=True))
+        evaluated = Evaluated(list(found), values[:, :m])
+        return cls(study, reader.space, reader.objectives, evaluated, reader.violation(values), bounded)
+
+    @property
+    def feasible(self) -> np.ndarray:
+        """Mask (n,) of the evaluations that broke no constraint."""
+        return self.violation <= 0
+
+    @property
+    def feasible_values(self) -> np.ndarray:
+        """Objective values (n, m), NaN where an evaluation failed or broke a constraint."""
+        return np.where(self.feasible[:, None], self.evaluated.values, np.nan)
+
+    @property
+    def least_violating(self) -> list[dict[str, Any]]:
+        """The evaluations that break a constraint least: architecture, objectives, bounded metrics, violation."""
+        order = np.argsort(self.violation, kind="stable")  # NaN comes last
+        rows = [i for i in order if np.isfinite(self.evaluated.values[i]).all()][:SHOWN_VIOLATIONS]
+        bounded = [{name: float(values[i]) for name, values in self.bounded.items()} for i in rows]
+        return [
+            self._row(i) | values | {"violation": float(self.violation[i])}
+            for i, values in zip(rows, bounded, strict=True)
+        ]
+
+    @property
+    def failures(self) -> list[dict[str, str]]:
+        """Trials that failed, in their order: what was chosen, and why it failed; each architecture once."""
+        found: dict[str, str] = {}
+        for trial in self.study.get_trials(deepcopy=False, states=(TrialState.FAIL,)):
+            if FAILED_KEY in trial.user_attrs:
+                found.setdefault(str(trial.params), str(trial.user_attrs[FAILED_KEY]))
+        return [{"choices": choices, "reason": reason} for choices, reason in found.items()]
 
     @property
     def _front(self) -> list[int]:
         """Indices of the feasible non-dominated evaluations, best in the first objective first."""
-        losses = np.where(self.feasible[:, None], to_losses(self.evaluated.values, self.objectives), np.nan)
+        losses = to_losses(self.feasible_values, self.objectives)
         front = np.flatnonzero(non_dominated(losses))
         return front[np.lexsort(losses[front].T[::-1])].tolist()
 
     @property
     def front(self) -> list[dict[str, Any]]:
         """The Pareto front as a table: one row per architecture, in the space's notation, with its objective values."""
-        return [
-            {"architecture": self.space.format(self.evaluated.architectures[i])}
-            | dict(zip([o.name for o in self.objectives], self.evaluated.values[i].tolist(), strict=True))
-            for i in self._front
-        ]
+        return [self._row(i) for i in self._front]
+
+    def _row(self, i: int) -> dict[str, Any]:
+        """An evaluated architecture, in the space's notation, and its objective values."""
+        values = dict(zip([o.name for o in self.objectives], self.evaluated.values[i].tolist(), strict=True))
+        return {"architecture": self.space.format(self.evaluated.architectures[i])} | values
 
     @property
     def expected(self) -> dict[Architecture, dict[str, tuple[float, float]]]:
@@ -140,5 +179,6 @@ class SearchResult:
             **self.study.user_attrs[SETTINGS_KEY],
             "evaluations": len(self.evaluated.architectures),
             "front": self.front,
+            "failures": self.failures,
         }
         (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")

@@ -23,6 +23,11 @@ from optuna.storages.journal import JournalFileBackend
 
 from search_spaces.common.errors import InputError
 
+
+class StorageError(InputError):
+    """A storage that cannot be read or written: no trial is to blame."""
+
+
 _FIRST_BYTES = b'{"op_code"'
 PROXY_TIMEOUT_SECONDS = 10
 HEARTBEAT_SECONDS = 20  # between two heartbeats of a worker
@@ -69,7 +74,7 @@ class JournalFile(JournalFileBackend):
         except OSError as error:
             raise _disk_error(self.path, error) from error
         except ValueError as error:
-            raise InputError(f"the journal {self.path} is damaged: restore it or give a new file") from error
+            raise StorageError(f"the journal {self.path} is damaged: restore it or give a new file") from error
 
 
 def _size_of_whole_lines(file: Any) -> int:
@@ -85,8 +90,8 @@ def _size_of_whole_lines(file: Any) -> int:
     return 0
 
 
-def _disk_error(path: Path, error: OSError) -> InputError:
-    return InputError(f"cannot use {path}: {error.strerror}; what it already holds is kept")
+def _disk_error(path: Path, error: OSError) -> StorageError:
+    return StorageError(f"cannot use {path}: {error.strerror}; what it already holds is kept")
 
 
 def open_storage(storage: str | Path | BaseStorage | None) -> BaseStorage:

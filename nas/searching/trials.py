@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from search_spaces import Architecture, SearchSpace
 
-FAILED_KEY = "nas:failed"  # trial user attribute: its evaluation gave no finite values
+FAILED_KEY = "nas:failed"  # trial user attribute: why its choices or its evaluation gave no finite values
 
 
 def is_evaluated(trial: FrozenTrial) -> bool:
@@ -54,6 +54,10 @@ class TrialReader:
     def remember(self, architecture: Architecture) -> None:
         """Spare `architecture` the work of rebuilding this one from its trial."""
         self._architectures[architecture.choices] = architecture
+
+    def reason(self, values: np.ndarray) -> str:
+        """Why values (metrics,) are those of a failed evaluation; "" where all are finite."""
+        return ", ".join(f"{m} is {v}" for m, v in zip(self.metrics, values, strict=True) if not np.isfinite(v))
 
     def values(self, trial: FrozenTrial) -> np.ndarray:
         """All metrics of a finished trial, in their own units; NaN where unknown, as in a failed trial."""

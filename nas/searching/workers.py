@@ -22,13 +22,13 @@ from optuna.trial import TrialState
 from nas.searching import optuna_adapter
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from optuna.trial import FrozenTrial
 
 _WORKER_KEY = "nas:worker:"  # study user attribute of every process: whether it is running
 _OWNER_KEY = "nas:worker"  # trial user attribute: the process that evaluates it
+_TAKEN_UP_KEY = "nas:taken_up"  # trial user attribute: how often it was begun again after its process had gone
 _RUNNING, _FINISHED = "running", "finished"
+MAX_TAKEN_UP = 2  # times that a trial is begun again: what ends every process must not end the search
 RECLAIM_INTERVAL_SECONDS = 2.0
 
 
@@ -58,10 +58,29 @@ class Worker:
         with _unwarned():
             return self.study.ask()
 
-    def evaluating(self, trial: optuna.Trial) -> AbstractContextManager[None]:
-        """A context in which other workers see that this process evaluates the trial."""
-        trial.set_user_attr(_OWNER_KEY, self.name)
-        return optuna_adapter.heartbeat(self.study, trial)
+    @contextmanager
+    def evaluating(self, trial: optuna.Trial) -> Iterator[None]:
+        """A context in which other workers see that this process evaluates the trial.
+
+        Where a user interrupts it, the trial is given back: the next process that asks gets it.
+        """
+        # A trial without a heartbeat would never be missed: the owner, for whom others wait, comes after it.
+        with optuna_adapter.heartbeat(self.study, trial):
+            before = trial.user_attrs
+            trial.set_user_attr(_OWNER_KEY, self.name)
+            if before.get(_OWNER_KEY):
+                trial.set_user_attr(_TAKEN_UP_KEY, before.get(_TAKEN_UP_KEY, 0) + 1)
+            try:
+                yield
+            except (KeyboardInterrupt, SystemExit):
+                trial.set_user_attr(_OWNER_KEY, "")
+                self._give_back(optuna_adapter.stored_trial(self.study, optuna_adapter.trial_id(trial)))
+                raise
+
+    def is_fatal(self, trial: optuna.Trial) -> bool:
+        """True if every process that evaluated the trial so far has ended over it."""
+        attrs = trial.user_attrs
+        return bool(attrs.get(_OWNER_KEY)) and attrs.get(_TAKEN_UP_KEY, 0) >= MAX_TAKEN_UP
 
     def reclaim_stale_trials(self) -> None:
         """Enqueue the running trials of workers that are gone. The next worker that asks gets one of them."""
@@ -78,8 +97,8 @@ class Worker:
 
     def others_at_work(self, trials: list[FrozenTrial]) -> int:
         """Number of running trials that other live workers own. Workers whose end would go unnoticed do not count."""
-        owners = [t.user_attrs.get(_OWNER_KEY) for t in trials if t.state == TrialState.RUNNING]
-        return sum(owner not in (None, self.name) and self._is_seen(owner) for owner in owners)
+        owners = [t.user_attrs.get(_OWNER_KEY, "") for t in trials if t.state == TrialState.RUNNING]
+        return sum(owner not in ("", self.name) and self._is_seen(owner) for owner in owners)
 
     def _running(self) -> list[str]:
         attrs = self.study.user_attrs.items()

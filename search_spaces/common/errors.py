@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import sysconfig
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
+
+_PROJECT = Path(__file__).parents[2]
 
 
 class InputError(ValueError):
@@ -11,6 +16,30 @@ class InputError(ValueError):
 
     The command line prints it without a traceback and exits with status 2.
     """
+
+
+class Infeasible(InputError):
+    """Raised by a space's `build` for choices that do not go together: such architectures are drawn again.
+
+    In a search, a trial that proposes them fails, and its reason is kept. They are not evaluated and do not count.
+    """
+
+
+def describe(error: BaseException) -> str:
+    """What went wrong, on one line; with file and line of the user's own code where that raised it."""
+    message = " ".join(str(error).split())
+    if isinstance(error, InputError):
+        return message
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(Path(frame.filename))]
+    where = f"{own[-1].filename}, line {own[-1].lineno}: " if own else ""
+    return f"{where}{type(error).__name__}{': ' if message else ''}{message}"
+
+
+def _is_users(file: Path) -> bool:
+    """False for files of this project's packages, of Python and of installed packages."""
+    places = [_PROJECT / name for name in ("search_spaces", "predictors", "nas")]
+    places += [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]
+    return file.is_file() and not any(file.is_relative_to(place) for place in places)
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:

@@ -1,0 +1,66 @@
+"""Claims about `nas search`: what it says where networks fail, and where nothing keeps a constraint."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from nas import cli
+
+SPACE = ("--space", "tiny-resnet", "--objectives", "params,flops", "--sampler", "random", "--evaluations", "6")
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """Exit status of `nas …` in this process."""
+    monkeypatch.setattr(sys, "argv", ["nas", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    return int(stop.value.code or 0)
+
+
+def test_a_constraint_that_nothing_keeps_is_said_and_the_status_is_not_zero(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    command = ("search", *SPACE, "--constraint", "params <= 5", "--out", str(tmp_path))
+    assert run(monkeypatch, *command) == 1
+    shown = capsys.readouterr()
+    assert "nas: no network keeps params <= 5" in shown.err
+    assert "The least violating networks" in shown.out
+    assert run(monkeypatch, *command, "--json") == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["front"] == []
+    assert found["least_violating"][0]["violation"] == found["least_violating"][0]["params"] - 5
+    assert found["summary"][0]["HV@6"].startswith("0.000"), "what breaks a constraint has no hypervolume"
+
+
+def test_failed_trials_are_counted_with_the_last_reason(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from search_spaces import Infeasible, SearchSpace\n\n\n"
+        "class Mine(SearchSpace):\n"
+        "    input_shape = (1, 8, 8)\n\n"
+        "    def build(self, trial, net):\n"
+        "        width, groups = trial.suggest_int('width', 1, 8), trial.suggest_int('groups', 1, 8)\n"
+        "        if width % groups:\n"
+        "            raise Infeasible(f'{groups} groups do not divide {width}')\n"
+        "        return net.classifier(net.conv(net.conv(net.input, width), width, groups=groups))\n"
+    )
+    command = ("search", "--space", f"{tmp_path / 'mine.py'}:Mine", *SPACE[2:], "--out", str(tmp_path / "out"))
+    assert run(monkeypatch, *command) == 0
+    assert "groups do not divide" in capsys.readouterr().err
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    (failures,) = summary["samplers"]["random"]["failures"]
+    assert "groups do not divide" in failures[0]["reason"]
+    assert run(monkeypatch, "report", str(tmp_path / "out"), "--json") == 0
+    assert json.loads(capsys.readouterr().out)["samplers"]["random"]["failures"] == [failures]
+
+
+def test_a_search_without_any_time_says_that_nothing_was_evaluated(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert run(monkeypatch, "search", *SPACE, "--hours", "0", "--out", str(tmp_path)) == 2
+    assert "nothing was evaluated" in capsys.readouterr().err

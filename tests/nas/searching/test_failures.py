@@ -1,0 +1,179 @@
+"""Claims about what fails in a search: choices that do not go together, evaluators that raise, processes that end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nas import search
+from nas.searching.loop import MAX_FAILURES, read_search
+from nas.searching.workers import MAX_TAKEN_UP
+from search_spaces import Architecture, Infeasible, InputError, SearchSpace, get_space
+from search_spaces.graph.builder import Network, Tensor
+
+SPACE = get_space("tiny-resnet")
+OBJECTIVES = "params,flops"
+
+
+class Grouped(SearchSpace):
+    """A width and a number of groups, which must divide it: 8 of 12 combinations can be built."""
+
+    name = "grouped"
+    input_shape = (1, 4, 4)
+    num_classes = 2
+    own_check = True
+
+    def build(self, trial: Any, net: Network) -> Tensor:
+        width = trial.suggest_categorical("width", [4, 6, 8])
+        groups = trial.suggest_categorical("groups", [1, 2, 3, 8])
+        if self.own_check and width % groups:
+            raise Infeasible(f"{groups} groups do not divide {width}")
+        return net.classifier(net.conv(net.conv(net.input, width), width, groups=groups))
+
+
+class ByBuilder(Grouped):
+    """The same, refused by the builder's own check."""
+
+    own_check = False
+
+
+class Costs:
+    """Parameters and FLOPs; raises `error` for the evaluations whose number `fails` says."""
+
+    metrics = ("params", "flops")
+
+    def __init__(self, space: SearchSpace = SPACE, fails: Any = lambda i: False, error: Any = None) -> None:
+        self.space, self.fails, self.error = space, fails, error or RuntimeError("CUDA out of memory")
+        self.seen: list[Architecture] = []
+
+    def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
+        self.seen += architectures
+        if self.fails(len(self.seen)):
+            raise self.error
+        return np.array([[self.space.params(a), self.space.flops(a)] for a in architectures], dtype=float)
+
+
+class Killed(BaseException):
+    """Ends the process's work without a word, as SIGKILL does."""
+
+
+# --- evaluators that raise
+
+
+def test_an_evaluation_that_raises_is_a_failed_trial_with_its_reason(tmp_path: Path) -> None:
+    evaluator = Costs(fails=lambda i: i % 3 == 0)
+    result = search(SPACE, OBJECTIVES, evaluator, "random", 12, storage=tmp_path / "j.log")
+    assert len(evaluator.seen) == len(result.evaluated.architectures) == 12
+    assert np.isnan(result.evaluated.values).any(1).sum() == len(result.failures) == 4
+    assert all("RuntimeError: CUDA out of memory" in failure["reason"] for failure in result.failures)
+    assert f"{__file__}, line " in result.failures[0]["reason"], "the user's own file and line are named"
+    assert read_search(tmp_path / "j.log").failures == result.failures
+
+
+def test_ten_failures_in_a_row_end_the_search_with_the_last_reason_and_it_can_go_on(tmp_path: Path) -> None:
+    evaluator = Costs(fails=lambda i: i > 2, error=ValueError("no such file: labels.npy"))
+    with pytest.raises(InputError, match=r"10 evaluations in a row failed; .*ValueError: no such file: labels.npy"):
+        search(SPACE, OBJECTIVES, evaluator, "random", 30, storage=tmp_path / "j.log")
+    assert len(evaluator.seen) == 2 + MAX_FAILURES
+    mended = Costs()
+    assert len(search(SPACE, OBJECTIVES, mended, "random", 30, storage=tmp_path / "j.log").evaluated.values) == 30
+    assert len(mended.seen) == 30 - 12
+
+
+def test_a_value_that_is_not_finite_says_which(tmp_path: Path) -> None:
+    class Diverging(Costs):
+        def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
+            return super().__call__(architectures) * [1, np.nan if len(self.seen) == 2 else 1]
+
+    assert [f["reason"] for f in search(SPACE, OBJECTIVES, Diverging(), "random", 4).failures] == ["flops is nan"]
+
+
+# --- choices that do not go together
+
+
+@pytest.mark.parametrize("space", [Grouped(), ByBuilder()], ids=["Infeasible", "InputError"])
+@pytest.mark.parametrize("sampler", ["random", "nsga2", "ridge"])
+def test_infeasible_choices_are_neither_evaluated_nor_counted(space: SearchSpace, sampler: str) -> None:
+    evaluator = Costs(space)
+    result = search(
+        space, OBJECTIVES, evaluator, sampler, 8, sampler_options={"n_startup": 3} if sampler == "ridge" else None
+    )
+    widths = {(dict(a.choices)["width"], dict(a.choices)["groups"]) for a in evaluator.seen}
+    assert widths == {(w, g) for w in (4, 6, 8) for g in (1, 2, 3, 8) if w % g == 0}
+    assert len(result.front) == 1
+    assert all("divide" in failure["reason"] for failure in result.failures)
+    assert sampler == "ridge" or result.failures, (
+        "a plain sampler proposes such choices; their trials say why they failed"
+    )
+
+
+def test_a_space_draws_changes_and_lists_feasible_architectures_only() -> None:
+    space, rng = Grouped(), np.random.default_rng(0)
+    all_ = set(space.enumerate())
+    assert len(all_) == 8
+    architecture = space.sample(rng)
+    for _ in range(50):
+        changed = space.mutate(architecture, rng)
+        architecture = space.crossover(changed, space.sample(rng), rng)
+        assert {changed, architecture} <= all_
+
+
+def test_a_space_without_any_feasible_architecture_says_so() -> None:
+    class Never(Grouped):
+        def build(self, trial: Any, net: Network) -> Tensor:
+            raise Infeasible(f"width {trial.suggest_int('width', 1, 3)} is too small")
+
+    with pytest.raises(
+        InputError, match=r"grouped: 200 draws in a row were infeasible; the last: width \d is too small"
+    ):
+        search(Never(), OBJECTIVES, Costs(Never()), "random", 5)
+
+
+# --- processes that end
+
+
+def kill_during(storage: Path, number: int, times: int, error: type[BaseException]) -> list[Architecture]:
+    """Run a search that ends in its evaluation `number`, and again as often; what was begun each time."""
+    begun = []
+    for run in range(times):
+        evaluator = Costs(fails=lambda i, run=run: i == (number if run == 0 else 1), error=error())
+        with pytest.raises(error):
+            search(SPACE, OBJECTIVES, evaluator, "random", 8, storage=storage)
+        begun.append(evaluator.seen[-1])
+    return begun
+
+
+def test_a_network_that_ends_every_process_is_given_up_after_two_more_tries(tmp_path: Path) -> None:
+    begun = kill_during(tmp_path / "j.log", 4, 1 + MAX_TAKEN_UP, Killed)
+    assert len(set(begun)) == 1
+    evaluator = Costs()
+    result = search(SPACE, OBJECTIVES, evaluator, "random", 8, storage=tmp_path / "j.log")
+    assert begun[0] not in evaluator.seen
+    assert len(result.evaluated.architectures) == 8
+    (failure,) = result.failures
+    assert "3 processes ended over it" in failure["reason"]
+
+
+def test_a_network_that_the_user_interrupts_is_never_given_up(tmp_path: Path) -> None:
+    begun = kill_during(tmp_path / "j.log", 4, 5, KeyboardInterrupt)
+    evaluator = Costs()
+    result = search(SPACE, OBJECTIVES, evaluator, "random", 8, storage=tmp_path / "j.log")
+    assert {*begun} == {evaluator.seen[0]}
+    assert not result.failures
+
+
+# --- constraints that nothing keeps
+
+
+def test_where_nothing_keeps_a_constraint_the_least_violating_networks_are_known() -> None:
+    result = search(SPACE, "flops", Costs(), "random", 12, constraints="params <= 5")
+    assert not result.front
+    rows = result.least_violating
+    assert len(rows) == 5
+    params = sorted(SPACE.params(architecture) for architecture in result.evaluated.architectures)
+    assert [row["violation"] + 5 for row in rows] == [row["params"] for row in rows] == params[:5]
+    assert set(rows[0]) == {"architecture", "flops", "params", "violation"}
