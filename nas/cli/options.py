@@ -38,12 +38,17 @@ Provider = Annotated[
     str | None, typer.Option(help="Execution provider of ONNX Runtime; CPUExecutionProvider by default.")
 ]
 Source = Annotated[
-    str, typer.Argument(help="A folder that `nas search` wrote, a journal file, or the URL of a storage.")
+    str, typer.Argument(help="A folder that `nas search` wrote, a journal or SQLite file, or the URL of a storage.")
 ]
 Searched = Annotated[
     str | None, typer.Option("--benchmark", help="The table that was searched, where the folder does not say.")
 ]
-Study = Annotated[str | None, typer.Option(help="The study's name in a storage; all of its searches by default.")]
+Study = Annotated[str | None, typer.Option(help="The study's name in a storage; all of its studies by default.")]
+ReportedSpace = Annotated[
+    str | None,
+    typer.Option("--space", help="The studies' space, a name or FILE.py:CLASS, where they do not say or it has moved."),
+]
+Trust = Annotated[bool, typer.Option("--trust", help="Run the Python file that a study names as its space.")]
 
 
 def parse_settings(arguments: list[str] | None, option: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from nas.cli.console import progress_bar
-from nas.cli.options import Device
+from nas.cli.options import Device, Trust
 
 
 def worker(
@@ -20,6 +20,7 @@ def worker(
         ),
     ] = None,
     device: Device = None,
+    trust: Trust = False,
 ) -> None:
     """Join searches that began elsewhere, until they have all their evaluations."""
     import optuna
@@ -31,5 +32,5 @@ def worker(
     names = [study] if study else [name for name in list_searches(storage) if is_unfinished(storage, name)]
     with progress_bar("working") as bar:
         for name in names:
-            join(storage, name, path_override, device or "cpu", labelled(bar, name))
+            join(storage, name, path_override, device or "cpu", labelled(bar, name), trust)
     print(f"{', '.join(names)}: finished" if names else f"{storage}: no search is unfinished")

@@ -15,11 +15,12 @@ import optuna
 from nas.benchmarks import Benchmark, load_benchmark
 from nas.comparison.studies import Studies
 from nas.searching.evaluators import Evaluator, MeasuredEvaluator, PredictionEvaluator, TableEvaluator
-from nas.searching.loop import list_searches, read_search, search
+from nas.searching.loop import search
 from nas.searching.objectives import Constraint, parse_constraints, parse_objectives
 from nas.searching.pareto import Reference
 from nas.searching.prior import read_prior_observations
 from nas.searching.progress import Progress, labelled
+from nas.searching.reading import load_studies, read_study
 from nas.searching.result import SETTINGS_KEY, SearchResult
 from predictors import list_predictors
 from predictors.metrics import Metric
@@ -139,32 +140,40 @@ def run_predicted_studies(
     return _against_best(results)
 
 
-def open_studies(source: str | Path, benchmark: str | None = None, name: str | None = None) -> Studies:
-    """Searches as they are, finished or not, for plots and reports.
+def open_studies(
+    source: str | Path,
+    benchmark: str | None = None,
+    name: str | None = None,
+    space: str | None = None,
+    trust: bool = False,
+) -> Studies:
+    """Searches as they are, finished or not, and any other Optuna studies, for plots and reports.
 
-    source: a folder of `run_studies` or its like, or a storage. name: one of the storage's searches. benchmark: the
+    source: a folder of `run_studies` or its like, or a storage. name: one of the storage's studies. benchmark: the
     table that was searched, where the folder does not say; without one, fronts are held against the best found.
-    Raises InputError where there is none, or where they have different objectives.
+    space, trust: see `nas.searching.reading.read_study`. Raises InputError where there is none, or where they have
+    different objectives.
     """
     folder = Path(source)
-    if "://" in str(source) or folder.is_file():
-        storage = folder if folder.is_file() else str(source)
-        found = [read_search(storage, study) for study in ([name] if name else list_searches(storage))]
-    else:
+    if folder.is_dir():
         paths = sorted((folder / "studies").glob("*.journal"))
-        found = [read_search(path) for path in paths]
-        if not found:
+        if not paths:
             raise InputError(f"{folder} has no searches: give a folder that `nas search` wrote, or a storage")
+        studies = [study for path in paths for study in load_studies(path)]
         if benchmark is None and (folder / "studies" / BENCHMARK).exists():
             benchmark = json.loads((folder / "studies" / BENCHMARK).read_text())["benchmark"]
-    found = [result for result in found if result.evaluated.architectures]
+    else:
+        studies = load_studies(source, name)
+    found = [result for study in studies if (result := read_study(study, space, trust)).evaluated.architectures]
     if not found:
         raise InputError(f"{source}: nothing has been evaluated yet")
     results: dict[str, list[SearchResult]] = {}
     for result in sorted(found, key=_started):
         if result.objectives != found[0].objectives:
-            raise InputError(f"{source}: its searches have different objectives")
-        results.setdefault(result.study.user_attrs[SETTINGS_KEY]["sampler"], []).append(result)
+            pair = f"{found[0].study.study_name!r} and {result.study.study_name!r}"
+            raise InputError(f"{source}: the studies {pair} have different objectives: give --study")
+        settings = result.study.user_attrs.get(SETTINGS_KEY, {})
+        results.setdefault(settings.get("sampler", result.study.study_name), []).append(result)
     if benchmark is None:
         return _against_best(results)
     table = load_benchmark(benchmark)

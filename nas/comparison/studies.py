@@ -11,6 +11,7 @@ import numpy as np
 
 from nas.benchmarks import Benchmark
 from nas.searching.pareto import Reference
+from nas.searching.reading import RecordedSpace
 from nas.searching.result import SearchResult
 from predictors.metrics import Metric
 
@@ -36,6 +37,11 @@ class Studies:
     def first(self) -> SearchResult:
         """The first sampler's first seed."""
         return next(iter(self.results.values()))[0]
+
+    @property
+    def not_built(self) -> str | None:
+        """Why networks cannot be built from their choices, in one line; None if they can."""
+        return self.first.space.reason if isinstance(self.first.space, RecordedSpace) else None
 
     def curves(self) -> dict[str, np.ndarray]:
         """Per sampler the shares (seeds, evaluations) of the reference's hypervolume; higher is better, 1 is all."""
@@ -116,7 +122,7 @@ class Studies:
         arch = space.parse(architecture)
         if self.benchmark is not None:
             return self.benchmark.query(arch)
-        return {"params": space.params(arch), "flops": space.flops(arch)}
+        return {} if self.not_built else {"params": space.params(arch), "flops": space.flops(arch)}
 
 
 def _mean_std(values: np.ndarray) -> str:

@@ -20,6 +20,7 @@ from nas.searching.evolution import random_unseen
 from nas.searching.objectives import Constraint, parse_constraints, parse_objectives
 from nas.searching.prior import PriorFirst, PriorObservations
 from nas.searching.progress import GrowingFront, SearchProgress
+from nas.searching.reading import RecordedSpace, load_studies, read_study
 from nas.searching.result import SETTINGS_KEY, SearchResult
 from nas.searching.samplers import create_sampler, list_samplers
 from nas.searching.sources import open_evaluator, source_of
@@ -27,7 +28,6 @@ from nas.searching.storage import StorageError, open_storage
 from nas.searching.trials import FAILED_KEY, TrialReader, is_evaluated
 from nas.searching.workers import MAX_TAKEN_UP, Worker
 from predictors.metrics import Metric
-from search_spaces import get_space
 from search_spaces.common.errors import InputError, describe
 
 if TYPE_CHECKING:
@@ -124,14 +124,18 @@ def join(
     path_override: str | None = None,
     device: str = "cpu",
     progress: Callable[[SearchProgress], None] | None = None,
+    trust: bool = False,
 ) -> SearchResult:
     """Work on a stored search that was begun elsewhere, until it has all its evaluations.
 
-    path_override, device: see `nas.searching.sources.open_evaluator`. Raises InputError where the storage has no such
-    search, and where its values come from a user's own evaluator or its choices from a user's own sampler.
+    path_override, device: see `nas.searching.sources.open_evaluator`. trust: run the Python file that the search names
+    as its space. Raises InputError where the storage has no such search, where its space is not trusted, and where its
+    values come from a user's own evaluator or its choices from a user's own sampler.
     """
     study = _load(storage, name)
-    settings, found = study.user_attrs[SETTINGS_KEY], read_search(storage, name)
+    settings, found = study.user_attrs[SETTINGS_KEY], read_study(study, trust=trust)
+    if isinstance(found.space, RecordedSpace):
+        raise InputError(f"study {name!r}: {found.space.reason}")
     if settings["sampler"] not in list_samplers():
         raise InputError(f"study {name!r} is searched by a sampler of its own: join it from a script")
     metrics = TrialReader(found.space, found.objectives, parse_constraints(settings["constraints"])).metrics
@@ -144,7 +148,7 @@ def join(
 
 def list_searches(storage: str | Path | BaseStorage) -> list[str]:
     """Names of the searches in a storage, in the order in which they were begun."""
-    studies = _existing(storage).get_all_studies()
+    studies = open_storage(storage, existing=True).get_all_studies()
     return [study.study_name for study in studies if SETTINGS_KEY in study.user_attrs]
 
 
@@ -154,27 +158,13 @@ def is_unfinished(storage: str | Path | BaseStorage, name: str) -> bool:
     return len(read_search(storage, name).evaluated.architectures) < wanted
 
 
-def read_search(storage: str | Path | BaseStorage, name: str = "search") -> SearchResult:
-    """What a search has found so far; InputError where the storage has no such search."""
-    study = _load(storage, name)
-    settings = study.user_attrs[SETTINGS_KEY]
-    space = get_space(settings["space"], **settings["space_options"])
-    objectives, constraints = parse_objectives(settings["objectives"]), parse_constraints(settings["constraints"])
-    return SearchResult.of_study(study, TrialReader(space, objectives, constraints))
-
-
-def _existing(storage: str | Path | BaseStorage) -> BaseStorage:
-    """The storage; InputError for a journal that would begin now."""
-    if isinstance(storage, str | Path) and "://" not in str(storage) and not Path(storage).is_file():
-        raise InputError(f"{storage}: there is no such journal")
-    return open_storage(storage)
+def read_search(storage: str | Path | BaseStorage, name: str = "search", trust: bool = False) -> SearchResult:
+    """What a search has found so far; InputError where the storage has no such search. trust: as of `read_study`."""
+    return read_study(_load(storage, name), trust=trust)
 
 
 def _load(storage: str | Path | BaseStorage, name: str) -> optuna.Study:
-    try:
-        study = optuna.load_study(study_name=name, storage=_existing(storage))
-    except KeyError:
-        raise InputError(f"{storage} has no study {name!r}") from None
+    [study] = load_studies(storage, name)
     if SETTINGS_KEY not in study.user_attrs:
         raise InputError(f"study {name!r} in {storage} was not made by a search")
     return study

@@ -22,6 +22,7 @@ from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
     import optuna
+    from optuna.trial import FrozenTrial
 
     from nas.searching.trials import TrialReader
     from search_spaces import Architecture, SearchSpace
@@ -56,16 +57,19 @@ class SearchResult:
     @classmethod
     def of_study(cls, study: optuna.Study, reader: TrialReader) -> SearchResult:
         """Collect the finished trials of a study."""
-        found: dict[Architecture, np.ndarray] = {}
+        found: dict[Architecture, FrozenTrial] = {}
         for trial in filter(is_evaluated, study.get_trials(deepcopy=False)):
             architecture = reader.architecture(trial.params)
             if architecture is not None:
-                found.setdefault(architecture, reader.values(trial))
-        values = np.array(list(found.values())).reshape(-1, len(reader.metrics))
+                found.setdefault(architecture, trial)
+        values = np.array([reader.values(trial) for trial in found.values()]).reshape(-1, len(reader.metrics))
+        # Constraints of somebody's own study are known by their violations alone.
+        stored = [max(trial.constraints.values(), default=0.0) for trial in found.values()]
         m = len(reader.objectives)
         bounded = dict(zip(reader.metrics[m:], values[:, m:].T, strict=True))
+        violation = np.maximum(reader.violation(values), np.array(stored, dtype=float))
         evaluated = Evaluated(list(found), values[:, :m])
-        return cls(study, reader.space, reader.objectives, evaluated, reader.violation(values), bounded)
+        return cls(study, reader.space, reader.objectives, evaluated, violation, bounded)
 
     @property
     def feasible(self) -> np.ndarray:

@@ -17,7 +17,7 @@ from nas.searching.evolution import best_first, evolve, random_unseen
 from nas.searching.objectives import Constraint, parse_constraints, parse_objectives
 from nas.searching.optuna_adapter import set_system_attr, stored_trials
 from nas.searching.pareto import non_dominated
-from nas.searching.result import PREDICTED_KEY
+from nas.searching.result import PREDICTED_KEY, SETTINGS_KEY
 from nas.searching.startup import first_design
 from nas.searching.surrogate import Surrogate
 from nas.searching.trials import TrialReader
@@ -36,6 +36,7 @@ MAX_SAMPLED_CANDIDATES = 3000  # candidates, best first, for which samples are d
 MAX_NADIR_DEVIATIONS = 3.0  # standard deviations between the median loss and the nadir
 STD_PER_MEDIAN_DEVIATION = 1.4826  # standard deviation of a normal distribution by its median absolute deviation
 EVALUATIONS_PER_REFIT_TRIAL = 20  # after n evaluations, a refit waits for n / 20 trials: few more change little
+SPACE_KEY = "nas:space"  # study user attribute: what this sampler searches, for reports; a search has its own settings
 CHOICES_KEY = "nas:choices"  # trial system attribute: the architecture that this sampler chose for the trial
 
 
@@ -132,6 +133,7 @@ class PredictorSampler(BaseSampler):
         if trial.params or {"fixed_params", CHOICES_KEY} & trial.system_attrs.keys():
             return
         with self._lock:
+            self._describe(study)
             architecture = self._choose(study, trial)
             set_system_attr(study, trial, CHOICES_KEY, architecture.as_dict())
             if predicted := self._predicted.get(architecture):
@@ -149,6 +151,12 @@ class PredictorSampler(BaseSampler):
     def reseed_rng(self) -> None:
         """Only names outside the space: the architecture's randomness comes from the seed and the trial's number."""
         self._random.reseed_rng()
+
+    def _describe(self, study: Study) -> None:
+        if not {SPACE_KEY, SETTINGS_KEY} & study.user_attrs.keys():
+            goals = {"objectives": self._reader.objectives, "constraints": self._reader.constraints}
+            space = {"space": self.space.name, "space_options": self.space.options}
+            study.set_user_attr(SPACE_KEY, space | {name: list(map(str, goal)) for name, goal in goals.items()})
 
     # --- choosing
 

@@ -11,7 +11,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-from optuna.exceptions import ExperimentalWarning
+from optuna.exceptions import ExperimentalWarning, StorageInternalError
 from optuna.storages import (
     BaseStorage,
     InMemoryStorage,
@@ -29,6 +29,7 @@ class StorageError(InputError):
 
 
 _FIRST_BYTES = b'{"op_code"'
+_SQLITE = b"SQLite format 3\0"
 PROXY_TIMEOUT_SECONDS = 10
 HEARTBEAT_SECONDS = 20  # between two heartbeats of a worker
 GRACE_SECONDS = 60  # without a heartbeat, after which a worker counts as gone
@@ -45,8 +46,7 @@ class JournalFile(JournalFileBackend):
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with open(path, "ab+") as file:
-                file.seek(0)
+            with open(path, "rb" if path.exists() else "ab+") as file:  # a file that is only read may be read-only
                 first_bytes = file.read(len(_FIRST_BYTES))
         except OSError as error:
             raise _disk_error(path, error) from error
@@ -94,30 +94,53 @@ def _disk_error(path: Path, error: OSError) -> StorageError:
     return StorageError(f"cannot use {path}: {error.strerror}; what it already holds is kept")
 
 
-def open_storage(storage: str | Path | BaseStorage | None) -> BaseStorage:
+def open_storage(storage: str | Path | BaseStorage | None, existing: bool = False) -> BaseStorage:
     """Optuna storage: None is in memory, a path a journal file, a URL a database or a proxy of one.
 
-    `sqlite:///…` and `postgresql://…` are databases; `grpc://host:port` is what `optuna.storages.run_grpc_proxy_server`
-    serves. Raises InputError where it cannot be opened.
+    `sqlite:///…`, an SQLite file and `postgresql://…` are databases; `grpc://host:port` is what
+    `optuna.storages.run_grpc_proxy_server` serves. existing: nothing is created. Raises InputError where it cannot be
+    opened.
     """
     if storage is None:
         return InMemoryStorage()
     if isinstance(storage, BaseStorage):
         return storage
+    file = _local_file(str(storage))
+    if existing and file and not file.is_file():
+        raise InputError(f"{storage}: there is no such file")
     if "://" not in str(storage):
-        return JournalStorage(JournalFile(Path(storage)))
+        if not _is_sqlite(Path(storage)):
+            return JournalStorage(JournalFile(Path(storage)))
+        storage = f"sqlite:///{storage}"
     if str(storage).startswith("grpc://"):
         return _proxy(str(storage))
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
-        return _database(str(storage))
-    except (ImportError, SQLAlchemyError) as error:
+        return _database(str(storage), existing)
+    except (ImportError, SQLAlchemyError, StorageInternalError) as error:
         address = str(storage).rpartition("@")[2]  # without user and password
-        raise InputError(f"cannot open the database {address}: {str(error).splitlines()[0]}") from error
+        reason = str(error.__cause__ if isinstance(error, StorageInternalError) else error).splitlines()[0]
+        raise InputError(f"cannot open the database {address}: {reason}") from error
 
 
-def _database(url: str, tries: int = 5) -> BaseStorage:
+def _local_file(storage: str) -> Path | None:
+    """The file of a journal's path or of an SQLite URL; None for any other storage."""
+    if "://" not in storage:
+        return Path(storage)
+    scheme, _, path = storage.partition(":///")
+    return Path(path.partition("?")[0]) if scheme.startswith("sqlite") and path else None
+
+
+def _is_sqlite(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_SQLITE)) == _SQLITE
+    except OSError:
+        return False
+
+
+def _database(url: str, existing: bool, tries: int = 5) -> BaseStorage:
     """Opened once more where another process makes the tables at the same time."""
     from sqlalchemy.exc import DatabaseError
 
@@ -130,12 +153,13 @@ def _database(url: str, tries: int = 5) -> BaseStorage:
                 heartbeat_interval=HEARTBEAT_SECONDS,
                 grace_period=GRACE_SECONDS,
                 heartbeat_stale_trial_callback=retry,
+                skip_table_creation=existing,
             )
     except DatabaseError as error:
         if tries == 1 or not any(hint in str(error) for hint in ("already exists", "duplicate key")):
             raise
     time.sleep(0.5)
-    return _database(url, tries - 1)
+    return _database(url, existing, tries - 1)
 
 
 def _proxy(url: str) -> BaseStorage:
