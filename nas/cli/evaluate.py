@@ -52,29 +52,27 @@ def evaluate(
 ) -> None:
     """Measure a network: train it from scratch, time it, and weigh it."""
     from nas.evaluation.latency import LatencyTask
-    from nas.evaluation.measurement import Measurement, known_metrics
+    from nas.evaluation.measurement import Measurement, known_metrics, trains
     from nas.evaluation.subjects import subject_of_file, subject_of_space
     from nas.evaluation.training import training_task
     from search_spaces.text import fingerprint
-    from search_spaces.text.program import compact
-    from search_spaces.text.syntax import write
 
     timing = LatencyTask(**given_only(threads=threads, batch=batch, provider=provider))
     task = training_task({**parse_settings(training, "--training"), **given_only(epochs=epochs)})
     wanted = split_names(metrics) if metrics else []
-    source = (dataset or "digits") if not wanted or any("accuracy" in metric for metric in wanted) else None
+    source = (dataset or "digits") if not wanted or trains(wanted, timing) else None
     if network.endswith(".onnx"):
         if arch or option:
             raise InputError(f"{network} is one network: --arch and --option go with a space")
         subject = subject_of_file(network, source)
     else:
         subject = subject_of_space(network, parse_settings(option, "--option"), source, arch, seed)
-    known = known_metrics(timing, subject.data.metric if subject.data else None)
+    known = known_metrics(timing, subject.data)
     numbers = tuple(range(seed, seed + seeds))
     measurement = Measurement(tuple(wanted or known), subject.data, numbers, task, timing, device or "cpu")
-    checkpoint = resume / f"{fingerprint(write(compact(subject.graph)))}.pt" if resume else None
+    checkpoint = resume / f"{fingerprint(subject.network.text)}.pt" if resume else None
     with progress_bar("measuring") as bar:
-        found = measurement(subject.graph, subject.model, checkpoint, bar)
+        found = measurement(subject.network, subject.model, checkpoint, bar).values
     if as_json:
         print_json({"network": subject.name, **{metric: _plain(value) for metric, value in found.items()}})
         return

@@ -147,7 +147,7 @@ def _measured_space(
 ) -> tuple[SearchSpace, Measurement]:
     """The space of that name, built for the data set, and the measurement of all that a search needs to know."""
     from nas.evaluation.latency import LatencyTask
-    from nas.evaluation.measurement import Measurement
+    from nas.evaluation.measurement import Measurement, trains
     from nas.evaluation.subjects import open_space
     from nas.evaluation.training import training_task
     from nas.searching.objectives import parse_constraints, parse_objectives
@@ -155,9 +155,9 @@ def _measured_space(
     objective_metrics = [objective.name for objective in parse_objectives(objectives)]
     bounded = [constraint.metric for constraint in parse_constraints(constraints)]
     metrics = tuple(dict.fromkeys(objective_metrics + bounded))
-    source = given.get("dataset", "digits") if any("accuracy" in metric for metric in metrics) else None
+    timing = LatencyTask(**pick(given, "threads", "batch", "provider"))
+    source = given.get("dataset", "digits") if trains(metrics, timing) else None
     space, data = open_space(name, parse_settings(given.get("option"), "--option"), source)
     task = training_task({**parse_settings(given.get("training"), "--training"), **pick(given, "epochs")})
-    timing = LatencyTask(**pick(given, "threads", "batch", "provider"))
     seeds = tuple(range(given.get("trainings", 1)))
     return space, Measurement(metrics, data, seeds, task, timing, given.get("device", "cpu"))

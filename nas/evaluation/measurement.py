@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,13 +13,12 @@ from nas.evaluation import memory
 from nas.evaluation.datasets import Dataset
 from nas.evaluation.latency import LatencyTask, time_model
 from nas.evaluation.metrics import check_metrics
-from nas.evaluation.training import TrainingTask, train
+from nas.evaluation.trainable import State, Trainable
+from nas.evaluation.training import Report, TrainingTask, train
 from search_spaces.graph.costs import graph_flops, graph_params
 
 if TYPE_CHECKING:
     import onnx
-
-    from search_spaces.graph.ir import Graph
 
 Progress = Callable[[str, int, int], None]
 
@@ -33,12 +32,23 @@ class Measured(NamedTuple):
     spread: str = ""
 
 
+@dataclass(frozen=True)
+class Measurements:
+    """What was measured of a network: its values, and the weights that it was trained to, if it was trained.
+
+    values: of the metrics that were asked for; if the network was trained, of `Dataset.test_metric`, too.
+    """
+
+    values: dict[str, Measured]
+    state: State | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Measurement:
-    """Which metrics are measured, and how. `known` names all that can be; nothing but `metrics` costs time.
+    """Which metrics are measured, and how. `known_metrics` names all that can be; nothing but `metrics` costs time.
 
-    data: what networks are trained on, where accuracy (`DATASET_accuracy`, %) is asked for.
-    seeds: of the trainings, whose mean accuracy counts. latency: gives `cpu_latency_ms` (of the provider's name).
+    data: what networks are trained on, where `Dataset.metric` or `Dataset.test_metric` is asked for.
+    seeds: of the trainings, whose mean score counts. latency: gives `cpu_latency_ms` (of the provider's name).
     Memory (`peak_memory_mb`) is measured on the CPU, at latency's batch and threads.
     """
 
@@ -50,7 +60,7 @@ class Measurement:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        check_metrics(self.metrics, known_metrics(self.latency, self.data.metric if self.data else None))
+        check_metrics(self.metrics, known_metrics(self.latency, self.data))
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -65,49 +75,73 @@ class Measurement:
 
     def __call__(
         self,
-        graph: Graph,
+        network: Trainable,
         model: onnx.ModelProto,
         checkpoint: Path | None = None,
         progress: Progress | None = None,
-    ) -> dict[str, Measured]:
-        """The metrics of a network; accuracy is NaN where a training diverged.
+        report: Report | None = None,
+    ) -> Measurements:
+        """The metrics of a network; scores are NaN where a training diverged.
 
-        checkpoint: file in which the training's state is kept, to go on after an interruption.
-        progress: called with what is done, how far, and of how much.
+        model: the network as ONNX, for what is timed and weighed; its weights do not matter. checkpoint: file in which
+        the training's state is kept, to go on after an interruption. progress: called with what is done, how far, of
+        how much. report: see `nas.evaluation.training.train`.
         """
-        found = {}
+        found = Measurements({})
         for metric in self.metrics:
+            if metric in found.values:
+                continue
             if progress:
                 progress(metric, 0, 1)
-            if self.data is not None and metric == self.data.metric:
-                found[metric] = self._accuracy(graph, self.data, checkpoint, progress)
+            if self.data is not None and metric in (self.data.metric, self.data.test_metric):
+                found = self._trained(found, network, self.data, checkpoint, progress, report)
             elif metric == self.latency.metric:
                 times = time_model(model, self.latency)
-                found[metric] = Measured(*times, f"median, 10 % and 90 % quantile of {self.latency.runs} runs")
+                found.values[metric] = Measured(*times, f"median, 10 % and 90 % quantile of {self.latency.runs} runs")
             elif metric == memory.METRIC:
-                found[metric] = _exact(
+                found.values[metric] = _exact(
                     memory.measure_memory(model, batch=self.latency.batch, threads=self.latency.threads)
                 )
             else:
-                found[metric] = _exact(graph_params(graph) if metric == "params" else graph_flops(graph))
+                cost = graph_params if metric == "params" else graph_flops
+                found.values[metric] = _exact(cost(network.graph))
         return found
 
-    def _accuracy(self, graph: Graph, data: Dataset, checkpoint: Path | None, progress: Progress | None) -> Measured:
-        accuracies = train(
-            graph, data, self.seeds, self.training, device=self.device, checkpoint=checkpoint,
-            progress=progress and (lambda done, total: progress("training, epochs", done, total)),
+    def _trained(
+        self,
+        found: Measurements,
+        network: Trainable,
+        data: Dataset,
+        checkpoint: Path | None,
+        progress: Progress | None,
+        report: Report | None,
+    ) -> Measurements:
+        trained = train(
+            network, data, self.seeds, self.training, device=self.device, checkpoint=checkpoint,
+            progress=progress and (lambda done, total: progress("training, epochs", done, total)), report=report,
         )  # fmt: skip
-        mean = float(np.mean(accuracies))
-        if len(accuracies) == 1:
-            return Measured(mean, mean, mean, "one training")
-        std = float(np.std(accuracies, ddof=1))
-        return Measured(mean, mean - std, mean + std, f"mean ± standard deviation over {len(accuracies)} seeds")
+        scores = {data.metric: _mean(trained.validation), data.test_metric: _mean(trained.test)}
+        return replace(found, values=found.values | scores, state=trained.state)
+
+
+def _mean(scores: list[float]) -> Measured:
+    mean = float(np.mean(scores))
+    if len(scores) == 1:
+        return Measured(mean, mean, mean, "one training")
+    std = float(np.std(scores, ddof=1))
+    return Measured(mean, mean - std, mean + std, f"mean ± standard deviation over {len(scores)} seeds")
 
 
 def _exact(value: float) -> Measured:
     return Measured(value, value, value)
 
 
-def known_metrics(latency: LatencyTask, accuracy: str | None = None) -> tuple[str, ...]:
-    """Names of the metrics that can be measured; `accuracy` is that of the data set, if there is one."""
-    return (*([accuracy] if accuracy else []), latency.metric, memory.METRIC, "params", "flops")
+def known_metrics(latency: LatencyTask, data: Dataset | None = None) -> tuple[str, ...]:
+    """Names of the metrics that can be measured, with a data set to train on or without."""
+    scores = [data.metric, data.test_metric] if data else []
+    return (*scores, latency.metric, memory.METRIC, "params", "flops")
+
+
+def trains(metrics: Iterable[str], latency: LatencyTask) -> bool:
+    """True if a network must be trained for any of these metrics: nothing else gives one."""
+    return any(metric not in known_metrics(latency) for metric in metrics)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from nas.evaluation.layers import layer
 from nas.evaluation.operation import needs_batch_size
 from search_spaces.common.errors import InputError
-from search_spaces.graph.ir import Graph
-from search_spaces.graph.owned_weights import weights
+from search_spaces.graph.ir import Graph, Node
+from search_spaces.graph.owned_weights import Weight, weights
 
 if TYPE_CHECKING:
     import onnx
@@ -53,18 +56,39 @@ class GraphModule(nn.Module):
         import onnx
 
         tensors = iter(model.graph.initializer)
+        for node, weight, own in self._weights():
+            # Initializers that are no weights, such as a zero to multiply by, stand between the weights.
+            found = next((t for t in tensors if t.name.endswith(f".{weight.name}")), None)
+            if found is None or tuple(found.dims) != weight.shape:
+                raise InputError(f"the ONNX model was not written from this graph: no {weight.name} of {node.op}")
+            if own is not None:
+                _assign(own, torch.tensor(onnx.numpy_helper.to_array(found)), self.replicas)
+
+    def onnx_weights(self) -> list[np.ndarray | None]:
+        """The weights in the order of `search_spaces.onnx.to_model`'s; None for those that nothing depends on.
+
+        Those of the first replica.
+        """
+        own = ((weight, tensor) for _, weight, tensor in self._weights())
+        return [None if t is None else _of_replica(t, w.shape, self.replicas, 0).numpy() for w, t in own]
+
+    def state_of(self, replica: int) -> dict[str, Tensor]:
+        """A copy on the CPU of one replica's tensors, by the names that they have in a module of one replica."""
+        with torch.device("meta"):
+            alone = GraphModule(self.graph).state_dict()
+        return {
+            name: _of_replica(tensor, alone[name].shape, self.replicas, replica)
+            for name, tensor in self.state_dict().items()
+        }
+
+    def _weights(self) -> Iterator[tuple[Node, Weight, Tensor | None]]:
+        """Node, description and tensor of each weight of the ONNX model, in its order; no tensor for dead nodes."""
         layers = dict(zip([node.outputs for node in self.nodes], self.layers, strict=True))
         for node in self.graph.nodes:
-            own = _tensors(layers[node.outputs]) if node.outputs in layers else None
+            own = _tensors(layers[node.outputs]) if node.outputs in layers else repeat(None)
             for weight in weights(node.op, node.attrs, tuple(self.graph.shapes[v] for v in node.inputs)):
-                if not weight.trained and weight.name in ("scale", "shift"):
-                    continue  # constants of a batch normalization without them
-                # Initializers that are no weights, such as a zero to multiply by, stand between the weights.
-                found = next((t for t in tensors if t.name.endswith(f".{weight.name}")), None)
-                if found is None or tuple(found.dims) != weight.shape:
-                    raise InputError(f"the ONNX model was not written from this graph: no {weight.name} of {node.op}")
-                if own is not None:
-                    _assign(next(own), torch.tensor(onnx.numpy_helper.to_array(found)), self.replicas)
+                if weight.trained or weight.name not in ("scale", "shift"):  # else constants of a normalization
+                    yield node, weight, next(own)
 
 
 def _live(graph: Graph) -> set[int]:
@@ -76,9 +100,15 @@ def _live(graph: Graph) -> set[int]:
     return needed
 
 
-def _tensors(module: nn.Module):  # type: ignore[no-untyped-def]
+def _tensors(module: nn.Module) -> Iterator[Tensor]:
     return (t for name, t in module.state_dict().items() if not name.endswith("num_batches_tracked"))
 
 
 def _assign(target: Tensor, value: Tensor, replicas: int) -> None:
     target.copy_(value.repeat(replicas, *[1] * (value.dim() - 1)).view_as(target))
+
+
+def _of_replica(tensor: Tensor, shape: Sequence[int], replicas: int, replica: int) -> Tensor:
+    """A copy of one replica's part, of that shape; counters are the same for all."""
+    parts = tensor.detach().cpu()
+    return (parts.reshape(replicas, *shape)[replica] if parts.dim() else parts).clone()

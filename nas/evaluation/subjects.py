@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from nas.evaluation.datasets import Dataset, load_dataset
+from nas.evaluation.trainable import Trainable
 from search_spaces import SearchSpace, get_space, load_model
 from search_spaces.common.errors import InputError
+from search_spaces.graph.ir import element_type, typed
 from search_spaces.onnx import from_model
 
 if TYPE_CHECKING:
     import onnx
-
-    from search_spaces.graph.ir import Graph
 
 
 class Subject(NamedTuple):
     """A network to measure, and the data set that it is to be trained on, if any."""
 
     name: str
-    graph: Graph
+    network: Trainable
     model: onnx.ModelProto
     data: Dataset | None
 
@@ -35,9 +35,11 @@ def subject_of_file(path: str, source: str | None) -> Subject:
         graph = from_model(model)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-    sizes = tuple(d for d in graph.shapes[graph.inputs[0]][1:] if isinstance(d, int))
-    data = load_dataset(source, sizes if len(sizes) == 3 else None) if source else None
-    return Subject(path, graph, model, data)
+    takes = graph.shapes[graph.inputs[0]]
+    sizes = tuple(d for d in takes[1:] if isinstance(d, int))
+    is_fixed = len(sizes) == len(takes) - 1
+    data = load_dataset(source, typed(sizes, element_type(takes)) if is_fixed else None) if source else None
+    return Subject(path, Trainable(graph), model, data)
 
 
 def subject_of_space(
@@ -47,7 +49,7 @@ def subject_of_space(
     space, data = open_space(name, options, source)
     rng = np.random.default_rng(seed)
     chosen = space.sample(rng) if architecture is None else space.parse(architecture)
-    return Subject(space.format(chosen), space.graph(chosen), space.to_onnx(chosen, seed), data)
+    return Subject(space.format(chosen), Trainable.of(space, chosen), space.to_onnx(chosen, seed), data)
 
 
 def open_space(name: str, options: Mapping[str, Any], source: str | None) -> tuple[SearchSpace, Dataset | None]:
@@ -59,8 +61,8 @@ def open_space(name: str, options: Mapping[str, Any], source: str | None) -> tup
     space = get_space(name, **options)
     if source is None:
         return space, None
-    data = load_dataset(source, tuple(space.input_shape))
-    wanted = {"input_shape": data.shape, "num_classes": data.num_classes}
+    data = load_dataset(source, space.input_shape)
+    wanted = {"input_shape": data.shape, "num_classes": data.outputs}
     for names in (("input_shape", "num_classes"), ("num_classes",), ("input_shape",)):
         if not _fits(space, data):
             with suppress(InputError):  # of a space that has no such options
@@ -68,12 +70,13 @@ def open_space(name: str, options: Mapping[str, Any], source: str | None) -> tup
     if not _fits(space, data):
         shape = ",".join(map(str, data.shape))
         raise InputError(
-            f"{name} is for images {tuple(space.input_shape)} of {space.num_classes} classes, {data.name} has images "
-            f"{data.shape} of {data.num_classes}: set input_shape and num_classes in the class, or where it takes them "
-            f"as options: --option input_shape={shape} --option num_classes={data.num_classes}"
+            f"{name} is for inputs {tuple(space.input_shape)} and {space.num_classes} outputs, {data.name} has inputs "
+            f"{tuple(data.shape)} and {data.outputs} {'numbers' if data.is_regression else 'classes'}: set input_shape "
+            "and num_classes in the class, or where it takes them as options: "
+            f"--option input_shape={shape} --option num_classes={data.outputs}"
         )
     return space, data
 
 
 def _fits(space: SearchSpace, data: Dataset) -> bool:
-    return (tuple(space.input_shape), space.num_classes) == (data.shape, data.num_classes)
+    return (tuple(space.input_shape), space.num_classes) == (tuple(data.shape), data.outputs)

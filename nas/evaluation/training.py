@@ -1,99 +1,60 @@
-"""Training a graph from scratch on a data set: its accuracy."""
+"""Training a network from scratch on a data set: its scores and its weights."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from nas.evaluation.datasets import Dataset, augment, digits
-from nas.evaluation.module import GraphModule
-from search_spaces.common.errors import InputError, unknown
+from nas.evaluation.datasets import Dataset, Part, augment, digits
+from nas.evaluation.goals import goal_of
+from nas.evaluation.tasks import DigitsTask, TrainingTask, training_task
+from nas.evaluation.trainable import State, Trainable
+from search_spaces.common.errors import InputError
 from search_spaces.common.files import replacing
-from search_spaces.graph.ir import Graph
-from search_spaces.text.program import compact
-from search_spaces.text.syntax import write
+from search_spaces.graph.ir import Graph, Shape, element_type
 
-SCHEDULES = ("one-cycle", "cosine")
-AT_ONCE = 4096  # images that are disturbed at once, which bounds the memory for large data sets
+__all__ = ["DigitsTask", "Trained", "TrainingTask", "check_fit", "train", "train_digits", "training_task"]
+
+AT_ONCE = 4096  # samples that are disturbed at once, which bounds the memory for large data sets
 TEST_BATCH = 2048
 
 Progress = Callable[[int, int], None]
+Report = Callable[[int, dict[str, float]], bool]
+"""Called after each epoch with its number, from 1, and the validation score by the name of its metric; whether to go
+on."""
 
 
-@dataclass(frozen=True)
-class TrainingTask:
-    """How a network is trained: SGD with Nesterov momentum 0.9 and a learning rate schedule.
+class Trained(NamedTuple):
+    """Scores of each seed's network, and the state of the one with the best validation score.
 
-    Every epoch sees the images disturbed anew (`nas.evaluation.datasets.augment`; shift in pixels, noise in the images'
-    unit). With `patience`, a share `validation` of the training images is held out, training stops once no seed's
-    validation accuracy has risen for that many epochs, and a seed's result is its test accuracy at its best validation
-    accuracy.
+    validation, test: as `Dataset.metric` says; NaN for a network that diverged, and without samples. best: its place
+    among the seeds. state: None if all diverged.
     """
 
-    epochs: int = 6
-    batch: int = 64
-    learning_rate: float = 0.1
-    weight_decay: float = 5e-4
-    schedule: str = "one-cycle"
-    shift: int = 1
-    noise: float = 0.1
-    flip: bool = False
-    patience: int | None = None
-    validation: float = 0.1
-
-    def __post_init__(self) -> None:
-        if self.schedule not in SCHEDULES:
-            raise unknown("schedule", self.schedule, SCHEDULES)
-        least = {"epochs": 1, "batch": 2, "shift": 0, "noise": 0, "patience": 1, "weight_decay": 0}
-        for name, bound in least.items():
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value >= bound):
-                raise InputError(f"training with {name} = {value}: it must be at least {bound}")
-        if not 0 < self.learning_rate < math.inf:
-            raise InputError(f"training with learning_rate = {self.learning_rate}: it must be positive")
-        if not 0 < self.validation < 1:
-            raise InputError(f"training with validation = {self.validation}: it is a share between 0 and 1")
-
-
-def training_task(settings: Mapping[str, Any]) -> TrainingTask:
-    """The task with these settings; InputError for one that it does not have or that is of a wrong kind."""
-    known = [field.name for field in fields(TrainingTask)]
-    for name in settings:
-        if name not in known:
-            raise unknown("setting of the training", name, known)
-    try:
-        return TrainingTask(**settings)
-    except TypeError as error:
-        raise InputError(f"training with {dict(settings)}: a value is of the wrong kind ({error})") from None
-
-
-@dataclass(frozen=True)
-class DigitsTask(TrainingTask):
-    """Training on digits of which `train_images` are seen, split by `split_seed`, the test part disturbed alike."""
-
-    train_images: int = 512
-    split_seed: int = 0
+    validation: list[float]
+    test: list[float]
+    best: int
+    state: State | None
 
 
 def train_digits(graph: Graph, seeds: tuple[int, ...], task: DigitsTask | None = None) -> list[float]:
-    """Test accuracy in % of an architecture trained on digits once per seed (input (1, 8, 8), 10 classes)."""
+    """Accuracy in % on all held-out digits of a network trained once per seed (input (1, 8, 8), 10 classes)."""
     task = task or DigitsTask()
-    data = digits(task.train_images, task.shift, task.noise, task.split_seed)
-    return train(graph, data, seeds, task)
+    data = digits(task.train_images, task.shift, task.noise, task.split_seed, test_share=0.0)
+    return train(Trainable(graph), data, seeds, task).validation
 
 
 def train(
-    graph: Graph,
+    network: Trainable,
     data: Dataset,
     seeds: tuple[int, ...] = (0,),
     task: TrainingTask | None = None,
@@ -101,27 +62,30 @@ def train(
     device: str = "cpu",
     checkpoint: Path | None = None,
     progress: Progress | None = None,
-) -> list[float]:
-    """Test accuracy in % of an architecture trained from scratch once per seed; NaN for one that diverged.
+    report: Report | None = None,
+) -> Trained:
+    """Train a network from scratch once per seed.
 
     The seeds' networks train side by side where the operators allow it; each has its own initial weights, batches and
     disturbances. With a checkpoint file, the state is kept after every epoch, and an interrupted training goes on to
-    the same result. progress: called with the number of epochs done and wanted.
+    the same result. progress: called with the number of epochs done and wanted. report: hears the mean validation score
+    of the networks that train together, and may end their training; of networks one by one, only the first reports.
 
     Raises InputError for data that do not fit the network, operators that cannot be trained, a device that is not
     there, and the checkpoint of another training.
     """
     task = task or TrainingTask()
-    check_fit(graph, data)
+    data = data.with_validation(task.validation)
+    check_fit(network.graph, data)
     if not seeds:
         raise InputError("training needs at least one seed")
-    groups = [seeds] if _fit_side_by_side(graph, seeds) else [(seed,) for seed in seeds]
-    accuracies: list[float] = []
+    groups = [seeds] if _fit_side_by_side(network, seeds) else [(seed,) for seed in seeds]
+    found: list[_Training] = []
     for number, group in enumerate(groups):
         path = checkpoint
         if checkpoint and len(groups) > 1:
             path = checkpoint.with_name(f"{checkpoint.stem}-{group[0]}{checkpoint.suffix}")
-        training = _Training(graph, data, group, task, device)
+        training = _Training(network, data, group, task, device, None if number else report)
         if path:
             training.restore(path)
         while not training.finished:
@@ -130,125 +94,189 @@ def train(
                 training.save(path)
             if progress:
                 progress(number * task.epochs + training.epoch, len(groups) * task.epochs)
-        accuracies += training.result()
-    return accuracies
+        found.append(training)
+    return _joined(found)
+
+
+def _joined(trainings: list[_Training]) -> Trained:
+    results = [result for training in trainings for result in training.results()]
+    losses = [trainings[0].goal.sign * result.validation for result in results]
+    best = min(range(len(results)), key=lambda i: (math.isnan(losses[i]), losses[i]))
+    diverged = math.isnan(losses[best]) and len(trainings[0].validation) > 0
+    validation, test = [result.validation for result in results], [result.test for result in results]
+    return Trained(validation, test, best, None if diverged else results[best].state)
 
 
 def check_fit(graph: Graph, data: Dataset) -> None:
-    """InputError unless the network takes the data set's images and gives one logit per class."""
-    shape, output = graph.shapes[graph.inputs[0]][1:], graph.shapes[graph.outputs[0]][1:]
-    same = len(shape) == 3 and all(isinstance(a, str) or a == b for a, b in zip(shape, data.shape, strict=True))
-    if not same or len(graph.inputs) != 1:
+    """InputError unless the network takes the data set's inputs and gives one logit per class, or each number."""
+    takes, output = graph.shapes[graph.inputs[0]], graph.shapes[graph.outputs[0]][1:]
+    if len(graph.inputs) != 1:
+        raise InputError(f"the network takes {len(graph.inputs)} inputs; {data.name} has one")
+    same = len(takes) == len(data.shape) + 1 and element_type(takes) == element_type(data.shape)
+    same = same and all(isinstance(a, str) or a == b for a, b in zip(takes[1:], data.shape, strict=True))
+    if not same:
         raise InputError(
-            f"the network takes inputs of shape {shape}; the images of {data.name} have shape {data.shape}"
+            f"the network takes inputs of shape {_shown(takes, tuple(takes[1:]))}; those of {data.name} have shape "
+            f"{_shown(data.shape, tuple(data.shape))}"
         )
-    if output != (data.num_classes,):
-        raise InputError(f"the network's output has shape {output}; {data.name} has {data.num_classes} classes")
+    if output != (data.outputs,):
+        kind = "numbers to predict" if data.is_regression else "classes"
+        raise InputError(f"the network's output has shape {output}; {data.name} has {data.outputs} {kind}")
+    _check_token_ids(graph, data)
 
 
-def _fit_side_by_side(graph: Graph, seeds: tuple[int, ...]) -> bool:
+def _shown(shape: Shape, sizes: tuple[int | str, ...]) -> str:
+    return str(sizes) if element_type(shape) == "float" else f"{sizes} {element_type(shape)}"
+
+
+def _check_token_ids(graph: Graph, data: Dataset) -> None:
+    """InputError for token ids beyond the rows of the embedding that reads them."""
+    readers = [n for n in graph.nodes if n.op == "Embedding" and n.inputs[0] == graph.inputs[0]]
+    rows = min((int(dict(node.attrs)["rows"]) for node in readers), default=None)  # type: ignore[arg-type]
+    largest = max(part.inputs.max(initial=0) for part in (data.train, data.test, data.validation) if part)
+    if rows is not None and largest >= rows:
+        raise InputError(f"{data.name} has the token id {largest}; the network's embedding has {rows} rows")
+
+
+def _fit_side_by_side(network: Trainable, seeds: tuple[int, ...]) -> bool:
     if len(seeds) == 1:
         return True
     try:
         with torch.device("meta"):
-            GraphModule(graph, len(seeds))
+            network.module(len(seeds))
     except InputError:
         return False
     return True
 
 
+class _Result(NamedTuple):
+    """A network's validation and test score, and its tensors."""
+
+    validation: float
+    test: float
+    state: State
+
+
 class _Training:
     """One training of several replicas; everything that a checkpoint holds is an attribute."""
 
-    def __init__(self, graph: Graph, data: Dataset, seeds: tuple[int, ...], task: TrainingTask, device: str) -> None:
-        self.graph, self.data, self.seeds, self.task = graph, data, seeds, task
-        self.device, self.replicas = _device(device), len(seeds)
-        self.images, self.labels = data.train_images, data.train_labels
-        self.test = (data.test_images, data.test_labels)
-        self.held: tuple[np.ndarray, np.ndarray] | None = None
-        if task.patience is not None:
-            self._hold_out()
-        if len(self.images) < task.batch:
-            raise InputError(f"batches of {task.batch} images need more than the {len(self.images)} of {data.name}")
+    def __init__(
+        self,
+        network: Trainable,
+        data: Dataset,
+        seeds: tuple[int, ...],
+        task: TrainingTask,
+        device: str,
+        report: Report | None = None,
+    ) -> None:
+        assert data.validation is not None
+        self.network, self.data, self.seeds, self.task, self.report = network, data, seeds, task, report
+        self.device, self.replicas, self.goal = _device(device), len(seeds), goal_of(data)
+        self.train, self.validation, self.test = data.train, data.validation, data.test
+        self.has_images = self.train.inputs.ndim == 4
+        if len(self.train) < task.batch:
+            raise InputError(f"batches of {task.batch} samples need more than the {len(self.train)} of {data.name}")
         torch.manual_seed(hash(seeds) & 0x7FFFFFFF)
         self.rngs = [np.random.default_rng(seed) for seed in seeds]
-        self.net = GraphModule(graph, self.replicas).to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.optimizer = torch.optim.SGD(
-            self.net.parameters(), task.learning_rate, momentum=0.9, weight_decay=task.weight_decay, nesterov=True,
-            foreach=True,
-        )  # fmt: skip
-        self.schedule = _schedule(self.optimizer, task, task.epochs * (len(self.images) // task.batch))
+        self.net = network.module(self.replicas).to(self.device)
+        if self.has_images:
+            self.net = self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.optimizer = _optimizer(self.net, task)
+        self.schedule = _schedule(self.optimizer, task, task.epochs * (len(self.train) // task.batch))
         self.epoch = 0
         self.stale = 0
-        self.best = [(-1.0, math.nan)] * self.replicas  # validation and test accuracy of each
-
-    def _hold_out(self) -> None:
-        count = max(1, round(self.task.validation * len(self.images)))
-        order = np.random.default_rng(0).permutation(len(self.images))
-        held, kept = order[:count], order[count:]
-        self.held = (self.images[held], self.labels[held])
-        self.images, self.labels = self.images[kept], self.labels[kept]
+        self.curve: list[float] = []  # mean validation score after each epoch of those that did not diverge
+        self.best: list[_Result | None] = [None] * self.replicas
+        self.stopped = False
 
     @property
     def finished(self) -> bool:
-        return self.epoch == self.task.epochs or (self.task.patience is not None and self.stale >= self.task.patience)
+        is_stale = self.task.patience is not None and self.stale >= self.task.patience
+        return self.epoch == self.task.epochs or is_stale or self.stopped
 
     def run_epoch(self) -> None:
         self.net.train()
         for x, y in self._batches():
             self.optimizer.zero_grad()
-            logits = self.net(x).unflatten(1, (self.replicas, -1)).flatten(0, 1)
+            outputs = self.net(x).unflatten(1, (self.replicas, -1))
             # The mean over replicas would shrink each one's gradient.
-            (functional.cross_entropy(logits, y.flatten()) * self.replicas).backward()
+            (self.goal.loss(outputs, y) * self.replicas).backward()
             self.optimizer.step()
             self.schedule.step()
         self.epoch += 1
-        if self.held:
-            self._validate(self.held)
+        if self.task.patience is not None or self.report:
+            self._validate()
 
-    def _validate(self, held: tuple[np.ndarray, np.ndarray]) -> None:
-        found = self._accuracies(*held)
-        better = [new > old for new, (old, _) in zip(found, self.best, strict=True)]
+    def _validate(self) -> None:
+        scores = self._scores(self.validation)
+        finite = [score for score in scores if math.isfinite(score)]
+        self.curve.append(float(np.mean(finite)) if finite else math.nan)
+        if self.task.patience is not None:
+            self._keep_best(scores)
+        self._tell(self.epoch)
+
+    def _tell(self, epoch: int) -> None:
+        if self.report and not self.report(epoch, {self.data.metric: self.curve[epoch - 1]}):
+            self.stopped = True
+
+    def _keep_best(self, scores: list[float]) -> None:
+        sign = self.goal.sign
+        better = [
+            math.isfinite(new) and (old is None or sign * new < sign * old.validation)
+            for new, old in zip(scores, self.best, strict=True)
+        ]
         self.stale = 0 if any(better) else self.stale + 1
         if any(better):
-            pairs = zip(found, self._accuracies(*self.test), strict=True)
-            self.best = [new if rose else old for new, old, rose in zip(pairs, self.best, better, strict=True)]
+            new = self._present(scores)
+            self.best = [a if rose else b for a, b, rose in zip(new, self.best, better, strict=True)]
 
-    def result(self) -> list[float]:
-        """Test accuracy of each replica."""
-        return [test for _, test in self.best] if self.held else self._accuracies(*self.test)
+    def results(self) -> list[_Result]:
+        """Scores and tensors of each replica."""
+        if all(self.best):
+            return [result for result in self.best if result]
+        now = self._present(self._scores(self.validation))
+        return [result or here for result, here in zip(self.best, now, strict=True)]
 
-    def _accuracies(self, images: np.ndarray, labels: np.ndarray) -> list[float]:
-        """Accuracy in % of each replica; NaN where a logit is not finite."""
+    def _present(self, scores: list[float]) -> list[_Result]:
+        states = [self.network.state(self.net, replica) for replica in range(self.replicas)]
+        return [_Result(*of) for of in zip(scores, self._scores(self.test), states, strict=True)]
+
+    def _scores(self, part: Part) -> list[float]:
+        """Score of each replica; NaN where an output is not finite, and where there are no samples."""
+        if not len(part):
+            return [math.nan] * self.replicas
         self.net.eval()
-        right = torch.zeros(self.replicas, dtype=torch.double)
-        for start in range(0, len(images), TEST_BATCH):
-            x = torch.from_numpy(images[start:][:TEST_BATCH]).to(self.device).repeat(1, self.replicas, 1, 1)
+        total = torch.zeros(self.replicas, dtype=torch.double)
+        for start in range(0, len(part), TEST_BATCH):
+            some = part.rows(slice(start, start + TEST_BATCH))
+            x = torch.from_numpy(some.inputs).to(self.device)
             with torch.no_grad():
-                logits = self.net(x).unflatten(1, (self.replicas, -1)).cpu()
-            y = torch.from_numpy(labels[start:][:TEST_BATCH])
-            correct = (logits.argmax(2) == y[:, None]).double()
-            right += torch.where(logits.isfinite().all(2), correct, math.nan).sum(0)
-        return (right / len(images) * 100).tolist()
+                outputs = self.net(torch.cat([x] * self.replicas, 1)).unflatten(1, (self.replicas, -1)).cpu()
+            total += self.goal.terms(outputs, torch.from_numpy(some.targets)).sum(0)
+        return [self.goal.score(mean) for mean in (total / len(part)).tolist()]
 
     def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """One epoch: (images (batch, replicas · channels, height, width), labels (batch, replicas))."""
-        batch, count = self.task.batch, len(self.images) // self.task.batch
-        orders = [rng.permutation(len(self.images)) for rng in self.rngs]
+        """One epoch: inputs (batch, replicas · channels, …), and targets (batch, replicas) or (…, outputs)."""
+        batch, count = self.task.batch, len(self.train) // self.task.batch
+        orders = [rng.permutation(len(self.train)) for rng in self.rngs]
         per_block = max(1, AT_ONCE // batch)
         for first in range(0, count, per_block):
             last = min(first + per_block, count)
             rows = slice(first * batch, last * batch if last < count else None)
-            views = [self._disturbed(order[rows], rng) for order, rng in zip(orders, self.rngs, strict=True)]
-            x = torch.from_numpy(np.concatenate(views, 1)).to(memory_format=torch.channels_last)
-            y = torch.from_numpy(np.stack([self.labels[order[rows]] for order in orders], 1))
+            views = [self._inputs(order[rows], rng) for order, rng in zip(orders, self.rngs, strict=True)]
+            x = torch.from_numpy(np.concatenate(views, 1))
+            if self.has_images:
+                x = x.to(memory_format=torch.channels_last)
+            y = torch.from_numpy(np.stack([self.train.targets[order[rows]] for order in orders], 1))
             for i in range(last - first):
                 yield x[i * batch :][:batch].to(self.device), y[i * batch :][:batch].to(self.device)
 
-    def _disturbed(self, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Disturbed copies of these images; the disturbance belongs to the image, not to its place in the epoch."""
+    def _inputs(self, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """These samples' inputs; images disturbed, by what belongs to the image and not to its place in the epoch."""
+        if not self.has_images:
+            return self.train.inputs[rows]
         ordered = np.sort(rows)
-        views = augment(self.images[ordered], rng, self.task.shift, self.task.noise, self.task.flip)
+        views = augment(self.train.inputs[ordered], rng, self.task.shift, self.task.noise, self.task.flip)
         return views[np.searchsorted(ordered, rows)]
 
     # --- checkpoints
@@ -260,7 +288,7 @@ class _Training:
             "seeds": list(self.seeds),
             "task": asdict(self.task),
             "data set": self.data.fingerprint,
-            "network": write(compact(self.graph)),
+            "network": self.network.text,
         }
 
     def save(self, path: Path) -> None:
@@ -270,13 +298,15 @@ class _Training:
             "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.state_dict(),
             "rngs": json.dumps([rng.bit_generator.state for rng in self.rngs]),
-            "progress": (self.epoch, self.stale, self.best),
+            "torch rng": torch.get_rng_state(),
+            "progress": (self.epoch, self.stale, self.stopped, self.curve),
+            "best": [tuple(result) if result else None for result in self.best],
         }
         with replacing(path) as file:
             torch.save(state, file)
 
     def restore(self, path: Path) -> None:
-        """Go on from a checkpoint, if there is one."""
+        """Go on from a checkpoint, if there is one. What it reported is reported again."""
         if not path.exists():
             return
         try:
@@ -292,7 +322,19 @@ class _Training:
         self.schedule.load_state_dict(state["schedule"])
         for rng, saved in zip(self.rngs, json.loads(state["rngs"]), strict=True):
             rng.bit_generator.state = saved
-        self.epoch, self.stale, self.best = state["progress"]
+        torch.set_rng_state(state["torch rng"].cpu())
+        self.epoch, self.stale, self.stopped, self.curve = state["progress"]
+        self.best = [_Result(*result) if result else None for result in state["best"]]
+        for epoch in range(1, len(self.curve) + 1):
+            self._tell(epoch)
+
+
+def _optimizer(net: torch.nn.Module, task: TrainingTask) -> torch.optim.Optimizer:
+    if task.optimizer == "adamw":
+        return torch.optim.AdamW(net.parameters(), task.learning_rate, weight_decay=task.weight_decay, foreach=True)
+    return torch.optim.SGD(
+        net.parameters(), task.learning_rate, momentum=0.9, weight_decay=task.weight_decay, nesterov=True, foreach=True,
+    )  # fmt: skip
 
 
 def _schedule(optimizer: torch.optim.Optimizer, task: TrainingTask, steps: int) -> torch.optim.lr_scheduler.LRScheduler:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from nas.evaluation.export import preprocessing
 from nas.evaluation.metrics import check_metrics
+from nas.evaluation.trainable import Trainable
+from search_spaces.common.errors import InputError
 from search_spaces.text import fingerprint
 
 if TYPE_CHECKING:
     from nas.benchmarks import Benchmark
     from nas.evaluation.measurement import Measurement
+    from nas.searching.record import TrialRecord
     from predictors import Predictor
     from search_spaces import Architecture, SearchSpace
 
@@ -26,6 +30,24 @@ class Evaluator(Protocol):
     metrics: tuple[str, ...]
 
     def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray: ...
+
+
+@runtime_checkable
+class RecordingEvaluator(Evaluator, Protocol):
+    """An evaluator that trains, and keeps learning curve, further values and weights in the trial's record."""
+
+    def evaluate(self, architecture: Architecture, record: TrialRecord) -> Sequence[float]: ...
+
+
+def evaluate_one(evaluator: Evaluator, architecture: Architecture, record: TrialRecord) -> np.ndarray:
+    """An architecture's values (m,). Raises InputError where the evaluator returns another number of them."""
+    if isinstance(evaluator, RecordingEvaluator):
+        values = np.asarray([evaluator.evaluate(architecture, record)], dtype=float)
+    else:
+        values = np.asarray(evaluator([architecture]), dtype=float)
+    if values.shape != (1, len(evaluator.metrics)):
+        raise InputError(f"the evaluator returned shape {values.shape}, not (1, {len(evaluator.metrics)})")
+    return values[0]
 
 
 class TableEvaluator:
@@ -72,30 +94,66 @@ class PredictionEvaluator:
         return np.array([found[metric] for metric in self.metrics], dtype=float).T
 
 
+class _Known(NamedTuple):
+    """What was measured of a network: values of the evaluator's metrics, further ones, and the file of its weights."""
+
+    values: list[float]
+    further: dict[str, float]
+    weights: Path | None
+
+
 class MeasuredEvaluator:
     """Values measured on this machine: each different network is trained, timed and weighed once.
 
     checkpoints: folder for the states of trainings, so that an interrupted one goes on where it stopped; a state is
-    removed when its training is done.
+    removed when its training is done. Raises InputError for a test score among the metrics: networks are selected by
+    the validation part.
     """
 
     def __init__(self, space: SearchSpace, measurement: Measurement, checkpoints: Path | None = None) -> None:
+        data = measurement.data
+        if data and data.test_metric in measurement.metrics:
+            raise InputError(f"{data.test_metric} is for the end: search by {data.metric}, of the validation part")
         self.space = space
         self.measurement = measurement
         self.metrics = measurement.metrics
         self.checkpoints = checkpoints
-        self._known: dict[str, list[float]] = {}
+        self._known: dict[str, _Known] = {}
 
     def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
-        return np.array([self._values(architecture) for architecture in architectures]).reshape(-1, len(self.metrics))
+        values = [self.evaluate(architecture) for architecture in architectures]
+        return np.array(values).reshape(-1, len(self.metrics))
 
-    def _values(self, architecture: Architecture) -> list[float]:
-        network = fingerprint(self.space.to_text(architecture))
-        if network not in self._known:
-            graph, model = self.space.graph(architecture), self.space.to_onnx(architecture)
-            checkpoint = self.checkpoints / f"{network}.pt" if self.checkpoints else None
-            found = self.measurement(graph, model, checkpoint)
-            self._known[network] = [found[metric].value for metric in self.metrics]
-            for done in self.checkpoints.glob(f"{network}*.pt") if self.checkpoints else ():
-                done.unlink()
-        return self._known[network]
+    def evaluate(self, architecture: Architecture, record: TrialRecord | None = None) -> list[float]:
+        network = Trainable.of(self.space, architecture)
+        name = fingerprint(network.text)
+        known = self._known.get(name)
+        if known is not None and (record is None or self._serves(known, record)):
+            if record:
+                record.keep(known.further, known.weights if known.weights and known.weights.exists() else None)
+            return known.values
+        known = self._known[name] = self._measure(architecture, network, name, record)
+        return known.values
+
+    def _serves(self, known: _Known, record: TrialRecord) -> bool:
+        """False if the record wants weights of a network that were removed from the folder of another search.
+
+        In a folder of its own they were removed since the network is dominated, and it still is.
+        """
+        folder = record.weights.folder if record.weights else None
+        return known.weights is None or known.weights.exists() or known.weights.parent == folder
+
+    def _measure(self, architecture: Architecture, network: Trainable, name: str, record: TrialRecord | None) -> _Known:
+        checkpoint = self.checkpoints / f"{name}.pt" if self.checkpoints else None
+        model = self.space.to_onnx(architecture)
+        found = self.measurement(network, model, checkpoint, report=record.report if record else None)
+        values = {metric: measured.value for metric, measured in found.values.items()}
+        further = {metric: value for metric, value in values.items() if metric not in self.metrics}
+        weights = None
+        if record:
+            data = self.measurement.data
+            about = preprocessing(data) if data else {}
+            weights = record.keep(further, (found.state, about) if found.state is not None else None)
+        for done in self.checkpoints.glob(f"{name}*.pt") if self.checkpoints else ():
+            done.unlink()
+        return _Known([values[metric] for metric in self.metrics], further, weights)

@@ -60,3 +60,8 @@ def heartbeat(study: Study, trial: Trial) -> Iterator[None]:
     """A context that sends the trial's heartbeats, where the storage records them."""
     with get_heartbeat_thread(trial._trial_id, study._storage):
         yield
+
+
+def set_intermediate_value(study: Study, trial: Trial, step: int, value: float) -> None:
+    """Write an intermediate value; `Trial.report` refuses to in a study of several objectives."""
+    study._storage.set_trial_intermediate_value(trial._trial_id, step, value)

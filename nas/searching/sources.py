@@ -64,7 +64,7 @@ def open_evaluator(
 def _dataset(data: Mapping[str, str] | None, path_override: str | None, space: SearchSpace) -> Dataset | None:
     if data is None:
         return None
-    found = load_dataset(path_override or data["name"], tuple(space.input_shape))
+    found = load_dataset(path_override or data["name"], space.input_shape)
     if found.fingerprint != data["sha256"]:
         raise InputError(f"{path_override or data['name']}: another data set than the one that the search trains on")
     return found

@@ -1,4 +1,4 @@
-"""Classes of other people: in a file that a user names, or in an installed package that announces them.
+"""Classes and functions of other people: in a file that a user names, or in an installed package that announces them.
 
 Both run their code. A file is run where a user names it (a search keeps its space's name), and never because a
 checkpoint names it.
@@ -7,9 +7,12 @@ checkpoint names it.
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import sys
+from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from search_spaces.common.errors import InputError, unknown
@@ -25,7 +28,30 @@ def from_file(reference: str, base: type, what: str) -> type[Any]:
 
     what: what such a class is, for errors.
     """
-    path, _, class_name = reference.partition(":")
+    return _pick(reference, what, lambda value: _is_a(base, value))
+
+
+def function_from_file(reference: str, what: str) -> Callable[..., Any]:
+    """The function that `file.py:function` names; `:function` may be left out where the file has one only."""
+    if not is_file(reference):
+        raise InputError(f"{what} {reference!r}: write FILE.py:FUNCTION")
+    return _pick(reference, what, inspect.isfunction)
+
+
+def _pick(reference: str, what: str, fits: Callable[[object], bool]) -> Any:
+    """What `file.py:name` names among the file's own values that fit; the only one without a name."""
+    path, _, name = reference.partition(":")
+    module = _run(path)
+    found = {key: value for key, value in vars(module).items() if fits(value) and value.__module__ == module.__name__}
+    if not name and len(found) == 1:
+        name = next(iter(found))
+    if name not in found:
+        raise unknown(f"{what} in {path}:", name, found)
+    return found[name]
+
+
+def _run(path: str) -> ModuleType:
+    """The module that a file makes; it is run anew each time."""
     spec = importlib.util.spec_from_file_location(f"user_{Path(path).stem}", path)
     if spec is None or spec.loader is None or not Path(path).is_file():
         raise InputError(f"{path}: no such Python file")
@@ -35,13 +61,7 @@ def from_file(reference: str, base: type, what: str) -> type[Any]:
         spec.loader.exec_module(module)
     except Exception as error:
         raise InputError(f"{path}: {type(error).__name__} on import: {error}") from error
-    found = {name: value for name, value in vars(module).items() if _is_a(base, value)}
-    found = {name: value for name, value in found.items() if value.__module__ == spec.name}
-    if not class_name and len(found) == 1:
-        class_name = next(iter(found))
-    if class_name not in found:
-        raise unknown(f"{what} in {path}:", class_name, found)
-    return found[class_name]
+    return module
 
 
 def installed(group: str) -> list[str]:

@@ -1,11 +1,12 @@
-"""ONNX models with initial weights, in memory or straight into a file."""
+"""ONNX models with initial or trained weights, in memory or straight into a file."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from itertools import repeat
 from math import prod, sqrt
 from typing import BinaryIO
 
@@ -24,21 +25,33 @@ _NOISE = 1 << 22
 _PART = 1 << 17  # numbers that stay in the cache until they are written
 
 
-def to_model(graph: Graph, seed: int = 0) -> ModelProto:
+def to_model(graph: Graph, seed: int = 0, trained: Sequence[np.ndarray | None] | None = None) -> ModelProto:
     """A runnable ONNX model with freshly initialized weights (He normal; normalizations at identity).
 
-    The random numbers are one stream per seed, which begins again after four million.
+    The random numbers are one stream per seed, which begins again after four million. trained: the weights to write
+    instead, in the order of the model's initializers; None for one that is to be initialized.
     """
-    weights, outline = _Weights(graph, seed), Outline(graph)
+    weights, outline = _Weights(graph, seed, trained), Outline(graph)
     for tensor, weight in outline.tensors:
         outline.model.graph.initializer.append(tensor)
         outline.model.graph.initializer[-1].raw_data = b"".join(weights.parts(tensor, weight))
     return outline.model
 
 
-def write_model(graph: Graph, file: BinaryIO, seed: int = 0) -> None:
-    """Write the content of `to_model`'s model to a file: faster, since its weights are never together in memory."""
-    weights, outline = _Weights(graph, seed), Outline(graph)
+def write_model(
+    graph: Graph,
+    file: BinaryIO,
+    seed: int = 0,
+    trained: Sequence[np.ndarray | None] | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Write the content of `to_model`'s model to a file: faster, since its weights are never together in memory.
+
+    metadata: entries of the model's `metadata_props`.
+    """
+    weights, outline = _Weights(graph, seed, trained), Outline(graph)
+    for key, value in (metadata or {}).items():
+        outline.model.metadata_props.add(key=key, value=value)
     heads = [_head(tensor) for tensor, _ in outline.tensors]
     rest = sum(map(len, heads)) + sum(_size(tensor) for tensor, _ in outline.tensors)
     nodes = outline.model.graph.SerializeToString()
@@ -78,17 +91,24 @@ def _size(tensor: TensorProto) -> int:
 
 
 class _Weights:
-    """Initial weights of a graph's tensors, one after another; `position` is where the stream of random ones stands."""
+    """Weights of a graph's tensors, one after another; `position` is where the stream of random ones stands."""
 
-    def __init__(self, graph: Graph, seed: int) -> None:
+    def __init__(self, graph: Graph, seed: int, trained: Sequence[np.ndarray | None] | None) -> None:
         count = graph_params(graph)
         if count > MAX_WEIGHTS:
             raise InputError(f"the network has {count:,} weights; models with at most {MAX_WEIGHTS:,} are written")
         self.noise, self.position = _noise(seed, min(_NOISE, 1 << count.bit_length())), 0
+        self.trained = repeat(None) if trained is None else iter(trained)
 
     def parts(self, tensor: TensorProto, weight: Weight) -> Iterator[bytes | memoryview]:
-        """A tensor's numbers as bytes, some at a time."""
+        """The next tensor's numbers as bytes, some at a time."""
         size, dtype = prod(tensor.dims), tensor_dtype_to_np_dtype(tensor.data_type)
+        trained = next(self.trained, None)
+        if trained is not None:
+            if trained.shape != tuple(tensor.dims):
+                raise InputError(f"weight {tensor.name} has shape {tuple(tensor.dims)}, not {trained.shape}")
+            yield np.ascontiguousarray(trained, dtype).tobytes()
+            return
         if weight.init != "kaiming":
             yield _filled(size, float(weight.init == "ones"), dtype)
             return

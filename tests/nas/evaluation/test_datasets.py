@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from nas.evaluation import datasets
-from nas.evaluation.datasets import Dataset, augment, digits, load_dataset
+from nas.evaluation.datasets import Part, arrays, augment, digits, load_dataset
 from search_spaces.common.errors import InputError
+from search_spaces.graph.ir import Typed
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.integers(0, 256, (20, 3, 6, 5), np.uint8), np.arange(20) % 4
@@ -36,32 +37,33 @@ def images(folder: Path, classes: dict[str, int], size: tuple[int, int] = (5, 6)
 def test_digits_are_small_and_the_same_every_time() -> None:
     data = load_dataset("digits")
     assert data.shape == (1, 8, 8)
-    assert (len(data.train_images), len(data.test_images), data.num_classes) == (512, 1285, 10)
+    assert data.validation is not None
+    assert (len(data.train), len(data.validation), len(data.test), data.outputs) == (512, 643, 642, 10)
     assert data.metric == "digits_accuracy"
     assert data.fingerprint == digits.__wrapped__().fingerprint != digits(train_images=511).fingerprint
 
 
 def test_npz_is_normalized_per_channel_by_its_training_part(tmp_path: Path) -> None:
     data = load_dataset(npz(tmp_path / "mine.npz", x_train=X, y_train=Y, x_test=X[:4] // 2, y_test=Y[:4]))
-    assert (data.name, data.shape, data.num_classes) == ("mine", (3, 6, 5), 4)
-    np.testing.assert_allclose(data.train_images.mean((0, 2, 3)), 0, atol=1e-5)
-    np.testing.assert_allclose(data.train_images.std((0, 2, 3)), 1, atol=1e-5)
-    assert data.test_images.mean() < -0.5  # darker than the training images
-    assert data.train_images.dtype == np.float32
+    assert (data.name, data.shape, data.outputs) == ("mine", (3, 6, 5), 4)
+    np.testing.assert_allclose(data.train.inputs.mean((0, 2, 3)), 0, atol=1e-5)
+    np.testing.assert_allclose(data.train.inputs.std((0, 2, 3)), 1, atol=1e-5)
+    assert data.test.inputs.mean() < -0.5  # darker than the training images
+    assert data.train.inputs.dtype == np.float32
 
 
 @pytest.mark.parametrize("x", [X.transpose(0, 2, 3, 1), (X / 255).astype(np.float64)], ids=["channels last", "float"])
 def test_npz_in_other_layouts_is_the_same_data(tmp_path: Path, x: np.ndarray) -> None:
     stored = [npz(tmp_path / f"{i}.npz", x=v, y=Y) for i, v in enumerate((X, x))]
     a, b = map(load_dataset, stored)
-    np.testing.assert_allclose(a.train_images, b.train_images, atol=1e-5)
+    np.testing.assert_allclose(a.train.inputs, b.train.inputs, atol=1e-5)
 
 
 def test_npz_without_test_part_is_split_by_the_seed(tmp_path: Path) -> None:
     path = npz(tmp_path / "a.npz", x=np.arange(40).repeat(6).reshape(40, 2, 3) / 40, y=np.arange(40) % 2)
 
     def held(seed: int) -> list[float]:
-        return load_dataset(path, seed=seed).test_images[:, 0, 0, 0].round(4).tolist()
+        return load_dataset(path, seed=seed).test.inputs[:, 0, 0, 0].round(4).tolist()
 
     assert len(held(0)) == 8
     assert held(0) == held(0) != held(1)
@@ -72,15 +74,15 @@ def test_folders_are_classes_in_alphabetical_order(tmp_path: Path) -> None:
     images(tmp_path / "pets" / "test", {"dog": 1})
     (tmp_path / "pets" / "train" / "cat" / "notes.txt").write_text("not an image")
     data = load_dataset(tmp_path / "pets")
-    assert data.train_labels.tolist() == [0, 0, 1, 1, 1]
-    assert data.test_labels.tolist() == [1]
-    assert (data.metric, data.shape, data.num_classes) == ("pets_accuracy", (3, 6, 5), 2)
+    assert data.train.targets.tolist() == [0, 0, 1, 1, 1]
+    assert data.test.targets.tolist() == [1]
+    assert (data.metric, data.shape, data.outputs) == ("pets_accuracy", (3, 6, 5), 2)
 
 
 def test_folder_is_resized_to_the_networks_input(tmp_path: Path) -> None:
     images(tmp_path / "pets", {"dog": 5, "cat": 5}, size=(9, 4))
     assert load_dataset(tmp_path / "pets", (1, 8, 8)).shape == (1, 8, 8)
-    assert load_dataset(tmp_path / "pets", (3, 7, 6)).train_images.shape == (8, 3, 7, 6)
+    assert load_dataset(tmp_path / "pets", (3, 7, 6)).train.inputs.shape == (8, 3, 7, 6)
 
 
 @given(shift=st.integers(0, 3), flip=st.booleans(), seed=st.integers(0, 99))
@@ -101,16 +103,88 @@ def test_mirroring_is_left_to_right() -> None:
     assert seen == {(0, 1, 2), (2, 1, 0)}
 
 
+def test_a_validation_part_is_the_files_own_or_a_share_of_the_training_part(tmp_path: Path) -> None:
+    own = load_dataset(npz(tmp_path / "own.npz", x=X, y=Y, x_val=X[:7], y_val=Y[:7]))
+    assert len(own.with_validation(0.5).validation or ()) == 7
+    data = load_dataset(npz(tmp_path / "a.npz", x=X, y=Y))
+    assert data.validation is None
+    first, again = data.with_validation(0.25), replace(data).with_validation(0.25)
+    assert first.validation is not None
+    assert (len(first.train), len(first.validation), len(first.test)) == (12, 4, 4)
+    assert first.fingerprint == again.fingerprint
+    parts = [first.train.inputs, first.validation.inputs]
+    assert sorted(np.concatenate(parts).sum((1, 2, 3))) == sorted(data.train.inputs.sum((1, 2, 3)))
+
+
+def test_numbers_are_predicted_in_their_own_unit(tmp_path: Path) -> None:
+    y = np.stack([np.arange(20) * 10.0, np.arange(20) - 100.0], 1)
+    data = load_dataset(npz(tmp_path / "house.npz", x_train=X, y_train=y, x_test=X, y_test=y))
+    assert (data.is_regression, data.outputs) == (True, 2)
+    assert (data.metric, data.test_metric) == ("house_rmse", "house_test_rmse")
+    assert data.target_scale is not None
+    np.testing.assert_allclose(data.train.targets.std(0), 1, atol=1e-5)
+    np.testing.assert_allclose(data.test.targets * data.target_scale.std + data.target_scale.mean, y, rtol=1e-4)
+
+
+def test_inputs_may_be_vectors_sequences_or_token_ids(tmp_path: Path) -> None:
+    vectors, steps = RNG.normal(5, 2, (20, 3)), RNG.normal(5, 2, (20, 6, 3))
+    ids = RNG.integers(0, 50, (20, 9))
+    found = load_dataset(npz(tmp_path / "v.npz", x_train=vectors, y_train=Y, x_test=vectors, y_test=Y))
+    assert found.shape == (3,)
+    np.testing.assert_allclose(found.train.inputs.mean(0), 0, atol=1e-5)  # each feature by itself
+    path = npz(tmp_path / "s.npz", x=steps, y=Y)
+    assert load_dataset(path, (6, 3)).shape == (6, 3)
+    assert load_dataset(path).shape == (1, 6, 3)  # a grey image, unless networks take sequences
+    tokens = npz(tmp_path / "t.npz", x_train=ids, y_train=Y, x_test=ids, y_test=Y)
+    assert load_dataset(tokens).shape == Typed((9,), "int64")
+    np.testing.assert_array_equal(load_dataset(tokens, Typed((9,), "int64")).train.inputs, ids)
+    assert load_dataset(tokens, (9,)).shape == (9,)  # whole numbers, for networks that take vectors
+
+
+def test_images_with_numbers_are_listed_in_a_table(tmp_path: Path) -> None:
+    images(tmp_path / "faces", {"train": 6, "val": 2, "test": 3})
+    files = [f"{part}/{i}.png" for part, count in (("train", 6), ("val", 2), ("test", 3)) for i in range(count)]
+    rows = [f"{file},{place},{-place}" for place, file in enumerate(files)]
+    (tmp_path / "faces" / "targets.csv").write_text("\n".join(["file,age,height", *rows]))
+    data = load_dataset(tmp_path / "faces")
+    assert (data.metric, data.outputs, data.shape) == ("faces_rmse", 2, (3, 6, 5))
+    assert data.validation is not None
+    assert (len(data.train), len(data.validation), len(data.test)) == (6, 2, 3)
+    (tmp_path / "faces" / "targets.csv").write_text("file,age\ntrain/0.png,old\n")
+    with pytest.raises(InputError, match=r"targets\.csv, line 2, column 'age': 'old' is not a finite number"):
+        load_dataset(tmp_path / "faces")
+    (tmp_path / "faces" / "targets.csv").write_text("image,age\ntrain/0.png,3\n")
+    with pytest.raises(InputError, match="needs a column `file`"):
+        load_dataset(tmp_path / "faces")
+
+
+def test_a_folder_may_have_validation_images(tmp_path: Path) -> None:
+    for part, count in (("train", 3), ("val", 2), ("test", 1)):
+        images(tmp_path / "pets" / part, {"dog": count, "cat": count})
+    data = load_dataset(tmp_path / "pets")
+    assert data.validation is not None
+    assert (len(data.train), len(data.validation), len(data.test)) == (6, 4, 2)
+
+
 OK = {"x": X, "y": Y}
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no arrays": ({"z": X}, "needs the arrays x_train, y_train, x_test, y_test, or x and y"),
     "labels missing": ({"x": X}, "it has x"),
     "too few labels": ({**OK, "y": Y[:-1]}, "20 whole numbers are needed"),
-    "float labels": ({**OK, "y": Y / 2}, "y is float64"),
+    "labels of another kind": ({**OK, "y": np.array(["a"] * 20)}, "y is <U1"),
+    "numbers of another length": ({**OK, "y": Y[1:] / 2}, "20 classes or numbers are needed"),
+    "number that is none": ({**OK, "y": np.where(Y > 2, np.nan, Y)}, "y has NaN"),
+    "classes beside numbers": (
+        {"x_train": X, "y_train": Y, "x_test": X, "y_test": Y / 2},
+        "test targets are numbers (20, 1), but those of the training part are classes (20,)",
+    ),
+    "validation labels missing": ({**OK, "x_val": X}, "lacks y_val"),
+    "negative token ids": ({**OK, "x": X.reshape(20, -1).astype(np.int64) - 1}, "token id -1"),
+    "text": ({**OK, "x": np.array([["a"] * 3] * 20)}, "store numbers"),
     "labels from 1": ({**OK, "y": Y + 1}, "must be 0, 1, 2"),
     "negative labels": ({**OK, "y": Y - 1}, "must be 0, 1, 2"),
-    "flat images": ({**OK, "x": X.reshape(20, -1)}, "not (n, channels, height, width)"),
-    "no images": ({**OK, "x": X[:0]}, "not (n, channels, height, width)"),
+    "numbers instead of samples": ({**OK, "x": X[:, 0, 0, 0]}, "(n, channels, height, width) or the like is needed"),
+    "no images": ({**OK, "x": X[:0]}, "(n, channels, height, width) or the like is needed"),
     "integer pixels": ({**OK, "x": X.astype(np.int32)}, "store pixels as uint8 or float32"),
     "not finite": ({**OK, "x": np.where(X > 250, np.nan, X)}, "NaN"),
     "objects": ({**OK, "y": np.array([{}] * 20, object)}, "not a readable .npz file"),
@@ -131,7 +205,7 @@ def test_bad_npz_is_named(tmp_path: Path, case: str) -> None:
 
 def test_truncated_or_huge_npz_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = npz(tmp_path / "a.npz", **OK)
-    monkeypatch.setattr(datasets, "MAX_BYTES", 1000)
+    monkeypatch.setattr(arrays, "MAX_BYTES", 1000)
     with pytest.raises(InputError, match="at most"):
         load_dataset(path)
     path.write_bytes(path.read_bytes()[:-100])
@@ -184,7 +258,7 @@ def test_file_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 def test_fingerprint_tells_data_apart() -> None:
     data = digits()
-    labels = data.train_labels.copy()
+    labels = data.train.targets.copy()
     labels[0] += 1
-    other = Dataset("digits", data.train_images, labels, data.test_images, data.test_labels, 10)
-    assert other.fingerprint != data.fingerprint
+    other = replace(data, train=Part(data.train.inputs, labels))
+    assert other.fingerprint != data.fingerprint != replace(data, validation=None).fingerprint

@@ -12,7 +12,8 @@ from nas.evaluation import measurement
 from nas.evaluation.datasets import Dataset, digits
 from nas.evaluation.latency import LatencyTask
 from nas.evaluation.measurement import Measurement
-from nas.evaluation.training import TrainingTask
+from nas.evaluation.trainable import Trainable
+from nas.evaluation.training import Trained, TrainingTask
 from nas.searching.evaluators import MeasuredEvaluator
 from search_spaces import SearchSpace, get_space
 from search_spaces.common.errors import InputError
@@ -32,11 +33,11 @@ def space() -> SearchSpace:
 
 
 def test_everything_can_be_measured(space: SearchSpace, data: Dataset) -> None:
-    metrics = ("digits_accuracy", "cpu_latency_ms", "peak_memory_mb", "params", "flops")
+    metrics = ("cpu_latency_ms", "peak_memory_mb", "params", "flops", "digits_accuracy")
     arch = space.sample(np.random.default_rng(0))
     measure = Measurement(metrics, data, (0, 1), QUICK, TIMING)
-    found = measure(space.graph(arch), space.to_onnx(arch))
-    assert tuple(found) == metrics
+    found = measure(Trainable.of(space, arch), space.to_onnx(arch)).values
+    assert tuple(found) == (*metrics, "digits_test_accuracy")  # which comes with the training
     assert (found["params"].value, found["flops"].value) == (space.params(arch), space.flops(arch))
     assert 0 <= found["digits_accuracy"].value <= 100
     assert all(v.low <= v.value <= v.high for v in found.values())
@@ -47,17 +48,18 @@ def test_nothing_but_what_is_asked_for_is_measured(space: SearchSpace, monkeypat
     for name in ("train", "time_model"):
         monkeypatch.delattr(measurement, name)
     arch = space.sample(np.random.default_rng(0))
-    found = Measurement(("flops",))(space.graph(arch), space.to_onnx(arch))
-    assert {metric: v.value for metric, v in found.items()} == {"flops": space.flops(arch)}
+    found = Measurement(("flops",))(Trainable.of(space, arch), space.to_onnx(arch))
+    assert {metric: v.value for metric, v in found.values.items()} == {"flops": space.flops(arch)}
 
 
 def test_accuracy_is_the_mean_over_the_seeds(
     space: SearchSpace, data: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measurement, "train", lambda *_, **__: [80.0, 90.0])
+    monkeypatch.setattr(measurement, "train", lambda *_, **__: Trained([80.0, 90.0], [70.0, 80.0], 1, {}))
     arch = space.sample(np.random.default_rng(0))
-    accuracy = Measurement((data.metric,), data, (0, 1))(space.graph(arch), space.to_onnx(arch))[data.metric]
-    assert accuracy.value == 85
+    found = Measurement((data.metric,), data, (0, 1))(Trainable.of(space, arch), space.to_onnx(arch)).values
+    accuracy = found[data.metric]
+    assert (accuracy.value, found[data.test_metric].value) == (85, 75)
     assert accuracy.high - accuracy.value == pytest.approx(50**0.5)
 
 
@@ -68,16 +70,21 @@ def test_unknown_metric_suggests_the_nearest(data: Dataset) -> None:
         Measurement(("digits_accuracy",))
 
 
+def test_nobody_searches_by_a_test_score(space: SearchSpace, data: Dataset) -> None:
+    with pytest.raises(InputError, match="digits_test_accuracy is for the end: search by digits_accuracy"):
+        MeasuredEvaluator(space, Measurement(("digits_test_accuracy", "flops"), data))
+
+
 def test_evaluator_measures_each_different_network_once(
     space: SearchSpace, data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained = []
 
-    def train(graph: object, *_: object, checkpoint: Path, **__: object) -> list[float]:
+    def train(network: object, *_: object, checkpoint: Path, **__: object) -> Trained:
         trained.append(checkpoint)
         checkpoint.parent.mkdir(exist_ok=True)
         checkpoint.touch()
-        return [math.nan if len(trained) == 2 else 50.0]
+        return Trained([math.nan if len(trained) == 2 else 50.0], [40.0], 0, {})
 
     monkeypatch.setattr(measurement, "train", train)
     rng = np.random.default_rng(0)

@@ -41,7 +41,7 @@ def test_space_of_another_shape_is_refused_with_the_remedy(tmp_path: Path) -> No
     assert open_space(f"{file}:Plain", {}, "digits")[0].input_shape == (1, 8, 8)
     with pytest.raises(InputError, match=r"--option input_shape=1,8,8 --option num_classes=10"):
         open_space(f"{file}:Fixed", {}, "digits")
-    with pytest.raises(InputError, match="images \\(1, 9, 9\\)"):
+    with pytest.raises(InputError, match=r"inputs \(1, 9, 9\)"):
         open_space("nasbench201", {"input_shape": (1, 9, 9)}, "digits")
 
 

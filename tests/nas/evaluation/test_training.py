@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from nas.evaluation import training
-from nas.evaluation.datasets import Dataset, digits
-from nas.evaluation.training import DigitsTask, TrainingTask, train, train_digits
+from nas.evaluation.datasets import Dataset, Part, digits
+from nas.evaluation.trainable import Trainable
+from nas.evaluation.training import DigitsTask, Trained, TrainingTask, train, train_digits
 from search_spaces import get_space
 from search_spaces.common.errors import InputError
 from search_spaces.graph.builder import Network
-from search_spaces.graph.ir import Graph
 
 SPACE = get_space("nasbench201", channels=8, cells=1, input_shape=(1, 8, 8), num_classes=10, prune=True)
 SHORT = TrainingTask(epochs=3, batch=32)
@@ -33,12 +33,24 @@ def data() -> Dataset:
     return digits(train_images=128)
 
 
-def small_graph(*, param: bool = False) -> Graph:
+def small_network(*, param: bool = False) -> Trainable:
     net = Network((1, 8, 8), 10)
     x = net.conv_bn_relu(net.input, 4, stride=2)
     if param:
         x = net.add(x, net.op("Param", attrs=(("shape", (4, 1, 1)),)))
-    return net.graph(net.classifier(x))
+    return Trainable(net.graph(net.classifier(x)))
+
+
+def scores(trained: Trained) -> tuple[list[float], list[float]]:
+    return trained.validation, trained.test
+
+
+def assert_same(trained: Trained, other: Trained) -> None:
+    """Equal scores, and equal weights to the last bit."""
+    assert scores(trained) == scores(other)
+    assert trained.state is not None
+    assert other.state is not None
+    assert all(torch.equal(trained.state[name], tensor) for name, tensor in other.state.items())
 
 
 def test_digits201_stays_reproducible() -> None:
@@ -46,25 +58,26 @@ def test_digits201_stays_reproducible() -> None:
     graph = SPACE.graph(
         SPACE.parse("|skip_connect~0|+|none~0|avg_pool_3x3~1|+|nor_conv_3x3~0|nor_conv_3x3~1|nor_conv_3x3~2|")
     )
-    run = training._Training(graph, digits(), (0, 1), DigitsTask(), "cpu")
+    run = training._Training(Trainable(graph), digits(test_share=0.0), (0, 1), DigitsTask(), "cpu")
     assert sum(float(p.detach().double().square().sum()) for p in run.net.parameters()) == pytest.approx(1893.4356867)
     epochs = [list(zip(*run._batches(), strict=True)) for _ in range(2)]
     images, labels = zip(*((torch.cat(x), torch.cat(y)) for x, y in epochs), strict=True)
-    squares = [float(x.double().square().sum()) for x in (*images, torch.from_numpy(digits().test_images))]
+    squares = [float(x.double().square().sum()) for x in (*images, torch.from_numpy(run.validation.inputs))]
     assert squares == pytest.approx([14658.816525584, 14719.574029049, 18588.144901752])
     assert labels[1][:6].T.tolist() == [[0, 1, 3, 8, 8, 9], [9, 4, 3, 9, 6, 7]]
     assert train_digits(graph, (0, 1)) == pytest.approx([75.09727626459144, 77.2762645914397], abs=5)
 
 
 def test_the_same_seeds_give_the_same_accuracies_and_others_do_not(data: Dataset) -> None:
-    graph = small_graph()
-    assert train(graph, data, (0, 1), SHORT) == train(graph, data, (0, 1), SHORT) != train(graph, data, (2, 3), SHORT)
+    first, again, other = (scores(train(small_network(), data, seeds, SHORT)) for seeds in ((0, 1), (0, 1), (2, 3)))
+    assert first == again != other
 
 
 def test_training_learns(data: Dataset) -> None:
-    graph = SPACE.graph(SPACE.sample(np.random.default_rng(3)))
-    (accuracy,) = train(graph, digits(), (0,), TrainingTask(schedule="cosine", learning_rate=0.05))
-    assert accuracy > 40
+    network = Trainable.of(SPACE, SPACE.sample(np.random.default_rng(3)))
+    trained = train(network, digits(), (0,), TrainingTask(schedule="cosine", learning_rate=0.05))
+    assert trained.validation[0] > 40
+    assert abs(trained.validation[0] - trained.test[0]) < 10
 
 
 class Killed(Exception):
@@ -76,8 +89,8 @@ class Killed(Exception):
 def test_training_killed_after_any_epoch_goes_on_to_the_same_result(
     tmp_path: Path, data: Dataset, task: TrainingTask, param: bool
 ) -> None:
-    graph, checkpoint = small_graph(param=param), tmp_path / "training.pt"
-    whole = train(graph, data, (0, 1), task)
+    network, checkpoint = small_network(param=param), tmp_path / "training.pt"
+    whole = train(network, data, (0, 1), task)
 
     def kill(done: int, total: int) -> None:
         raise Killed
@@ -85,24 +98,25 @@ def test_training_killed_after_any_epoch_goes_on_to_the_same_result(
     killed = 0
     while True:  # one epoch at a time
         try:
-            assert train(graph, data, (0, 1), task, checkpoint=checkpoint, progress=kill) == whole
+            assert_same(train(network, data, (0, 1), task, checkpoint=checkpoint, progress=kill), whole)
             break
         except Killed:
             killed += 1
     assert killed > 1
-    assert train(graph, data, (0, 1), task, checkpoint=checkpoint, progress=kill) == whole  # nothing is left to do
+    # Nothing is left to do.
+    assert_same(train(network, data, (0, 1), task, checkpoint=checkpoint, progress=kill), whole)
 
 
 def test_checkpoint_of_another_training_is_refused(tmp_path: Path, data: Dataset) -> None:
-    graph, checkpoint = small_graph(), tmp_path / "training.pt"
-    train(graph, data, (0,), SHORT, checkpoint=checkpoint)
+    network, checkpoint = small_network(), tmp_path / "training.pt"
+    train(network, data, (0,), SHORT, checkpoint=checkpoint)
     for changed, message in (
         ({"seeds": (1,)}, "other seeds"),
         ({"task": replace(SHORT, epochs=4)}, "other task"),
         ({"data": digits(train_images=129)}, "other data set"),
-        ({"graph": small_graph(param=True)}, "other network"),
+        ({"network": small_network(param=True)}, "other network"),
     ):
-        settings: dict[str, Any] = {"graph": graph, "data": data, "seeds": (0,), "task": SHORT, **changed}
+        settings: dict[str, Any] = {"network": network, "data": data, "seeds": (0,), "task": SHORT, **changed}
         with pytest.raises(InputError, match=message):
             train(**settings, checkpoint=checkpoint)
 
@@ -111,19 +125,19 @@ def test_damaged_checkpoint_is_refused(tmp_path: Path, data: Dataset) -> None:
     checkpoint = tmp_path / "training.pt"
     checkpoint.write_bytes(b"not a checkpoint")
     with pytest.raises(InputError, match=r"training\.pt: not the checkpoint"):
-        train(small_graph(), data, (0,), SHORT, checkpoint=checkpoint)
+        train(small_network(), data, (0,), SHORT, checkpoint=checkpoint)
 
 
 def test_diverged_network_has_no_accuracy_and_spoils_no_other(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    spoiled = training._Training(small_graph(), data, (0, 1), SHORT, "cpu")
-    sound = training._Training(small_graph(), data, (0, 1), SHORT, "cpu")
+    spoiled = training._Training(small_network(), data, (0, 1), SHORT, "cpu")
+    sound = training._Training(small_network(), data, (0, 1), SHORT, "cpu")
     with torch.no_grad():
         next(spoiled.net.parameters())[:4] = math.nan  # the first replica's convolution
     for run in (spoiled, sound):
         while not run.finished:
             run.run_epoch()
-    assert math.isnan(spoiled.result()[0])
-    assert spoiled.result()[1] == sound.result()[1]
+    assert math.isnan(spoiled.results()[0].validation)
+    assert spoiled.results()[1].validation == sound.results()[1].validation
 
 
 def test_patience_stops_early_at_the_best_epoch(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,28 +145,27 @@ def test_patience_stops_early_at_the_best_epoch(data: Dataset, monkeypatch: pyte
     tested = iter([[11.0], [31.0], [51.0]])
     held = []
 
-    def accuracies(self: Any, images: np.ndarray, labels: np.ndarray) -> list[float]:
-        held.append(len(images))
-        return next(tested if len(images) == len(data.test_images) else validated)
+    def accuracies(self: Any, part: Part) -> list[float]:
+        held.append(len(part))
+        return next(tested if part is self.test else validated)
 
-    monkeypatch.setattr(training._Training, "_accuracies", accuracies)
+    monkeypatch.setattr(training._Training, "_scores", accuracies)
     epochs: list[int] = []
-    result = train(
-        small_graph(), data, (0,), replace(SHORT, epochs=9, patience=2), progress=lambda done, _: epochs.append(done)
-    )
-    assert result == [31.0]
+    unsplit, task = replace(data, validation=None), replace(SHORT, epochs=9, patience=2)
+    result = train(small_network(), unsplit, (0,), task, progress=lambda done, _: epochs.append(done))
+    assert (result.validation, result.test) == ([30.0], [31.0])
     assert epochs == [1, 2, 3, 4]
-    assert held[0] == 13  # a tenth of 128
+    assert held[0] == 26  # a fifth of 128
 
 
 def test_large_data_sets_are_disturbed_in_blocks(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "AT_ONCE", 64)
-    run = training._Training(small_graph(), data, (0, 1), SHORT, "cpu")
+    run = training._Training(small_network(), data, (0, 1), SHORT, "cpu")
     batches = list(run._batches())
     assert [tuple(x.shape) for x, _ in batches] == [(32, 2, 8, 8)] * 4
     labels = torch.cat([y for _, y in batches])
     for replica in range(2):
-        assert sorted(labels[:, replica].tolist()) == sorted(data.train_labels.tolist())
+        assert sorted(labels[:, replica].tolist()) == sorted(data.train.targets.tolist())
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
@@ -174,18 +187,18 @@ def test_bad_task_is_named(case: str) -> None:
 
 def test_data_that_do_not_fit_are_refused(data: Dataset) -> None:
     space = get_space("nasbench201", channels=4, cells=1)
-    with pytest.raises(InputError, match=r"inputs of shape \(3, 32, 32\); the images of digits have shape \(1, 8, 8\)"):
-        train(space.graph(space.sample(np.random.default_rng(0))), data)
+    with pytest.raises(InputError, match=r"inputs of shape \(3, 32, 32\); those of digits have shape \(1, 8, 8\)"):
+        train(Trainable.of(space, space.sample(np.random.default_rng(0))), data)
     net = Network((1, 8, 8), 3)
     with pytest.raises(InputError, match="digits has 10 classes"):
-        train(net.graph(net.classifier(net.input)), data)
-    with pytest.raises(InputError, match="batches of 256 images"):
-        train(small_graph(), data, task=TrainingTask(batch=256))
+        train(Trainable(net.graph(net.classifier(net.input))), data)
+    with pytest.raises(InputError, match="batches of 256 samples"):
+        train(small_network(), data, task=TrainingTask(batch=256))
     with pytest.raises(InputError, match="at least one seed"):
-        train(small_graph(), data, ())
+        train(small_network(), data, ())
 
 
 @pytest.mark.parametrize("device", ["abacus", "cuda:99"])
 def test_device_that_is_not_there_is_named(data: Dataset, device: str) -> None:
     with pytest.raises(InputError, match=device):
-        train(small_graph(), data, device=device)
+        train(small_network(), data, device=device)

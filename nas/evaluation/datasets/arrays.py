@@ -1,0 +1,106 @@
+"""Data sets in `.npz` files: images, sequences, token ids, vectors; with classes or with numbers to predict."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from nas.evaluation.datasets.dataset import Part
+from search_spaces.common.errors import InputError
+from search_spaces.graph.ir import Shape, element_type
+
+MAX_BYTES = 8 << 30  # of all arrays together
+_ARRAYS = {"train": ("x_train", "y_train"), "test": ("x_test", "y_test"), "validation": ("x_val", "y_val")}
+_UNSPLIT = ("x", "y")
+_NEEDED = "x_train, y_train, x_test, y_test, or x and y"
+
+
+def read_arrays(path: Path, shape: Shape | None = None) -> dict[str, Part]:
+    """The parts in a `.npz` file: train, and test and validation where the file has them.
+
+    x: images (n, height, width), (n, channels, height, width) or (n, height, width, 1 or 3), uint8 or float; vectors
+    (n, features) and sequences (n, length, features), uint8 or float; token ids (n, length), whole numbers. uint8 is
+    divided by 255. y: classes (n,), whole numbers from 0; or numbers to predict, float (n,) or (n, outputs).
+
+    shape: of one input as networks take it, which tells grey images from sequences and token ids from vectors.
+    """
+    found = _load(path)
+    if {"x", "y"} <= found.keys() and "x_train" not in found:
+        pairs = {"train": _UNSPLIT} | ({"validation": _ARRAYS["validation"]} if "x_val" in found else {})
+    else:
+        pairs = {which: names for which, names in _ARRAYS.items() if which != "validation" or "x_val" in found}
+    for names in pairs.values():
+        if missing := [name for name in names if name not in found]:
+            have = ", ".join(found) or "none"
+            raise InputError(f"{path}: needs the arrays {_NEEDED}; it has {have}, and lacks {missing[0]}")
+    return {
+        which: Part(_inputs(path, x, found[x], shape), _targets(path, y, found[y], len(found[x])))
+        for which, (x, y) in pairs.items()
+    }
+
+
+def _load(path: Path) -> dict[str, np.ndarray]:
+    names = {name for pair in (*_ARRAYS.values(), _UNSPLIT) for name in pair}
+    try:
+        with zipfile.ZipFile(path) as archive:
+            check_bytes(path, sum(entry.file_size for entry in archive.infolist()))
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: np.atleast_1d(arrays[name]) for name in arrays if name in names}
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except InputError:
+        raise
+    except (OSError, ValueError, zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, EOFError) as error:
+        raise InputError(f"{path}: not a readable .npz file ({' '.join(str(error).split())[:200]})") from None
+
+
+def check_bytes(path: Path, count: int) -> None:
+    """InputError for more than `MAX_BYTES`."""
+    if count > MAX_BYTES:
+        raise InputError(f"{path}: {count / 1e9:.1f} GB of samples; at most {MAX_BYTES / 1e9:.1f} GB are read")
+
+
+def _inputs(path: Path, name: str, array: np.ndarray, shape: Shape | None) -> np.ndarray:
+    """Inputs as networks see them but for their scale: float32 or, for token ids, int64."""
+    if not array.size or not 2 <= array.ndim <= 5:
+        raise InputError(f"{path}: {name} has shape {array.shape}; (n, channels, height, width) or the like is needed")
+    if _is_token_ids(array, shape):
+        if array.min() < 0:
+            raise InputError(f"{path}: {name} has the token id {array.min()}: they begin with 0")
+        return array.astype(np.int64)
+    if array.ndim == 3 and (shape is None or len(shape) == 3):
+        array = array[:, None]
+    elif array.ndim == 4 and array.shape[3] in (1, 3) and array.shape[1] not in (1, 3):
+        array = array.transpose(0, 3, 1, 2)
+    if array.dtype == np.uint8:
+        return array.astype(np.float32) / 255
+    if array.ndim > 3 and array.dtype.kind != "f":
+        raise InputError(f"{path}: {name} is {array.dtype}; store pixels as uint8 or float32")
+    if array.dtype.kind not in "fiu":
+        raise InputError(f"{path}: {name} is {array.dtype}; store numbers")
+    if not np.isfinite(array).all():
+        raise InputError(f"{path}: {name} has NaN or infinite values")
+    return array.astype(np.float32)
+
+
+def _is_token_ids(array: np.ndarray, shape: Shape | None) -> bool:
+    """Whole numbers (n, length), unless networks take floats."""
+    if array.ndim != 2 or array.dtype.kind not in "iu":
+        return False
+    return array.dtype != np.uint8 if shape is None else element_type(shape) != "float"
+
+
+def _targets(path: Path, name: str, array: np.ndarray, count: int) -> np.ndarray:
+    """Classes (n,) int64, or numbers (n, outputs) float32."""
+    if array.dtype.kind in "iub":
+        array = array.reshape(-1) if array.shape == (count, 1) else array
+        if array.shape == (count,):
+            return array.astype(np.int64)
+        raise InputError(f"{path}: {name} is {array.dtype} {array.shape}; {count} whole numbers are needed")
+    if array.dtype.kind != "f" or array.ndim > 2 or len(array) != count:
+        raise InputError(f"{path}: {name} is {array.dtype} {array.shape}; {count} classes or numbers are needed")
+    if not np.isfinite(array).all():
+        raise InputError(f"{path}: {name} has NaN or infinite values")
+    return array.reshape(count, -1).astype(np.float32)

@@ -1,0 +1,37 @@
+"""scikit-learn's handwritten digits, made hard enough for networks to differ."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from nas.evaluation.datasets.augmentation import augment
+from nas.evaluation.datasets.dataset import Dataset, Part
+from search_spaces.common.errors import InputError
+
+
+@lru_cache(maxsize=4)
+def digits(
+    train_images: int = 512, shift: int = 1, noise: float = 0.1, seed: int = 0, test_share: float = 0.5
+) -> Dataset:
+    """1,797 handwritten digits (1, 8, 8), pixels in 0…1, few of them to train on.
+
+    The others are disturbed once and for all (`augment`); the first of them are the validation part, a share of
+    `test_share` is the test part. `seed` draws the split and the disturbance.
+    """
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    images, labels = (images / 16).astype(np.float32).reshape(-1, 1, 8, 8), labels.astype(np.int64)
+    if not 1 <= train_images < len(images):
+        raise InputError(f"digits: {train_images} training images of {len(images)}")
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(images))
+    train, others = order[:train_images], order[train_images:]
+    held_out = Part(augment(images[others], rng, shift, noise), labels[others])
+    count = len(held_out) - round(test_share * len(held_out))
+    return Dataset(
+        "digits", Part(images[train], labels[train]), held_out.rows(slice(count, None)), 10,
+        validation=held_out.rows(slice(count)),
+    )  # fmt: skip

@@ -1,0 +1,148 @@
+"""Data sets in folders of images: a folder per class, or a table of numbers to predict."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nas.evaluation.datasets.arrays import check_bytes
+from nas.evaluation.datasets.dataset import Part
+from search_spaces.common.errors import InputError
+from search_spaces.graph.ir import Shape
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"})
+TARGETS = "targets.csv"
+_PARTS = {"train": ("train",), "test": ("test",), "validation": ("val", "validation", "valid")}
+
+
+def read_folder(path: Path, shape: Shape | None = None) -> dict[str, Part]:
+    """The parts in a folder: train, and test and validation where there are such folders.
+
+    Either one folder of images per class, classes in alphabetical order, beneath `train`, `val` and `test` or directly;
+    or `targets.csv`, whose column `file` names images in the folder and whose other columns are numbers to predict, and
+    images anywhere beneath. Those in folders `train`, `val` and `test` make these parts.
+
+    shape: (channels, height, width) to which images are resized, 1 channel is grey; by default the first image's.
+    """
+    listed = _listed_targets(path) if (path / TARGETS).is_file() else _listed_classes(path)
+    if shape is None:
+        shape = _first_shape(listed["train"][0][0])
+    if len(shape) != 3 or shape[0] not in (1, 3):
+        raise InputError(f"{path}: images cannot be made into shape {tuple(shape)}; use (1 or 3, height, width)")
+    sizes = [int(size) for size in shape]
+    check_bytes(path, sum(len(files) for files, _ in listed.values()) * int(np.prod(sizes)) * 4)
+    return {
+        which: Part(np.stack([_read_image(file, sizes) for file in files]), targets)
+        for which, (files, targets) in listed.items()
+    }
+
+
+Listed = dict[str, tuple[list[Path], np.ndarray]]
+"""By part: n image files, and their targets (n,) or (n, outputs)."""
+
+
+def _listed_classes(path: Path) -> Listed:
+    parts = {which: folder for which in _PARTS if (folder := _part_folder(path, which))}
+    if ("train" in parts) != ("test" in parts):
+        have = next(folder.name for folder in parts.values())
+        raise InputError(f"{path}: has the folder {have}, but needs both train and test, or neither")
+    parts = parts if "train" in parts else {"train": path}
+    classes = _folders(parts["train"])
+    if len(classes) < 2:
+        raise InputError(f"{path}: needs one folder of images per class, at least two; it has {len(classes)}")
+    return {which: _files(folder, classes) for which, folder in parts.items()}
+
+
+def _part_folder(path: Path, which: str) -> Path | None:
+    return next((path / name for name in _PARTS[which] if (path / name).is_dir()), None)
+
+
+def _folders(path: Path) -> list[str]:
+    return sorted(entry.name for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+
+
+def _files(path: Path, classes: Sequence[str]) -> tuple[list[Path], np.ndarray]:
+    """Image files in a fixed order, and their labels."""
+    strange = set(_folders(path)) - set(classes)
+    if strange:
+        raise InputError(f"{path / min(strange)}: no such class among the training images ({', '.join(classes)})")
+    files: list[Path] = []
+    labels: list[int] = []
+    for label, name in enumerate(classes):
+        entries = sorted((path / name).iterdir()) if (path / name).is_dir() else []
+        found = [entry for entry in entries if entry.suffix.lower() in IMAGE_SUFFIXES]
+        files += found
+        labels += [label] * len(found)
+    if not files:
+        raise InputError(f"{path}: no images ({', '.join(sorted(IMAGE_SUFFIXES))})")
+    return files, np.array(labels, dtype=np.int64)
+
+
+def _listed_targets(path: Path) -> Listed:
+    """Images that `targets.csv` lists, in its order."""
+    found: dict[str, tuple[list[Path], list[list[float]]]] = {}
+    for name, numbers in _rows(path / TARGETS):
+        first = Path(name).parts[0] if len(Path(name).parts) > 1 else ""
+        which = next((part for part, names in _PARTS.items() if first in names), "train")
+        files, targets = found.setdefault(which, ([], []))
+        files.append(path / name)
+        targets.append(numbers)
+    if "train" not in found:
+        raise InputError(f"{path / TARGETS}: lists no image to train on")
+    return {which: (files, np.array(targets, np.float32)) for which, (files, targets) in found.items()}
+
+
+def _rows(path: Path) -> Iterator[tuple[str, list[float]]]:
+    """Image file and numbers of each row."""
+    try:
+        with path.open(newline="") as file:
+            reader = csv.DictReader(file)
+            columns = [name for name in reader.fieldnames or () if name != "file"]
+            if "file" not in (reader.fieldnames or ()) or not columns:
+                raise InputError(f"{path}: needs a column `file`, and one for each number to predict")
+            for row in reader:
+                yield row["file"], [_number(path, reader.line_num, name, row[name]) for name in columns]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path}: cannot be read ({error})") from None
+
+
+def _number(path: Path, line: int, column: str, text: str | None) -> float:
+    try:
+        value = float(text or "")
+    except ValueError:
+        value = np.nan
+    if not np.isfinite(value):
+        raise InputError(f"{path}, line {line}, column {column!r}: {text!r} is not a finite number")
+    return value
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image]:
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            yield image
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise InputError(f"{path}: not a readable image ({' '.join(str(error).split())[:200]})") from None
+
+
+def _first_shape(path: Path) -> tuple[int, int, int]:
+    with _opened(path) as image:
+        return (1 if image.mode in ("1", "L", "I;16") else 3, image.height, image.width)
+
+
+def _read_image(path: Path, shape: Sequence[int]) -> np.ndarray:
+    """Pixels (channels, height, width) in 0…1."""
+    channels, height, width = shape
+    with _opened(path) as image:
+        pixels = image.convert("L" if channels == 1 else "RGB").resize((width, height))
+    return np.asarray(pixels, np.float32).reshape(height, width, channels).transpose(2, 0, 1) / 255

@@ -1,0 +1,61 @@
+"""Trained networks as files: the ONNX model with its weights, and the weights alone as safetensors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nas.evaluation.datasets import Dataset
+from nas.evaluation.trainable import State, Trainable
+from search_spaces.common.errors import InputError
+from search_spaces.common.files import replacing
+from search_spaces.onnx import to_model, write_model
+
+if TYPE_CHECKING:
+    import onnx
+
+MAX_WEIGHT_BYTES = 8 << 30
+
+
+def trained_model(network: Trainable, state: State) -> onnx.ModelProto:
+    """The ONNX model of a network with trained weights."""
+    return to_model(network.graph, trained=network.onnx_weights(state))
+
+
+def save_trained_onnx(path: Path, network: Trainable, state: State, metadata: Mapping[str, str] | None = None) -> None:
+    """Write the file of `trained_model`'s model; it is complete or absent. metadata: see `write_model`."""
+    weights = network.onnx_weights(state)
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        write_model(network.graph, file, trained=weights, metadata={"weights": "trained", **(metadata or {})})
+
+
+def preprocessing(data: Dataset) -> dict[str, str]:
+    """How a data set's inputs, and numbers to predict, were normalized, as metadata of an ONNX model (JSON)."""
+    scales = {"input_scale": data.input_scale, "target_scale": data.target_scale}
+    return {"data": data.name} | {name: json.dumps(scale.plain()) for name, scale in scales.items() if scale}
+
+
+def save_weights(path: Path, state: State, metadata: Mapping[str, str] | None = None) -> None:
+    """Write tensors by name as a safetensors file; it is complete or absent. metadata: what else the file says."""
+    from safetensors.torch import save_file
+
+    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()}
+    with replacing(path) as temporary:
+        save_file(tensors, temporary, metadata=dict(metadata or {}))
+
+
+def load_weights(path: Path) -> tuple[State, dict[str, str]]:
+    """Tensors and metadata in a file of `save_weights`; InputError for one that is missing, damaged or too large."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        if path.stat().st_size > MAX_WEIGHT_BYTES:
+            raise InputError(f"{path}: more than {MAX_WEIGHT_BYTES / 1e9:.0f} GB of weights")
+        with safe_open(path, "pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{path}: not readable as safetensors ({' '.join(str(error).split())[:200]})") from None

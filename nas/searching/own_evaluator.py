@@ -1,0 +1,130 @@
+"""An evaluation of the user's own: a function that trains a network and returns its metrics."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from nas.evaluation.measurement import Measurement
+from nas.evaluation.trainable import Trainable
+from search_spaces.common.errors import InputError
+from search_spaces.common.plug_ins import function_from_file
+
+if TYPE_CHECKING:
+    from nas.searching.record import TrialRecord
+    from search_spaces import Architecture, SearchSpace
+
+INITIAL_SEED = 0  # of torch, before each network is built: its initial weights follow from the architecture
+_ARGUMENTS = ("model", "architecture", "report")
+
+Report = Callable[[int, Mapping[str, float]], bool]
+"""Called by the function after an epoch with its number and values by metric; False if training should end."""
+EvaluateFunction = Callable[..., Mapping[str, float]]
+"""`evaluate(model, architecture, report, **options) -> {metric: value}`, where model is a `torch.nn.Module`."""
+
+
+class FunctionEvaluator:
+    """Values that a function of the user's own returns, beside those that are measured on this machine.
+
+    The function gets the network as a trainable PyTorch module with fresh weights, trains it in place, and returns
+    values by metric. Weights that the module then has are kept; further values that it returns are, too. What it raises
+    makes the trial a failed one.
+
+    Args:
+        space: the search space.
+        function: the function, or `FILE.py:function`, which other processes can open, too.
+        metrics: those that the function returns.
+        measurement: what is measured before the function is called, such as latency.
+        options: keyword arguments of the function.
+
+    Raises InputError for a function that does not take these arguments.
+    """
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        function: EvaluateFunction | str,
+        metrics: Sequence[str],
+        measurement: Measurement | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.space = space
+        self.reference = str(Path(function).absolute()) if isinstance(function, str) else ""
+        self.function = function_from_file(function, "evaluator") if isinstance(function, str) else function
+        self.returned = tuple(metrics)
+        self.measurement = measurement or Measurement(())
+        self.metrics = (*self.returned, *self.measurement.metrics)
+        self.options = dict(options or {})
+        self._check_signature()
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All that the values depend on, as plain values; {} for a function that no file is known of."""
+        if not self.reference:
+            return {}
+        return {
+            "function": self.reference,
+            "sha256": code_checksum(Path(self.reference.rpartition(":")[0] or self.reference)),
+            "metrics": list(self.returned),
+            "options": self.options,
+            "measurement": self.measurement.settings,
+        }
+
+    def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
+        values = [self.evaluate(architecture) for architecture in architectures]
+        return np.array(values, dtype=float).reshape(-1, len(self.metrics))
+
+    def evaluate(self, architecture: Architecture, record: TrialRecord | None = None) -> list[float]:
+        network = Trainable.of(self.space, architecture)
+        found: dict[str, float] = {}
+        if self.measurement.metrics:
+            measured = self.measurement(network, self.space.to_onnx(architecture)).values
+            found = {metric: value.value for metric, value in measured.items()}
+        torch.manual_seed(INITIAL_SEED)
+        module = network.module()
+        names = module.state_dict().keys()
+        found |= self._returned(self.function(module, architecture, _report_to(record), **self.options))
+        if module.state_dict().keys() != names:
+            raise InputError("the evaluator changed which weights the model has: train it as it is")
+        if record:
+            further = {metric: value for metric, value in found.items() if metric not in self.metrics}
+            record.keep(further, (network.state(module), {}))
+        return [found[metric] for metric in self.metrics]
+
+    def _returned(self, values: object) -> dict[str, float]:
+        """What the function returned, checked."""
+        if not isinstance(values, Mapping):
+            raise InputError(f"the evaluator must return {{metric: value}}, not {type(values).__name__}")
+        if missing := [metric for metric in self.returned if metric not in values]:
+            have = ", ".join(map(str, values)) or "nothing"
+            raise InputError(f"the evaluator returned no {missing[0]!r}; it returned {have}")
+        try:
+            return {str(metric): float(value) for metric, value in values.items()}
+        except (TypeError, ValueError):
+            raise InputError(f"the evaluator returned a value that is no number: {dict(values)}") from None
+
+    def _check_signature(self) -> None:
+        try:
+            inspect.signature(self.function).bind(*_ARGUMENTS, **self.options)
+        except TypeError as error:
+            given = ", ".join((*_ARGUMENTS, *self.options))
+            raise InputError(f"the evaluator must take ({given}): {error}") from None
+
+
+def _report_to(record: TrialRecord | None) -> Report:
+    return record.report if record else lambda epoch, metrics: True
+
+
+def code_checksum(file: Path) -> str:
+    """SHA-256 of a Python file's code: comments and layout do not count."""
+    try:
+        return hashlib.sha256(ast.dump(ast.parse(file.read_text())).encode()).hexdigest()
+    except (OSError, SyntaxError, ValueError) as error:
+        raise InputError(f"{file}: cannot be read as Python ({error})") from None
