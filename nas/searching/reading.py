@@ -71,8 +71,8 @@ def read_study(study: optuna.Study, space: str | None = None, trust: bool = Fals
     if SETTINGS_KEY in study.user_attrs or result.evaluated.architectures:
         return result
     # The trials of somebody's own objective function may choose other things than the space does.
-    reason = found.reason if isinstance(found, RecordedSpace) else f"its trials do not choose what {found.name} asks for"
-    return SearchResult.of_study(study, TrialReader(RecordedSpace(found.name, reason), objectives, constraints))
+    recorded = RecordedSpace(found.name, f"its trials do not choose what the space {found.name} asks for")
+    return SearchResult.of_study(study, TrialReader(recorded, objectives, constraints))
 
 
 def _objectives(study: optuna.Study, settings: Mapping[str, Any]) -> tuple[Metric, ...]:

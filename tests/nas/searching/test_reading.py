@@ -15,7 +15,7 @@ from nas.searching.loop import join, search
 from nas.searching.reading import RecordedSpace
 from nas.searching.sampler import PredictorSampler
 from nas.searching.storage import open_storage
-from search_spaces import SearchSpace, get_space
+from search_spaces import get_space
 from search_spaces.common.errors import InputError
 
 SPACE = get_space("tiny-resnet")
@@ -69,8 +69,8 @@ def test_a_study_guided_by_our_sampler_names_its_space_and_metrics(tmp_path: Pat
     assert [o.name for o in studies.objectives] == ["params_k", "flops_m"]
     assert studies.not_built is None
     assert studies.first.space.params(studies.first.evaluated.architectures[0]) == costs(study.trials[0])[0] * 1e3
-    study.set_metric_names(["thousand weights", "million operations"])
-    assert [o.name for o in open_studies(tmp_path / "study.journal").objectives] == ["thousand weights", "million operations"]
+    study.set_metric_names(["kilo weights", "mega operations"])
+    assert [o.name for o in open_studies(tmp_path / "study.journal").objectives] == ["kilo weights", "mega operations"]
 
 
 def test_a_study_by_plain_samplers_is_read_with_the_space_that_is_given(tmp_path: Path) -> None:
