@@ -16,7 +16,8 @@ import typer
 
 from experiments.runner import Quick, run_command
 from nas.benchmarks import Benchmark, load_benchmark
-from nas.cli.console import print_table, progress_bar
+from nas.cli.console import print_table
+from nas.cli.progress import progress_bar
 from nas.comparison.runs import run_studies
 from nas.reporting.folders import save_studies
 from nas.reporting.plots import plot_kendall

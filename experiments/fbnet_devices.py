@@ -19,7 +19,8 @@ import typer
 from experiments.runner import AsJson, Quick, run_command
 from nas.benchmarks import load_benchmark
 from nas.benchmarks.populations import get_population
-from nas.cli.console import print_json, print_table, progress_bar
+from nas.cli.console import print_json, print_table
+from nas.cli.progress import progress_bar
 from search_spaces import Architecture, get_space
 from search_spaces.common.errors import InputError
 

@@ -15,7 +15,8 @@ import typer
 from experiments.runner import AsJson, FirstSeed, Jobs, Quick, Seeds, run_command
 from experiments.tables import chosen
 from nas.benchmarks import load_benchmark
-from nas.cli.console import print_json, progress_bar
+from nas.cli.console import print_json
+from nas.cli.progress import progress_bar
 from nas.comparison.compare import Compared, Comparison, compare
 from nas.reporting.folders import save_comparison
 from search_spaces.common.files import replacing

@@ -11,7 +11,8 @@ import numpy as np
 from joblib import Parallel, delayed
 
 from nas.benchmarks.journal import Journal
-from nas.cli.console import print_json, print_table, progress_bar
+from nas.cli.console import print_json, print_table
+from nas.cli.progress import progress_bar
 from predictors.version import version
 from search_spaces.common.errors import unknown
 from search_spaces.common.files import replacing

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
 from predictors.base import Predictor
-from predictors.files import read
+from predictors.files import FILES, read
 from predictors.registry import is_predictor, predictor_class
 from search_spaces.common.errors import InputError
 
@@ -17,6 +18,14 @@ def checkpoint(name: str | Path) -> Path:
     """Folder of a shipped checkpoint by name, or the folder itself."""
     shipped = CHECKPOINTS / name
     return shipped if shipped.is_dir() else Path(name)
+
+
+def checksum(name: str | Path) -> str:
+    """SHA-256 of a checkpoint's files."""
+    digest = hashlib.sha256()
+    for file in FILES:
+        digest.update((checkpoint(name) / file).read_bytes())
+    return digest.hexdigest()
 
 
 def load(name: str | Path, of: type[Predictor] | None = None) -> Predictor:

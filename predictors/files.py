@@ -15,6 +15,7 @@ from search_spaces.common.files import replacing
 
 FORMAT = "rlm-nas predictor"
 FORMAT_VERSION = 3
+FILES = ("config.json", "model.safetensors")
 MAX_CONFIG_BYTES = 20_000_000
 MAX_TENSOR_BYTES = 2_000_000_000
 
@@ -54,7 +55,7 @@ def _contents(folder: Path) -> tuple[Any, dict[str, np.ndarray]]:
     from safetensors import SafetensorError
     from safetensors.numpy import load as load_tensors
 
-    files = (folder / "config.json", MAX_CONFIG_BYTES), (folder / "model.safetensors", MAX_TENSOR_BYTES)
+    files = [(folder / name, limit) for name, limit in zip(FILES, (MAX_CONFIG_BYTES, MAX_TENSOR_BYTES), strict=True)]
     try:
         for file, limit in files:
             if file.stat().st_size > limit:

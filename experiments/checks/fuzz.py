@@ -30,7 +30,8 @@ import typer
 import search_spaces
 from experiments.checks.mutations import damage_bytes, damage_model, damage_text
 from experiments.runner import AsJson, Jobs, run_command
-from nas.cli.console import print_json, print_table, progress_bar
+from nas.cli.console import print_json, print_table
+from nas.cli.progress import progress_bar
 from search_spaces import flops, from_text, get_space, list_spaces, load_model, params, to_text
 from search_spaces.common.errors import InputError
 from search_spaces.common.files import replacing

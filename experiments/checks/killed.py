@@ -22,7 +22,8 @@ import optuna
 import typer
 
 from experiments.runner import AsJson, run_command
-from nas.cli.console import print_json, print_table, progress_bar
+from nas.cli.console import print_json, print_table
+from nas.cli.progress import progress_bar
 from nas.searching.loop import read_search, search
 from nas.searching.objectives import to_losses
 from nas.searching.pareto import non_dominated

@@ -21,7 +21,8 @@ import numpy as np
 import typer
 
 from experiments.runner import AsJson, Quick, run_command
-from nas.cli.console import print_json, print_table, progress_bar
+from nas.cli.console import print_json, print_table
+from nas.cli.progress import progress_bar
 from search_spaces import get_space
 from search_spaces.common.errors import InputError
 

@@ -22,7 +22,8 @@ import typer
 
 from experiments.runner import AsJson, Jobs, Quick, run_command
 from nas.benchmarks.text_cache import text_version
-from nas.cli.console import print_json, print_table, progress_bar
+from nas.cli.console import print_json, print_table
+from nas.cli.progress import progress_bar
 from search_spaces import Architecture, SearchSpace, compact, from_model, from_text, get_space, list_spaces, write
 from search_spaces.common.errors import InputError
 from search_spaces.common.files import replacing

@@ -17,7 +17,7 @@ import numpy as np
 import typer
 
 from experiments.runner import Quick, run_command
-from nas.cli.console import progress_bar
+from nas.cli.progress import progress_bar
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from experiments.runner import Quick, run_command
-from nas.cli.console import progress_bar
+from nas.cli.progress import progress_bar
 
 SCHEDULE = {"batch": 64, "learning_rate": 3e-3}
 NAME = "gnn-label-free"

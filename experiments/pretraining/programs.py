@@ -22,7 +22,7 @@ import numpy as np
 import typer
 
 from experiments.runner import run_command
-from nas.cli.console import progress_bar
+from nas.cli.progress import progress_bar
 from search_spaces.common.errors import InputError
 from search_spaces.common.files import replacing
 

@@ -18,7 +18,8 @@ import numpy as np
 import typer
 
 from experiments.runner import Quick, run_command
-from nas.cli.console import print_table, progress_bar
+from nas.cli.console import print_table
+from nas.cli.progress import progress_bar
 from search_spaces.common.files import replacing
 
 ACCURACIES = ("cifar10_test_accuracy", "cifar100_test_accuracy")

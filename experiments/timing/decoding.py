@@ -22,7 +22,8 @@ import typer
 
 import predictors
 from experiments.runner import AsJson, Quick, Seeds, run_command
-from nas.cli.console import print_json, print_table, progress_bar
+from nas.cli.console import print_json, print_table
+from nas.cli.progress import progress_bar
 from search_spaces import get_space
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ import numpy as np
 import typer
 
 from experiments.runner import AsJson, Quick, run_command
-from nas.cli.console import print_json, print_table, progress_bar
+from nas.cli.console import print_json, print_table
+from nas.cli.progress import progress_bar
 from search_spaces import Architecture, SearchSpace, get_space, list_spaces
 from search_spaces.graph.ir import Graph
 from search_spaces.onnx import write_model

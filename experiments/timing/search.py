@@ -20,7 +20,8 @@ import typer
 
 from experiments.runner import AsJson, run_command
 from nas.benchmarks import Benchmark, load_benchmark
-from nas.cli.console import print_json, print_table, progress_bar
+from nas.cli.console import print_json, print_table
+from nas.cli.progress import progress_bar
 from nas.searching.evaluators import TableEvaluator
 from nas.searching.loop import search
 from nas.searching.sampler import PredictorSampler

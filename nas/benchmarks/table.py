@@ -7,6 +7,7 @@ column is read from disk when it is first asked for.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -153,6 +154,13 @@ class Benchmark:
         """All metrics of one architecture; InputError if the table does not have it."""
         row = self._row(arch)
         return {metric: float(self._column(metric)[row]) for metric in self.metrics}
+
+    def checksum(self, metrics: Iterable[str]) -> str:
+        """SHA-256 of the architectures and of these columns."""
+        digest = hashlib.sha256("\n".join(self.notations).encode())
+        for metric in metrics:
+            digest.update(self._column(metric).tobytes())
+        return digest.hexdigest()
 
     @property
     def texts(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable
 
@@ -55,8 +56,17 @@ for name, command in BENCHMARK_COMMANDS.items():
 app.add_typer(benchmarks_app, name="benchmarks")
 
 
+class _Warnings(logging.Handler):
+    """Shows warnings as one line on standard error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(f"nas: {' '.join(record.getMessage().split())}", file=sys.stderr)
+
+
 def main() -> None:
     """Entry point: bad input is one line on standard error and exit status 2."""
+    warnings = _Warnings(logging.WARNING)
+    logging.getLogger("nas").addHandler(warnings)
     try:
         app()
     except InputError as error:
@@ -68,3 +78,5 @@ def main() -> None:
     except KeyboardInterrupt:
         print("nas: interrupted; run the same command again to go on", file=sys.stderr)
         sys.exit(130)
+    finally:
+        logging.getLogger("nas").removeHandler(warnings)

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from nas.cli.console import print_json, print_table, progress_bar
+from nas.cli.console import print_json, print_table
 from nas.cli.options import Json
+from nas.cli.progress import progress_bar
 
 
 def benchmarks_list(as_json: Json = False) -> None:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nas.cli.console import print_json, print_table, progress_bar
-from nas.cli.options import Json, parse_sizes, split_names
+from nas.cli.console import print_json, print_table
+from nas.cli.options import Json, Quiet, parse_sizes, split_names
+from nas.cli.progress import progress_bar
 from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def compare(
         ),
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes; the scores do not depend on it.")] = 1,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Rank unseen architectures with every predictor: Kendall's τ against the number of examples, paired over seeds."""
@@ -65,7 +67,7 @@ def compare(
         if out and len(wanted) > 1:
             folder = out / f"{Path(comparison.benchmark).stem}-{comparison.learned.name}"
         label = f"{comparison.train_metric} on {comparison.benchmark}"
-        with progress_bar(f"comparing {label}") as bar:
+        with progress_bar(f"comparing {label}", quiet) as bar:
             opened = load_benchmark(comparison.benchmark)
             result = run(comparison, opened, folder / "scores.jsonl" if folder else None, bar, jobs)
         if folder:

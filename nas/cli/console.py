@@ -1,42 +1,10 @@
-"""Output of commands: progress bars, tables and JSON."""
+"""Output of commands: tables and JSON."""
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-
-@contextmanager
-def progress_bar(label: str) -> Iterator[Callable[[str, int, int], None]]:
-    """A bar on standard error; call with what is done, how far, of how much."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
-    )  # fmt: skip
-    # Time left by all steps so far: in a search one may take minutes, and others nothing.
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, speed_estimate_period=math.inf) as bar:
-        task = bar.add_task(label, total=None)
-
-        def update(what: str, done: int, total: int) -> None:
-            if done < bar.tasks[0].completed:  # something new has begun
-                bar.reset(task)
-            bar.update(task, description=f"{label}: {what}" if what else label, completed=done, total=total)
-
-        yield update
 
 
 def print_json(value: object) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nas.cli.console import print_json, print_table, progress_bar
+from nas.cli.console import print_json, print_table
 from nas.cli.options import (
     Batch,
     DataSet,
@@ -15,6 +15,7 @@ from nas.cli.options import (
     Epochs,
     Json,
     Provider,
+    Quiet,
     Seed,
     SpaceOptions,
     Threads,
@@ -23,6 +24,7 @@ from nas.cli.options import (
     parse_settings,
     split_names,
 )
+from nas.cli.progress import progress_bar
 from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ def evaluate(
     resume: Annotated[
         Path | None, typer.Option(help="Folder for the training's state; an interrupted one goes on there.")
     ] = None,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Measure a network: train it from scratch, time it, and weigh it."""
@@ -71,7 +74,7 @@ def evaluate(
     numbers = tuple(range(seed, seed + seeds))
     measurement = Measurement(tuple(wanted or known), subject.data, numbers, task, timing, device or "cpu")
     checkpoint = resume / f"{fingerprint(subject.network.text)}.pt" if resume else None
-    with progress_bar("measuring") as bar:
+    with progress_bar("measuring", quiet) as bar:
         found = measurement(subject.network, subject.model, checkpoint, bar).values
     if as_json:
         print_json({"network": subject.name, **{metric: _plain(value) for metric, value in found.items()}})

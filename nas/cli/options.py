@@ -12,6 +12,7 @@ import typer
 from search_spaces.common.errors import InputError
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
 Space = Annotated[str, typer.Option("--space", help="Space name, or FILE.py:CLASS.")]
 SpaceOptions = Annotated[

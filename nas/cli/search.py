@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nas.cli.console import print_json, print_table, progress_bar
+from nas.cli.console import print_json, print_table
 from nas.cli.options import (
     Batch,
     DataSet,
@@ -16,6 +16,7 @@ from nas.cli.options import (
     Epochs,
     Json,
     Provider,
+    Quiet,
     Seed,
     SpaceOptions,
     Threads,
@@ -26,6 +27,7 @@ from nas.cli.options import (
     pick,
     split_names,
 )
+from nas.cli.progress import progress_bar
 from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
@@ -33,7 +35,12 @@ if TYPE_CHECKING:
     from search_spaces import SearchSpace
 
 
+# A search goes on with other values of these; samplers and seeds are checked by the searches' names.
+NOT_ITS_IDENTITY = ("evaluations", "hours", "patience", "sampler", "seed", "seeds", "out", "new", "quiet", "as_json")
+
+
 def search(
+    context: typer.Context,
     objectives: Annotated[str, typer.Option(help="Comma-separated metrics; METRIC:max or METRIC:min to override.")],
     benchmark: Annotated[
         str | None, typer.Option(help="Look values up in this table: digits201, nasbench201, or a CSV file.")
@@ -80,18 +87,29 @@ def search(
         typer.Option(help="Keep searches there, where `nas worker` joins them: sqlite:///…, postgresql://…, grpc://…"),
     ] = None,
     study: Annotated[str, typer.Option(help="In a storage, searches are named STUDY-SAMPLER-SEED.")] = "search",
-    out: Annotated[Path, typer.Option(help="Result folder; an interrupted search goes on there.")] = Path(
-        "results/search"
-    ),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Result folder, where the same search goes on; results/SPACE-OBJECTIVES-DATE by default.",
+            show_default=False,
+        ),
+    ] = None,
+    new: Annotated[bool, typer.Option("--new", help="Begin a folder of its own, FOLDER-2 where there is one.")] = False,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Search for the Pareto front of several objectives: in a benchmark's table, or by measuring a space's networks."""
+    from nas.comparison.folders import choose_folder, folder_name
     from nas.comparison.runs import SearchOptions, run_measured_studies, run_predicted_studies, run_studies
     from nas.reporting.folders import save_studies
+    from nas.searching.objectives import parse_objectives
+    from nas.searching.storage import address
     from search_spaces import get_space
 
     limited = given_only(seconds=None if hours is None else 3600 * hours, patience=patience)
-    options = SearchOptions(known, **limited, storage=storage, study=study)
+    given = {name: value for name, value in context.params.items() if name not in NOT_ITS_IDENTITY}
+    arguments = {name: str(value) for name, value in given.items() if value is not None} | {"storage": address(storage)}
+    options = SearchOptions(known, **limited, storage=storage, study=study, arguments=arguments)
     samplers, limits, numbers = split_names(sampler), constraint or [], range(seed, seed + seeds)
     measured = given_only(
         option=option, dataset=dataset, trainings=trainings, epochs=epochs, training=training, device=device,
@@ -103,7 +121,13 @@ def search(
         raise InputError(f"--{next(iter(measured))} goes with --space: nothing is measured on a benchmark")
     if predictor is not None and (benchmark is not None or measured.keys() - {"option"}):
         raise InputError("--predictor goes with --space, --option and nothing that is measured or looked up")
-    with progress_bar("searching") as bar:
+    if new and storage:
+        raise InputError("--new begins a folder: in a storage, name another --study")
+    if new or out is None:
+        name = folder_name(str(benchmark or space), [objective.name for objective in parse_objectives(objectives)])
+        searches = [f"{name}-{seed}" for seed in numbers for name in samplers]
+        out = choose_folder(out or Path("results", name), arguments, searches, new)
+    with progress_bar("searching", quiet) as bar:
         if benchmark is not None:
             studies = run_studies(
                 benchmark, objectives, samplers, evaluations, numbers, out, limits, bar, options=options

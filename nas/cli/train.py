@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from nas.cli.console import print_json, print_table, progress_bar
-from nas.cli.options import Json, Seed, given_only, split_names
+from nas.cli.console import print_json, print_table
+from nas.cli.options import Json, Quiet, Seed, given_only, split_names
+from nas.cli.progress import progress_bar
 from search_spaces.common.errors import InputError
 
 TABLE_STEPS = 300  # of the rlm, for texts that need not be networks
@@ -52,6 +53,7 @@ def train(
         ),
     ] = None,
     seed: Seed = 0,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Train a predictor on a benchmark, or on a table of texts, and save a checkpoint."""
@@ -66,7 +68,7 @@ def train(
         if not metrics:
             raise InputError("--benchmark needs --metrics, the ones to learn")
         model = predictors.create(predictor, seed=seed, **options)
-        with progress_bar(f"training {model.kind}") as bar:
+        with progress_bar(f"training {model.kind}", quiet) as bar:
             fit_to_benchmark(model, benchmark, split_names(metrics), size, seed, bar)
         rows = []
     else:
@@ -75,7 +77,7 @@ def train(
             options = {"steps": TABLE_STEPS, **options}
         model = predictors.create(predictor, seed=seed, **options)
         texts = read_text_table(table, text, split_names(targets))
-        with progress_bar(f"training {model.kind}") as bar:
+        with progress_bar(f"training {model.kind}", quiet) as bar:
             rows = fit_to_texts(model, texts, test_share, seed, bar)
     model.save(out)
     if as_json:

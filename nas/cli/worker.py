@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from nas.cli.console import progress_bar
-from nas.cli.options import Device, Trust
+from nas.cli.options import Device, Quiet, Trust
+from nas.cli.progress import progress_bar
 
 
 def worker(
@@ -21,6 +21,7 @@ def worker(
     ] = None,
     device: Device = None,
     trust: Trust = False,
+    quiet: Quiet = False,
 ) -> None:
     """Join searches that began elsewhere, until they have all their evaluations."""
     import optuna
@@ -30,7 +31,7 @@ def worker(
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     names = [study] if study else [name for name in list_searches(storage) if is_unfinished(storage, name)]
-    with progress_bar("working") as bar:
+    with progress_bar("working", quiet) as bar:
         for name in names:
             join(storage, name, path_override, device or "cpu", labelled(bar, name), trust)
     print(f"{', '.join(names)}: finished" if names else f"{storage}: no search is unfinished")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +13,11 @@ import numpy as np
 import optuna
 
 from nas.benchmarks import Benchmark, load_benchmark
+from nas.comparison.folders import claim, searched_benchmark
 from nas.comparison.studies import Studies
 from nas.searching.evaluators import Evaluator, MeasuredEvaluator, PredictionEvaluator, TableEvaluator
+from nas.searching.identity import begun_with
+from nas.searching.log import LOG_NAME, log_to
 from nas.searching.loop import search
 from nas.searching.objectives import Constraint, parse_constraints, parse_objectives
 from nas.searching.pareto import Reference
@@ -22,16 +25,15 @@ from nas.searching.prior import read_prior_observations
 from nas.searching.progress import Progress, labelled
 from nas.searching.reading import load_studies, read_study
 from nas.searching.result import SETTINGS_KEY, SearchResult
-from predictors import list_predictors
+from nas.searching.samplers import check_sampler
 from predictors.metrics import Metric
+from predictors.registry import is_predictor
 from search_spaces import SearchSpace
 from search_spaces.common.errors import InputError
-from search_spaces.common.files import replacing
 
 if TYPE_CHECKING:
     from nas.evaluation.measurement import Measurement
-
-BENCHMARK = "benchmark.json"  # beside the journals: which table was searched
+log = logging.getLogger(__name__)
 
 
 class SearchOptions(NamedTuple):
@@ -39,6 +41,7 @@ class SearchOptions(NamedTuple):
 
     prior: CSV file of prior observations. seconds, patience: limits of `nas.search`. storage: URL of one storage for
     all searches; by default, each search has a journal in the result folder. study: prefix of the searches' names.
+    arguments: of the command that begins them, for its folder's record (`nas.comparison.folders`).
     """
 
     prior: Path | None = None
@@ -46,6 +49,7 @@ class SearchOptions(NamedTuple):
     patience: float = math.inf
     storage: str | None = None
     study: str = "search"
+    arguments: Mapping[str, Any] = {}
 
     def kept(self, folder: Path, sampler: str, seed: int) -> tuple[str | Path, str]:
         """Storage and name of a search."""
@@ -79,9 +83,8 @@ def run_studies(
     evaluator = TableEvaluator(table, goal.metrics)
     reference = _truth(table, goal.objectives, goal.constraints)
     name = benchmark if isinstance(benchmark, str) else benchmark.name
-    _check_settings(folder / "studies" / BENCHMARK, {"benchmark": name})
     results = _run_all(
-        table.space, goal, evaluator, samplers, evaluations, seeds, folder, progress, options, sampler_options
+        table.space, goal, evaluator, samplers, evaluations, seeds, folder, progress, options, sampler_options, name
     )
     return Studies(goal.objectives, reference, results, table)
 
@@ -111,7 +114,6 @@ def run_measured_studies(
     goal = _Goal.parse(objectives, constraints)
     if point is not None and len(point) != len(goal.objectives):
         raise InputError(f"the reference point has {len(point)} values for {len(goal.objectives)} objectives")
-    _check_settings(folder / "studies" / "measurement.json", measurement.settings)
     evaluator = MeasuredEvaluator(space, measurement, folder / "studies" / "training")
     results = _run_all(space, goal, evaluator, samplers, evaluations, seeds, folder, progress, options)
     return _against_best(results, point)
@@ -134,7 +136,6 @@ def run_predicted_studies(
     checkpoint: folder of a fitted predictor, or the name of a shipped one.
     """
     goal = _Goal.parse(objectives, constraints)
-    _check_settings(folder / "studies" / "predictor.json", {"predictor": checkpoint})
     evaluator = PredictionEvaluator.load(checkpoint, space, goal.metrics)
     results = _run_all(space, goal, evaluator, samplers, evaluations, seeds, folder, progress, options)
     return _against_best(results)
@@ -160,8 +161,7 @@ def open_studies(
         if not paths:
             raise InputError(f"{folder} has no searches: give a folder that `nas search` wrote, or a storage")
         studies = [study for path in paths for study in load_studies(path)]
-        if benchmark is None and (folder / "studies" / BENCHMARK).exists():
-            benchmark = json.loads((folder / "studies" / BENCHMARK).read_text())["benchmark"]
+        benchmark = benchmark or searched_benchmark(folder)
     else:
         studies = load_studies(source, name)
     found = [result for study in studies if (result := read_study(study, space, trust)).evaluated.architectures]
@@ -245,43 +245,32 @@ def _run_all(
     progress: Progress | None,
     options: SearchOptions,
     sampler_options: Mapping[str, Any] | None = None,
+    benchmark: str | None = None,
 ) -> dict[str, list[SearchResult]]:
-    """Every sampler with every seed, each study in `folder/studies/SAMPLER-SEED.journal`."""
+    """Every sampler with every seed: studies in `folder/studies/SAMPLER-SEED.journal`, trials in `folder/nas.log`."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    (folder / "studies").mkdir(parents=True, exist_ok=True)
+    tasks = [(name, seed) for seed in seeds for name in samplers]
+    for name in samplers:
+        check_sampler(name)
     prior = read_prior_observations(options.prior, space, evaluator.metrics) if options.prior else None
+    origin = begun_with(space, goal.objectives, goal.constraints, evaluator)
+    claim(folder, [f"{name}-{seed}" for name, seed in tasks], origin, options.arguments, benchmark)
     results: dict[str, list[SearchResult]] = {name: [] for name in samplers}
-    for seed in seeds:
-        for name in samplers:
-            label = f"{name}, seed {seed}"
+    with log_to(folder / LOG_NAME):
+        log.info("%s", origin["identity"]["command"])
+        for number, (name, seed) in enumerate(tasks):
             storage, study = options.kept(folder, name, seed)
             results[name].append(
                 search(
                     space, goal.objectives, evaluator, name, evaluations, seed,
-                    sampler_options=sampler_options if name in list_predictors() else None,
+                    sampler_options=sampler_options if is_predictor(name) else None,
                     storage=storage,
                     name=study,
                     constraints=goal.constraints,
-                    progress=labelled(progress, label),
+                    progress=labelled(progress, f"{name}, seed {seed}", number, len(tasks)),
                     prior=prior,
                     seconds=options.seconds,
                     patience=options.patience,
                 )
             )  # fmt: skip
     return results
-
-
-def _check_settings(path: Path, settings: dict[str, Any]) -> None:
-    """Values that were measured in another way must not stand beside these."""
-    wanted = json.loads(json.dumps(settings))
-    if not path.exists():
-        with replacing(path) as file:
-            file.write_text(json.dumps(settings, indent=1) + "\n")
-        return
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError):
-        found = {}
-    for key, value in wanted.items():
-        if found.get(key) != value:
-            raise InputError(f"{path}: the searches in this folder measured with other {key}: give another folder")

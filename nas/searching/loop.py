@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,14 +17,16 @@ from optuna.trial import TrialState
 from nas.evaluation.metrics import check_metrics
 from nas.searching import optuna_adapter
 from nas.searching.evolution import random_unseen
+from nas.searching.identity import IDENTITY_KEY, begun_with, check_same
+from nas.searching.log import describe_trial
 from nas.searching.objectives import Constraint, parse_constraints, parse_objectives
 from nas.searching.prior import PriorFirst, PriorObservations
 from nas.searching.progress import GrowingFront, SearchProgress
 from nas.searching.reading import RecordedSpace, load_studies, read_study
 from nas.searching.result import SETTINGS_KEY, SearchResult
-from nas.searching.samplers import create_sampler, list_samplers
-from nas.searching.sources import open_evaluator, source_of
-from nas.searching.storage import StorageError, open_storage
+from nas.searching.samplers import check_sampler, create_sampler
+from nas.searching.sources import open_evaluator
+from nas.searching.storage import StorageError, address, open_storage
 from nas.searching.trials import FAILED_KEY, TrialReader, is_evaluated
 from nas.searching.workers import MAX_TAKEN_UP, Worker
 from predictors.metrics import Metric
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from nas.searching.evaluators import Evaluator
     from search_spaces import Architecture, SearchSpace
 
+log = logging.getLogger(__name__)
 RESULT_VERSION = 2  # raise it whenever a search with the same seed evaluates other architectures
 MAX_REPEATS = 50  # repeated architectures in a row after which a random new one is evaluated instead
 MAX_FAILURES = 10  # evaluations that fail in a row, after which the search ends with an error
@@ -61,6 +64,7 @@ def search(
     prior: PriorObservations | None = None,
     seconds: float = math.inf,
     patience: float = math.inf,
+    joins: bool = False,
 ) -> SearchResult:
     """Evaluate `evaluations` distinct architectures and return what was found.
 
@@ -85,17 +89,15 @@ def search(
         prior: prior observations, in the order of the evaluator's metrics. They come first and do not count.
         seconds: no evaluation begins after so long, since this call.
         patience: evaluations in a row that do not improve the front, after which the search ends.
+        joins: this process joins a search that was begun elsewhere: its machine may be another one.
 
-    Raises InputError for bad settings, for settings other than those of the stored study, for an unusable storage, and
-    after ten failed evaluations in a row.
+    Raises InputError for bad settings, for a stored study that was begun with other ones or on other networks or data
+    (`nas.searching.identity`), for an unusable storage, and after ten failed evaluations in a row.
     """
     reader = TrialReader(space, parse_objectives(objectives), parse_constraints(constraints))
     check_metrics(reader.metrics, evaluator.metrics)
-    settings = {
-        "space": space.name,
-        "space_options": space.options,
-        "objectives": [str(objective) for objective in reader.objectives],
-        "constraints": [str(constraint) for constraint in reader.constraints],
+    origin = begun_with(space, reader.objectives, reader.constraints, evaluator)
+    origin["settings"] |= {
         "sampler": sampler if isinstance(sampler, str) else type(sampler).__name__,
         "sampler_options": dict(sampler_options or {}),
         "seed": seed,
@@ -104,14 +106,13 @@ def search(
         sampler = create_sampler(
             sampler, space, reader.objectives, seed, constraints=reader.constraints, **(sampler_options or {})
         )
-    study = _open_study(storage, name, reader.objectives, sampler, settings)
-    source = source_of(evaluator)  # before the prior observations wrap it
+    study = _open_study(storage, name, reader.objectives, sampler, origin, joins)
     if prior:
         evaluator = PriorFirst(evaluator, prior)
         for architecture in prior:
             study.enqueue_trial(architecture.as_dict(), skip_if_exists=True)
     prior = prior or {}
-    _describe(study, source, evaluations + len(prior))
+    study.set_user_attr(EVALUATIONS_KEY, evaluations + len(prior))
     budget = Budget(evaluations + len(prior), time.monotonic() + seconds, patience)
     with Worker(study) as worker:
         _Search(study, reader, evaluator, prior, np.random.default_rng(seed), worker).run(budget, progress)
@@ -136,13 +137,15 @@ def join(
     settings, found = study.user_attrs[SETTINGS_KEY], read_study(study, trust=trust)
     if isinstance(found.space, RecordedSpace):
         raise InputError(f"study {name!r}: {found.space.reason}")
-    if settings["sampler"] not in list_samplers():
-        raise InputError(f"study {name!r} is searched by a sampler of its own: join it from a script")
+    try:
+        check_sampler(settings["sampler"])
+    except InputError:
+        raise InputError(f"study {name!r} is searched by a sampler of its own: join it from a script") from None
     metrics = TrialReader(found.space, found.objectives, parse_constraints(settings["constraints"])).metrics
     evaluator = open_evaluator(study.user_attrs.get(SOURCE_KEY, {}), found.space, metrics, path_override, device)
     return search(
         found.space, settings["objectives"], evaluator, settings["sampler"], study.user_attrs[EVALUATIONS_KEY],
-        settings["seed"], storage, settings["constraints"], progress, name, settings["sampler_options"],
+        settings["seed"], storage, settings["constraints"], progress, name, settings["sampler_options"], joins=True,
     )  # fmt: skip
 
 
@@ -166,17 +169,8 @@ def read_search(storage: str | Path | BaseStorage, name: str = "search", trust: 
 def _load(storage: str | Path | BaseStorage, name: str) -> optuna.Study:
     [study] = load_studies(storage, name)
     if SETTINGS_KEY not in study.user_attrs:
-        raise InputError(f"study {name!r} in {storage} was not made by a search")
+        raise InputError(f"study {name!r} in {address(storage)} was not made by a search")
     return study
-
-
-def _describe(study: optuna.Study, source: dict[str, Any], evaluations: int) -> None:
-    """Store what workers need to join the study. InputError if its values come from another source."""
-    stored = study.user_attrs.get(SOURCE_KEY, json.loads(json.dumps(source)))
-    if stored != json.loads(json.dumps(source)):
-        raise InputError(f"the study's values come from {stored}, not from {source}: give another storage")
-    study.set_user_attr(SOURCE_KEY, source)
-    study.set_user_attr(EVALUATIONS_KEY, evaluations)
 
 
 def _open_study(
@@ -184,9 +178,10 @@ def _open_study(
     name: str,
     objectives: Sequence[Metric],
     sampler: BaseSampler,
-    settings: dict[str, Any],
+    origin: dict[str, Any],
+    joins: bool,
 ) -> optuna.Study:
-    """The stored study, or a new one; a stored one must have been made with the same settings."""
+    """The stored study, or a new one; a stored one must have been begun with the same."""
     study = optuna.create_study(
         storage=open_storage(storage),
         sampler=sampler,
@@ -194,18 +189,15 @@ def _open_study(
         directions=[objective.direction for objective in objectives],
         load_if_exists=True,
     )
-    stored = study.user_attrs.get(SETTINGS_KEY)
-    if stored is None and not study.get_trials(deepcopy=False):
-        study.set_user_attr(SETTINGS_KEY, settings)
-    elif stored is None:
-        raise InputError(f"study {name!r} in {storage} was not made by a search: give another name or storage")
+    keys = {"settings": SETTINGS_KEY, "source": SOURCE_KEY, "identity": IDENTITY_KEY}
+    stored = {part: study.user_attrs.get(key) for part, key in keys.items()}
+    if stored["settings"] is None and study.get_trials(deepcopy=False):
+        raise InputError(f"study {name!r} in {address(storage)} was not made by a search: give another name or storage")
+    if stored["settings"] is None:
+        for part, key in reversed(keys.items()):  # the settings last: a study with settings has all of them
+            study.set_user_attr(key, origin[part])
     else:
-        for key, value in json.loads(json.dumps(settings)).items():
-            if stored.get(key) != value:
-                raise InputError(
-                    f"the search in {storage} was started with {key} {stored.get(key)!r}, not {value!r}: "
-                    "resume it with the same settings or give another storage"
-                )
+        check_same(address(storage), {part: value or {} for part, value in stored.items()}, origin, joins)
     return study
 
 
@@ -242,7 +234,7 @@ class _Search:
         self.stale = 0  # evaluations since the last improvement of the front, without prior observations
         self._read = 0
         self._unfinished: list[int] = []  # trial ids
-        self._sync()
+        self._sync(begins=True)
         self.failures.clear()  # what made them fail may have been mended
         self.interrupted = self._running if worker.alone else []
         if self._read or not worker.alone:
@@ -276,8 +268,13 @@ class _Search:
             repeats = 0 if new else repeats + 1
             self._sync()
             if new and progress:
-                front = self.front
-                progress(SearchProgress(len(self.observed), budget.evaluations, len(front.points), front.hypervolume))
+                progress(self._progress(budget.evaluations))
+
+    def _progress(self, wanted: int) -> SearchProgress:
+        points, objectives = self.front.points, self.reader.objectives
+        losses = points.min(axis=0).tolist() if len(points) else []
+        best = {o.name: o.sign * loss for o, loss in zip(objectives, losses, strict=False)}
+        return SearchProgress(len(self.observed), wanted, len(points), self.front.hypervolume, best)
 
     def _next_trial(self) -> optuna.Trial:
         while self.interrupted:
@@ -329,12 +326,17 @@ class _Search:
                 trial.set_constraint(str(constraint), float(constraint.violation(value)))
         self.study.tell(trial, values[: len(self.reader.objectives)].tolist(), skip_if_finished=True)
 
-    def _sync(self) -> None:
-        """Read the trials that finished since the last call, in this process or another one."""
+    def _sync(self, begins: bool = False) -> None:
+        """Read the trials that finished since the last call, in this process or another one; all when a search begins.
+
+        Those that finished since it began are logged.
+        """
         trials = list(self._changing())
         self._unfinished = [optuna_adapter.trial_id(trial) for trial in trials if not trial.state.is_finished()]
         self._running = [trial for trial in trials if trial.state == TrialState.RUNNING]
         for trial in filter(is_evaluated, trials):
+            if not begins:
+                log.info("%s, %s", self.study.study_name, describe_trial(trial, self.reader))
             architecture = self.reader.architecture(trial.params)
             if architecture is not None and architecture not in self.observed:
                 self.observed[architecture] = self.reader.values(trial)

@@ -15,20 +15,29 @@ Progress = Callable[[str, int, int], None]
 
 
 class SearchProgress(NamedTuple):
-    """Evaluations done and wanted, networks on the front so far, and its hypervolume as of `GrowingFront`."""
+    """Evaluations done and wanted, networks on the front so far, and its hypervolume as of `GrowingFront`.
+
+    best: the best value of each objective on the front, in its own unit; empty while nothing is on it.
+    """
 
     done: int
     wanted: int
     front: int
     hypervolume: float
+    best: dict[str, float]
 
     def __str__(self) -> str:
-        return f"{self.front} on the front, hypervolume {self.hypervolume:.3f}"
+        best = ", ".join(f"{metric} {value:.5g}" for metric, value in self.best.items())
+        return f"{self.front} on the front, hypervolume {self.hypervolume:.3f}{', best ' if best else ''}{best}"
 
 
-def labelled(progress: Progress | None, label: str) -> Callable[[SearchProgress], None] | None:
-    """A callback for `search` that passes its label and progress on to `progress`."""
-    return None if progress is None else lambda now: progress(f"{label}: {now}", now.done, now.wanted)
+def labelled(
+    progress: Progress | None, label: str, number: int = 0, count: int = 1
+) -> Callable[[SearchProgress], None] | None:
+    """A callback for the search of this number of `count` searches: it passes on how far all of them are."""
+    if progress is None:
+        return None
+    return lambda now: progress(f"{label}: {now}", number * now.wanted + now.done, count * now.wanted)
 
 
 class GrowingFront:

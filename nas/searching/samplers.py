@@ -37,6 +37,12 @@ def list_samplers() -> list[str]:
     return sorted([*_PLAIN, *list_predictors()])
 
 
+def check_sampler(name: str) -> None:
+    """Raise InputError for a name that `create_sampler` does not take."""
+    if name not in _PLAIN and not is_predictor(name):
+        raise unknown("sampler", name, list_samplers())
+
+
 def create_sampler(
     name: str,
     space: SearchSpace,
@@ -54,11 +60,10 @@ def create_sampler(
     `options` are n_startup, refit_every, pool, fresh, given and acquisition of `PredictorSampler`. Raises InputError
     for an unknown name.
     """
+    check_sampler(name)
     if is_predictor(name):
         make = predictor or (lambda: create(name))  # samples differ by the seed that the search gives each fit
         return PredictorSampler(space, make, objectives, seed=seed, constraints=constraints, **options)
-    if name not in _PLAIN:
-        raise unknown("sampler", name, list_samplers())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         return _PLAIN[name](seed)

@@ -11,6 +11,7 @@ from nas.evaluation.latency import LatencyTask
 from nas.evaluation.measurement import Measurement
 from nas.evaluation.training import training_task
 from nas.searching.evaluators import MeasuredEvaluator, PredictionEvaluator, TableEvaluator
+from predictors.checkpoint import checksum
 from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,14 +22,18 @@ Source = Mapping[str, Any]
 
 
 def source_of(evaluator: Evaluator) -> dict[str, Any]:
-    """A table or a predictor by name, or how networks are measured; {} for an evaluator of the user's own."""
+    """A table or a predictor by name and checksum, or how networks are measured.
+
+    Of an evaluator of the user's own its `settings`, plain values on which its values depend; {} if it has none.
+    """
     if isinstance(evaluator, TableEvaluator):
-        return {"benchmark": evaluator.benchmark.name}
+        return {"benchmark": evaluator.benchmark.name, "sha256": evaluator.benchmark.checksum(evaluator.metrics)}
     if isinstance(evaluator, PredictionEvaluator) and evaluator.name:
-        return {"predictor": evaluator.name}
+        return {"predictor": evaluator.name, "sha256": checksum(evaluator.name)}
     if isinstance(evaluator, MeasuredEvaluator):
         return {"measurement": evaluator.measurement.settings}
-    return {}
+    settings = getattr(evaluator, "settings", None)
+    return {"evaluator": settings} if settings else {}
 
 
 def open_evaluator(
@@ -41,7 +46,7 @@ def open_evaluator(
     """The evaluator of a source.
 
     path_override: path of the table, the checkpoint or the data set on this machine, if it differs from the name.
-    device: to train on. Raises InputError where the data set is another one; tables and checkpoints go by their names.
+    device: to train on. Raises InputError where the data set is another one.
     """
     if "benchmark" in source:
         return TableEvaluator(load_benchmark(path_override or source["benchmark"]), metrics)

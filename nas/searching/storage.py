@@ -119,9 +119,15 @@ def open_storage(storage: str | Path | BaseStorage | None, existing: bool = Fals
     try:
         return _database(str(storage), existing)
     except (ImportError, SQLAlchemyError, StorageInternalError) as error:
-        address = str(storage).rpartition("@")[2]  # without user and password
         reason = str(error.__cause__ if isinstance(error, StorageInternalError) else error).splitlines()[0]
-        raise InputError(f"cannot open the database {address}: {reason}") from error
+        raise InputError(f"cannot open the database {address(storage)}: {reason}") from error
+
+
+def address(storage: str | Path | BaseStorage | None) -> str:
+    """What to call a storage in messages: its path, or its URL without user and password."""
+    if storage is None or isinstance(storage, BaseStorage):
+        return "the storage"
+    return str(storage).rpartition("@")[2] if "://" in str(storage) else str(storage)
 
 
 def _local_file(storage: str) -> Path | None:

@@ -248,7 +248,40 @@ def test_search_by_measuring_writes_its_results_and_resumes(
     assert run(monkeypatch, *command, "--out", str(tmp_path), "--json") == 0
     assert json.loads(capsys.readouterr().out) == result
     assert run(monkeypatch, *command, "--out", str(tmp_path), "--trainings", "2") == 2
-    assert "measured with other seeds" in capsys.readouterr().err
+    assert "begun with measurement.seeds [0], not [0, 1]" in capsys.readouterr().err
+
+
+def test_every_search_has_a_folder_of_its_own_by_default(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for slow in ("plot_studies", "write_report"):
+        monkeypatch.setattr(f"nas.reporting.folders.{slow}", lambda *arguments: None)
+    code = "from search_spaces.published.tiny_resnet import TinyResNet\nclass Mine(TinyResNet):\n    num_classes = {}\n"
+    (tmp_path / "mine.py").write_text(code.format(10))
+    command = ("search", "--space", "mine.py:Mine", "--sampler", "random", "--objectives")
+
+    def written(objectives: str, *arguments: str, evaluations: int = 3) -> str:
+        assert run(monkeypatch, *command, objectives, "--evaluations", str(evaluations), *arguments) == 0
+        return capsys.readouterr().out.splitlines()[-1].removeprefix("written to ")
+
+    first = written("params,flops")
+    assert first.startswith("results/Mine-params+flops-20")
+    front = (tmp_path / first / "front.csv").read_bytes()
+    assert len({first, written("params"), written("params:max,flops")}) == 3
+    constrained = written("params,flops", "--constraint", "params <= 1e7")
+    assert written("params,flops", "--constraint", "params <= 1e7", evaluations=5) == constrained, "it goes on"
+    assert written("params,flops", "--new") not in (first, constrained)
+    assert (tmp_path / first / "front.csv").read_bytes() == front
+    assert written("params,flops", evaluations=8) == first
+    assert run(monkeypatch, *command, "params", "--out", first) == 2
+    assert "begun with objectives ['params:min', 'flops:min'], not ['params:min']" in capsys.readouterr().err
+    (tmp_path / "mine.py").write_text(code.format(12))
+    assert run(monkeypatch, *command, "params,flops") == 2
+    assert "builds other networks" in (error := capsys.readouterr().err)
+    assert "--new" in error
+    assert run(monkeypatch, *command, "params", "--new", "--storage", "sqlite:///x.db") == 2
+    assert "name another --study" in capsys.readouterr().err
 
 
 def test_search_by_predictions_alone_finds_their_front(

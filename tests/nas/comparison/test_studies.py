@@ -84,7 +84,7 @@ def test_search_goes_on_where_it_was(switches: SearchSpace, tmp_path: Path, monk
 
 def test_values_measured_in_another_way_are_not_mixed(switches: SearchSpace, tmp_path: Path) -> None:
     run(switches, tmp_path)
-    with pytest.raises(InputError, match=r"measurement\.json: .* with other seeds"):
+    with pytest.raises(InputError, match=r"begun with measurement\.seeds \[0\], not \[0, 1\]"):
         run(switches, tmp_path, measurement=Measurement(("params", "flops"), seeds=(0, 1)))
 
 

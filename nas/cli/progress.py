@@ -1,0 +1,113 @@
+"""Progress of commands: a bar on a terminal, a line every 30 s elsewhere, and the same lines in a log."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+LINE_SECONDS = 30.0  # between two lines
+MAX_LABEL = 30  # characters of a label on the bar, of whose 80 the numbers need the rest
+
+log = logging.getLogger(__name__)
+
+
+class _State:
+    """What is done, how far, of how much, and since when."""
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+        self.what, self.done, self.total, self.updates = "", 0, 0, 0
+        self._first, self._began = 0, time.monotonic()
+
+    def update(self, what: str, done: int, total: int) -> None:
+        if not self.updates or done < self.done or total != self.total:  # something new has begun
+            self._first, self._began = done, time.monotonic()
+        self.what, self.done, self.total = what, done, total
+        self.updates += 1
+
+    @property
+    def elapsed(self) -> str:
+        return _clock(time.monotonic() - self._began)
+
+    @property
+    def left(self) -> str:
+        """Time left by the speed of all steps so far: in a search one may take minutes, and others nothing."""
+        steps = self.done - self._first
+        if not steps or self.done >= self.total:
+            return ""
+        return f"{_clock((time.monotonic() - self._began) / steps * (self.total - self.done))} left"
+
+    def line(self) -> str:
+        parts = (f"{self.done}/{self.total}", self.what, self.elapsed, self.left)
+        return f"{self.label}: {', '.join(part for part in parts if part)}"
+
+
+def _clock(seconds: float) -> str:
+    return str(datetime.timedelta(seconds=round(seconds)))
+
+
+@contextmanager
+def progress_bar(label: str, quiet: bool = False) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on standard error; call with what is done, how far, of how much.
+
+    Where standard error is no terminal, there is a line after the first call, every `LINE_SECONDS`, and at the end.
+    `quiet` shows neither. The lines are logged in any case.
+    """
+    state, stopped, terminal = _State(label), threading.Event(), sys.stderr.isatty()
+
+    def write_line() -> None:
+        log.info("%s", state.line())
+        if not quiet and not terminal:
+            print(f"{time.strftime('%H:%M:%S')} {state.line()}", file=sys.stderr, flush=True)
+
+    def write_lines() -> None:
+        while not stopped.wait(LINE_SECONDS):
+            if state.updates:
+                write_line()
+
+    def update(what: str, done: int, total: int) -> None:
+        state.update(what, done, total)
+        if state.updates == 1:
+            write_line()
+
+    # A thread of its own: a single step may take minutes, and a line then says that the command is alive.
+    threading.Thread(target=write_lines, daemon=True).start()
+    try:
+        if quiet or not terminal:
+            yield update
+        else:
+            with _bar(state):
+                yield update
+        if state.updates:
+            write_line()
+    finally:
+        stopped.set()
+
+
+@contextmanager
+def _bar(state: _State) -> Iterator[None]:
+    """Show the state on the terminal, four times a second: a bar with its numbers, and below it what is done."""
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    def draw() -> Group:
+        label = state.label if len(state.label) <= MAX_LABEL else f"{state.label[: MAX_LABEL - 1]}…"
+        row = Table.grid(padding=(0, 1), expand=True)
+        row.add_column(no_wrap=True)
+        row.add_column(ratio=1)
+        row.add_column(no_wrap=True)
+        bar = ProgressBar(total=state.total or None, completed=state.done, pulse=not state.total)
+        row.add_row(label, bar, f"{state.done}/{state.total}  {state.elapsed}  {state.left}".rstrip())
+        return Group(row, Text(state.what, style="dim")) if state.what else Group(row)
+
+    console = Console(stderr=True)
+    with Live(get_renderable=draw, console=console, transient=True, refresh_per_second=4):
+        yield

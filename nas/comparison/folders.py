@@ -1,0 +1,106 @@
+"""Folders of searches: each belongs to one command and says which, so that no search overwrites another one's results.
+
+`search.json` in a folder holds the command's arguments, its searches, and what they were begun with
+(`nas.searching.identity`).
+"""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from nas.searching.identity import check_same
+from search_spaces.common.errors import InputError
+from search_spaces.common.files import replacing
+
+RECORD = "search.json"
+RESULTS = ("studies", "front", "front.csv", "summary.json")  # what a folder without record must not hold
+MAX_NAME_LENGTH = 120  # characters; most file systems end at 255 bytes
+
+
+def folder_name(searched: str, objectives: Iterable[str]) -> str:
+    """`SPACE-OBJECTIVES-DATE`, as `digits201-digits_accuracy+cpu_latency_ms-2026-11-24`.
+
+    searched: name of a space or table, or `FILE.py:CLASS`.
+    """
+    path, _, of_class = searched.rpartition("/")[2].partition(":")
+    name = of_class or Path(path).stem
+    stem = re.sub(r"[^\w.+-]+", "_", f"{name}-{'+'.join(objectives)}")[:MAX_NAME_LENGTH]
+    return f"{stem}-{datetime.date.today().isoformat()}"
+
+
+def choose_folder(folder: Path, arguments: Mapping[str, Any], searches: Iterable[str], new: bool) -> Path:
+    """The folder in which a command's searches go on, or else one that does not exist yet.
+
+    Both are looked for among `folder`, `folder-2`, `folder-3` and so on. A folder is the command's if it was begun with
+    the same arguments, and all its searches are among these (more seeds or samplers join them).
+
+    Args:
+        folder: first choice.
+        arguments: of the command, as plain values, without those that only limit it.
+        searches: names of the command's searches.
+        new: go on with none of them.
+    """
+    wanted = set(searches)
+    for number in itertools.count(1):
+        path = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
+        if not path.exists():
+            return path
+        record = _read(path)
+        if not new and record and record["arguments"] == arguments and wanted.issuperset(record["searches"]):
+            return path
+    raise AssertionError  # the count never ends
+
+
+def claim(
+    folder: Path,
+    searches: Iterable[str],
+    begun_with: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+    benchmark: str | None = None,
+) -> None:
+    """Write the record of a command that begins or goes on in a folder.
+
+    benchmark: name or file of the table that is searched. Raises InputError where the folder holds other searches, or
+    these were begun with other settings, data or networks (`nas.searching.identity.check_same`).
+    """
+    names, record = list(searches), _read(folder)
+    if record is None and (strange := [name for name in RESULTS if (folder / name).exists()]):
+        raise InputError(f"{folder} holds {strange[0]} of another origin: give another folder")
+    if record:
+        check_same(str(folder), record["begun_with"], begun_with)
+        if missing := [name for name in record["searches"] if name not in names]:
+            raise InputError(
+                f"{folder} holds the search {missing[0]}, too: name its sampler and seed beside the others, or begin "
+                "another folder (--new, or another --out)"
+            )
+        begun_with, arguments, benchmark = record["begun_with"], record["arguments"], record["benchmark"]
+    record = {
+        "arguments": arguments, "benchmark": benchmark, "searches": names, "begun_with": begun_with,
+    }  # fmt: skip
+    with replacing(folder / RECORD) as path:
+        path.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def searched_benchmark(folder: Path) -> str | None:
+    """Name or file of the table that a folder's searches look values up in, if they do."""
+    record = _read(folder)
+    return record["benchmark"] if record else None
+
+
+def _read(folder: Path) -> dict[str, Any] | None:
+    """The folder's record, if it has one. InputError for a damaged one."""
+    try:
+        record = json.loads((folder / RECORD).read_text())
+        if {"arguments", "benchmark", "searches", "begun_with"} <= record.keys():
+            return record
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, AttributeError):
+        pass
+    raise InputError(f"{folder / RECORD}: not the record of a search, or a damaged one: give another folder")

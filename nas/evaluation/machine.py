@@ -1,0 +1,51 @@
+"""What measured values depend on beside the settings: the machine and the installed versions."""
+
+from __future__ import annotations
+
+import os
+import platform
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+PACKAGES = ("rlm-nas", "torch", "onnxruntime", "onnx", "optuna", "numpy")
+
+
+def machine(device: str = "cpu") -> dict[str, str | int]:
+    """Processor, number of its cores, system, and the device that networks are trained on."""
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count() or 1,
+        "system": f"{platform.system()} {platform.machine()}",
+        "device": _device_name(device),
+    }
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that measured values or proposals depend on."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
+
+
+@cache
+def _processor() -> str:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _device_name(device: str) -> str:
+    """Of a GPU its model: `cuda:1` says nothing about it."""
+    if device.startswith("cuda"):
+        import torch
+
+        with suppress(RuntimeError, AssertionError, ValueError):
+            return torch.cuda.get_device_name(device)
+    return device
