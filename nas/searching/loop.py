@@ -222,6 +222,8 @@ class _Search:
         worker: Worker,
     ) -> None:
         self.study = study
+        settings = study.user_attrs[SETTINGS_KEY]
+        self.label = f"{settings['sampler']}-{settings['seed']}"  # in the log, as the search's journal is named
         self.worker = worker
         self.reader = reader
         self.evaluator = evaluator
@@ -336,7 +338,7 @@ class _Search:
         self._running = [trial for trial in trials if trial.state == TrialState.RUNNING]
         for trial in filter(is_evaluated, trials):
             if not begins:
-                log.info("%s, %s", self.study.study_name, describe_trial(trial, self.reader))
+                log.info("%s, %s", self.label, describe_trial(trial, self.reader))
             architecture = self.reader.architecture(trial.params)
             if architecture is not None and architecture not in self.observed:
                 self.observed[architecture] = self.reader.values(trial)

@@ -12,7 +12,7 @@ import pytest
 
 from nas.comparison.runs import run_measured_studies
 from nas.comparison.studies import Studies
-from nas.evaluation.measurement import Measurement
+from nas.evaluation.measurement import Measured, Measurement, Measurements
 from nas.reporting.folders import save_studies
 from search_spaces import SearchSpace
 from search_spaces.common.errors import InputError
@@ -71,9 +71,9 @@ def test_search_goes_on_where_it_was(switches: SearchSpace, tmp_path: Path, monk
     measured: list[object] = []
     original = Measurement.__call__
 
-    def count(self: Measurement, graph: Any, *rest: Any) -> Any:
-        measured.append(graph)
-        return original(self, graph, *rest)
+    def count(self: Measurement, network: Any, *rest: Any, **named: Any) -> Any:
+        measured.append(network)
+        return original(self, network, *rest, **named)
 
     monkeypatch.setattr(Measurement, "__call__", count)
     run(switches, tmp_path, evaluations=3, seeds=(0,), samplers=["random"])
@@ -91,7 +91,8 @@ def test_values_measured_in_another_way_are_not_mixed(switches: SearchSpace, tmp
 def test_space_of_which_nothing_can_be_measured_is_told(
     switches: SearchSpace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nothing = type("Nothing", (), {"value": float("nan")})
-    monkeypatch.setattr(Measurement, "__call__", lambda *_: {"params": nothing, "flops": nothing})
+    nothing = Measured(float("nan"), float("nan"), float("nan"))
+    found = Measurements({"params": nothing, "flops": nothing})
+    monkeypatch.setattr(Measurement, "__call__", lambda *_, **__: found)
     with pytest.raises(InputError, match=r"no network of switches has values: .*params is nan"):
         run(switches, tmp_path)
