@@ -32,6 +32,14 @@ Training = Annotated[
         "shift, noise, flip, patience, validation; repeatable.",
     ),
 ]
+OwnEvaluator = Annotated[
+    str | None,
+    typer.Option(
+        "--evaluator",
+        help="FILE.py:FUNCTION that trains a network and returns its metrics: evaluate(model, architecture, report). "
+        "--epochs and --training are its keyword arguments.",
+    ),
+]
 Device = Annotated[str | None, typer.Option(help="Device to train on, as cuda; cpu by default.")]
 Threads = Annotated[int | None, typer.Option(help="Threads of ONNX Runtime; 1 by default.")]
 Batch = Annotated[int | None, typer.Option(help="Samples per timed inference; 1 by default.")]

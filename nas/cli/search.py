@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -15,6 +15,7 @@ from nas.cli.options import (
     Device,
     Epochs,
     Json,
+    OwnEvaluator,
     Provider,
     Quiet,
     Seed,
@@ -24,16 +25,10 @@ from nas.cli.options import (
     given_only,
     parse_numbers,
     parse_settings,
-    pick,
     split_names,
 )
 from nas.cli.progress import progress_bar
 from search_spaces.common.errors import InputError
-
-if TYPE_CHECKING:
-    from nas.evaluation.measurement import Measurement
-    from search_spaces import SearchSpace
-
 
 # A search goes on with other values of these; samplers and seeds are checked by the searches' names.
 NOT_ITS_IDENTITY = ("evaluations", "hours", "patience", "sampler", "seed", "seeds", "out", "new", "quiet", "as_json")
@@ -62,6 +57,7 @@ def search(
     ] = None,
     epochs: Epochs = None,
     training: Training = None,
+    evaluator: OwnEvaluator = None,
     device: Device = None,
     threads: Threads = None,
     batch: Batch = None,
@@ -99,6 +95,7 @@ def search(
     as_json: Json = False,
 ) -> None:
     """Search for the Pareto front of several objectives: in a benchmark's table, or by measuring a space's networks."""
+    from nas.cli.measured import open_measured
     from nas.comparison.folders import choose_folder, folder_name
     from nas.comparison.runs import SearchOptions, run_measured_studies, run_predicted_studies, run_studies
     from nas.reporting.folders import save_studies
@@ -113,7 +110,7 @@ def search(
     samplers, limits, numbers = split_names(sampler), constraint or [], range(seed, seed + seeds)
     measured = given_only(
         option=option, dataset=dataset, trainings=trainings, epochs=epochs, training=training, device=device,
-        threads=threads, batch=batch, provider=provider, reference=reference,
+        threads=threads, batch=batch, provider=provider, reference=reference, evaluator=evaluator,
     )  # fmt: skip
     if (benchmark is None) == (space is None):
         raise InputError("give either --benchmark, to look values up, or --space, to measure")
@@ -138,17 +135,15 @@ def search(
                 opened, predictor, objectives, samplers, evaluations, numbers, out, limits, bar, options
             )
         else:
-            opened, measurement = _measured_space(str(space), objectives, limits, measured)
+            measuring = open_measured(str(space), objectives, limits, measured, out)
             point = None if reference is None else parse_numbers(reference, "--reference")
             studies = run_measured_studies(
-                opened, measurement, objectives, samplers, evaluations, numbers, out, limits, bar, point, options
+                measuring, objectives, samplers, evaluations, numbers, out, limits, bar, point, options
             )
         save_studies(out, studies)
     first = studies.first
-    front, failures = (
-        first.front,
-        [f for group in studies.results.values() for result in group for f in result.failures],
-    )
+    front = studies.front
+    failures = [f for group in studies.results.values() for result in group for f in result.failures]
     nearest = [] if front else first.least_violating
     if failures:
         print(f"nas: {len(failures)} trials failed; the last: {failures[-1]['reason']}", file=sys.stderr)
@@ -164,24 +159,3 @@ def search(
     print_table(f"{objectives} on {benchmark or space}: share of {truth}", studies.table())
     print_table(f"Pareto front of {samplers[0]}, seed {seed}", front)
     print(f"written to {out}")
-
-
-def _measured_space(
-    name: str, objectives: str, constraints: list[str], given: dict[str, Any]
-) -> tuple[SearchSpace, Measurement]:
-    """The space of that name, built for the data set, and the measurement of all that a search needs to know."""
-    from nas.evaluation.latency import LatencyTask
-    from nas.evaluation.measurement import Measurement, trains
-    from nas.evaluation.subjects import open_space
-    from nas.evaluation.training import training_task
-    from nas.searching.objectives import parse_constraints, parse_objectives
-
-    objective_metrics = [objective.name for objective in parse_objectives(objectives)]
-    bounded = [constraint.metric for constraint in parse_constraints(constraints)]
-    metrics = tuple(dict.fromkeys(objective_metrics + bounded))
-    timing = LatencyTask(**pick(given, "threads", "batch", "provider"))
-    source = given.get("dataset", "digits") if trains(metrics, timing) else None
-    space, data = open_space(name, parse_settings(given.get("option"), "--option"), source)
-    task = training_task({**parse_settings(given.get("training"), "--training"), **pick(given, "epochs")})
-    seeds = tuple(range(given.get("trainings", 1)))
-    return space, Measurement(metrics, data, seeds, task, timing, given.get("device", "cpu"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -19,6 +20,15 @@ def worker(
             "--path", "--place", help="Path of the table, data set or checkpoint on this machine, if it differs."
         ),
     ] = None,
+    evaluator: Annotated[
+        str | None, typer.Option(help="FILE.py:FUNCTION of a search by --evaluator on this machine, which is run.")
+    ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for trained weights, a folder in it for each search; where the search keeps its own."
+        ),
+    ] = None,
     device: Device = None,
     trust: Trust = False,
     quiet: Quiet = False,
@@ -33,5 +43,6 @@ def worker(
     names = [study] if study else [name for name in list_searches(storage) if is_unfinished(storage, name)]
     with progress_bar("working", quiet) as bar:
         for name in names:
-            join(storage, name, path_override, device or "cpu", labelled(bar, name), trust)
+            kept = weights / name if weights else None
+            join(storage, name, path_override, device or "cpu", labelled(bar, name), trust, evaluator, kept)
     print(f"{', '.join(names)}: finished" if names else f"{storage}: no search is unfinished")

@@ -15,7 +15,13 @@ import optuna
 from nas.benchmarks import Benchmark, load_benchmark
 from nas.comparison.folders import claim, searched_benchmark
 from nas.comparison.studies import Studies
-from nas.searching.evaluators import Evaluator, MeasuredEvaluator, PredictionEvaluator, TableEvaluator
+from nas.searching.evaluators import (
+    Evaluator,
+    MeasuredEvaluator,
+    PredictionEvaluator,
+    RecordingEvaluator,
+    TableEvaluator,
+)
 from nas.searching.identity import begun_with
 from nas.searching.log import LOG_NAME, log_to
 from nas.searching.loop import search
@@ -32,7 +38,8 @@ from search_spaces import SearchSpace
 from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
-    from nas.evaluation.measurement import Measurement
+    from nas.searching.own_evaluator import FunctionEvaluator
+
 log = logging.getLogger(__name__)
 
 
@@ -90,8 +97,7 @@ def run_studies(
 
 
 def run_measured_studies(
-    space: SearchSpace,
-    measurement: Measurement,
+    evaluator: MeasuredEvaluator | FunctionEvaluator,
     objectives: str,
     samplers: Sequence[str],
     evaluations: int,
@@ -108,14 +114,14 @@ def run_measured_studies(
     together, and the hypervolume itself goes up to `point`, one value per objective in its own unit; by default the
     worst value in each objective that any search measured.
 
-    measurement: of at least the metrics of objectives and constraints. Raises InputError for settings other than those
-    that the folder's searches were started with, and where no network at all gave finite values.
+    evaluator: of at least the metrics of objectives and constraints. Trained weights of each search's front are kept in
+    `folder/studies/weights/SAMPLER-SEED`. Raises InputError for settings other than those that the folder's searches
+    were started with, and where no network at all gave finite values.
     """
     goal = _Goal.parse(objectives, constraints)
     if point is not None and len(point) != len(goal.objectives):
         raise InputError(f"the reference point has {len(point)} values for {len(goal.objectives)} objectives")
-    evaluator = MeasuredEvaluator(space, measurement, folder / "studies" / "training")
-    results = _run_all(space, goal, evaluator, samplers, evaluations, seeds, folder, progress, options)
+    results = _run_all(evaluator.space, goal, evaluator, samplers, evaluations, seeds, folder, progress, options)
     return _against_best(results, point)
 
 
@@ -256,6 +262,7 @@ def _run_all(
     origin = begun_with(space, goal.objectives, goal.constraints, evaluator)
     claim(folder, [f"{name}-{seed}" for name, seed in tasks], origin, options.arguments, benchmark)
     results: dict[str, list[SearchResult]] = {name: [] for name in samplers}
+    trains = isinstance(evaluator, RecordingEvaluator)
     with log_to(folder / LOG_NAME):
         log.info("%s", origin["identity"]["command"])
         for number, (name, seed) in enumerate(tasks):
@@ -271,6 +278,7 @@ def _run_all(
                     prior=prior,
                     seconds=options.seconds,
                     patience=options.patience,
+                    weights=folder / "studies" / "weights" / f"{name}-{seed}" if trains else None,
                 )
             )  # fmt: skip
     return results

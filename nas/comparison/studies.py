@@ -106,18 +106,25 @@ class Studies:
         point = dict(zip([o.name for o in self.objectives], self.point.tolist(), strict=True))
         return {"space": self.first.space.name, "best_front": size, "reference_point": point}
 
+    @property
+    def front(self) -> list[dict[str, Any]]:
+        """The first search's front with all that was measured of its networks, such as test scores."""
+        first = self.first
+        further = {first.space.format(arch): values for arch, values in first.further.items()}
+        return [row | further.get(row["architecture"], {}) for row in first.front]
+
     def front_csv(self) -> str:
         """The front with every metric that the benchmark has, or with the costs of the measured networks."""
-        metrics = [o.name for o in self.objectives]
-        columns = [*metrics, "params", "flops"] if self.benchmark is None else self.benchmark.metrics
+        rows = [{**row, **self._metrics_of(row["architecture"])} for row in self.front]
+        columns = ["architecture", *(o.name for o in self.objectives), *(name for row in rows for name in row)]
         text = io.StringIO()
-        writer = csv.DictWriter(text, dict.fromkeys(["architecture", *columns]), lineterminator="\n")
+        writer = csv.DictWriter(text, dict.fromkeys(columns), lineterminator="\n")
         writer.writeheader()
-        writer.writerows({**row, **self._metrics_of(row["architecture"])} for row in self.first.front)
+        writer.writerows(rows)
         return text.getvalue()
 
     def _metrics_of(self, architecture: str) -> dict[str, float]:
-        """All that is known of an architecture beside its objectives."""
+        """What follows from an architecture, or what the table says of it."""
         space = self.first.space
         arch = space.parse(architecture)
         if self.benchmark is not None:

@@ -24,11 +24,15 @@ def trained_model(network: Trainable, state: State) -> onnx.ModelProto:
     return to_model(network.graph, trained=network.onnx_weights(state))
 
 
-def save_trained_onnx(path: Path, network: Trainable, state: State, metadata: Mapping[str, str] | None = None) -> None:
-    """Write the file of `trained_model`'s model; it is complete or absent. metadata: see `write_model`."""
-    weights = network.onnx_weights(state)
+def save_onnx(path: Path, network: Trainable, state: State | None, metadata: Mapping[str, str] | None = None) -> None:
+    """Write a network as an ONNX file, complete or not at all; without a state, with initial weights.
+
+    metadata: further entries of the model's `metadata_props`, beside `weights`: trained or initial.
+    """
+    trained = None if state is None else network.onnx_weights(state)
+    about = {"weights": "initial" if state is None else "trained", **(metadata or {})}
     with replacing(path) as temporary, temporary.open("wb") as file:
-        write_model(network.graph, file, trained=weights, metadata={"weights": "trained", **(metadata or {})})
+        write_model(network.graph, file, trained=trained, metadata=about)
 
 
 def preprocessing(data: Dataset) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,15 +10,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from nas.evaluation import memory
-from nas.evaluation.datasets import Dataset
+from nas.evaluation.datasets import Dataset, load_dataset
 from nas.evaluation.latency import LatencyTask, time_model
 from nas.evaluation.metrics import check_metrics
+from nas.evaluation.tasks import TrainingTask, training_task
 from nas.evaluation.trainable import State, Trainable
-from nas.evaluation.training import Report, TrainingTask, train
+from nas.evaluation.training import Report, train
+from search_spaces.common.errors import InputError
 from search_spaces.graph.costs import graph_flops, graph_params
 
 if TYPE_CHECKING:
     import onnx
+
+    from search_spaces.graph.ir import Shape
 
 Progress = Callable[[str, int, int], None]
 
@@ -64,10 +68,10 @@ class Measurement:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All that the values depend on, as plain values."""
+        """All that the values depend on, as plain values; `measurement_of` makes a measurement of them again."""
         return {
             "metrics": list(self.metrics),
-            "data": self.data and {"name": self.data.name, "sha256": self.data.fingerprint},
+            "data": self.data and {"source": self.data.source, "sha256": self.data.fingerprint},
             "seeds": list(self.seeds),
             "training": asdict(self.training),
             "latency": asdict(self.latency),
@@ -145,3 +149,22 @@ def known_metrics(latency: LatencyTask, data: Dataset | None = None) -> tuple[st
 def trains(metrics: Iterable[str], latency: LatencyTask) -> bool:
     """True if a network must be trained for any of these metrics: nothing else gives one."""
     return any(metric not in known_metrics(latency) for metric in metrics)
+
+
+def measurement_of(
+    settings: Mapping[str, Any], shape: Shape | None = None, path: str | None = None, device: str = "cpu"
+) -> Measurement:
+    """The measurement with these `Measurement.settings`.
+
+    shape: of one input, see `load_dataset`. path: of the data set, if it has moved. Raises InputError where it is
+    another one.
+    """
+    known, data = settings["data"], None
+    if known is not None:
+        data = load_dataset(path or known["source"], shape)
+        if data.fingerprint != known["sha256"]:
+            raise InputError(f"{path or known['source']}: another data set than the one that the search trains on")
+    return Measurement(
+        tuple(settings["metrics"]), data, tuple(settings["seeds"]), training_task(settings["training"]),
+        LatencyTask(**settings["latency"]), device,
+    )  # fmt: skip

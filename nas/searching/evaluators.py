@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -32,21 +32,25 @@ class Evaluator(Protocol):
     def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray: ...
 
 
+class EvaluatorError(InputError):
+    """An evaluator that does not return what it should: no network is to blame, and the search ends."""
+
+
 @runtime_checkable
 class RecordingEvaluator(Evaluator, Protocol):
     """An evaluator that trains, and keeps learning curve, further values and weights in the trial's record."""
 
-    def evaluate(self, architecture: Architecture, record: TrialRecord) -> Sequence[float]: ...
+    def evaluate(self, architecture: Architecture, record: TrialRecord) -> Sequence[float] | np.ndarray: ...
 
 
 def evaluate_one(evaluator: Evaluator, architecture: Architecture, record: TrialRecord) -> np.ndarray:
-    """An architecture's values (m,). Raises InputError where the evaluator returns another number of them."""
+    """An architecture's values (m,). Raises EvaluatorError where the evaluator returns another number of them."""
     if isinstance(evaluator, RecordingEvaluator):
         values = np.asarray([evaluator.evaluate(architecture, record)], dtype=float)
     else:
         values = np.asarray(evaluator([architecture]), dtype=float)
     if values.shape != (1, len(evaluator.metrics)):
-        raise InputError(f"the evaluator returned shape {values.shape}, not (1, {len(evaluator.metrics)})")
+        raise EvaluatorError(f"the evaluator returned shape {values.shape}, not (1, {len(evaluator.metrics)})")
     return values[0]
 
 
@@ -119,6 +123,16 @@ class MeasuredEvaluator:
         self.metrics = measurement.metrics
         self.checkpoints = checkpoints
         self._known: dict[str, _Known] = {}
+
+    @property
+    def device(self) -> str:
+        """Where networks are trained."""
+        return self.measurement.device
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All that the values depend on, as plain values."""
+        return self.measurement.settings
 
     def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
         values = [self.evaluate(architecture) for architecture in architectures]

@@ -22,7 +22,8 @@ import numpy as np
 from nas.evaluation import memory
 from nas.evaluation.machine import machine, versions
 from nas.searching.evaluators import MeasuredEvaluator
-from nas.searching.sources import source_of
+from nas.searching.own_evaluator import FunctionEvaluator
+from nas.searching.sources import measured_metrics, source_of
 from search_spaces.common.errors import InputError
 from search_spaces.text import TEXT_VERSION, fingerprint
 
@@ -37,7 +38,7 @@ SAMPLED_NETWORKS = 32
 MAX_SAMPLING_SECONDS = 1.0  # after which no further network is sampled: a text may take a second
 REMEDY = "go on as it was begun, or begin another search (--new; another --out, --storage or --study)"
 MEASURING = ("torch", "onnxruntime")  # a new minor version of them may measure other values
-_FILE_NAMES = ("benchmark", "predictor", "measurement.data.name")
+_FILE_NAMES = ("benchmark", "predictor", "measurement.data.source", "evaluator.function")
 _DIGITS = 12  # of a fingerprint: 48 bits tell a few dozen networks apart
 
 log = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ def begun_with(
     The identity holds networks, machine, versions and command. networks: pairs of fingerprints, of the choices and of
     the text, of up to `SAMPLED_NETWORKS` random architectures, the same in every process (fewer of a slow space).
     """
-    device = evaluator.measurement.device if isinstance(evaluator, MeasuredEvaluator) else "cpu"
+    device = evaluator.device if isinstance(evaluator, MeasuredEvaluator | FunctionEvaluator) else "cpu"
     return {
         "settings": {
             "space": space.name,
@@ -138,7 +139,7 @@ def _identity_differences(
         yield Difference("a version of rlm-nas that kept no fingerprint of its space")
         return
     yield from _network_differences(stored, present)
-    measured = source.get("measurement", {}).get("metrics", ())
+    measured = measured_metrics(source)
     matters = {"processor": any(m.startswith("cpu_") or m == memory.METRIC for m in measured), "device": bool(measured)}
     for key, old, new in _changes(stored["machine"], present["machine"]):
         if key in matters:

@@ -16,6 +16,7 @@ from optuna.trial import TrialState
 
 from nas.evaluation.metrics import check_metrics
 from nas.searching import optuna_adapter
+from nas.searching.evaluators import EvaluatorError, evaluate_one
 from nas.searching.evolution import random_unseen
 from nas.searching.identity import IDENTITY_KEY, begun_with, check_same
 from nas.searching.log import describe_trial
@@ -23,11 +24,13 @@ from nas.searching.objectives import Constraint, parse_constraints, parse_object
 from nas.searching.prior import PriorFirst, PriorObservations
 from nas.searching.progress import GrowingFront, SearchProgress
 from nas.searching.reading import RecordedSpace, load_studies, read_study
+from nas.searching.record import TrialRecord
 from nas.searching.result import SETTINGS_KEY, SearchResult
 from nas.searching.samplers import check_sampler, create_sampler
 from nas.searching.sources import open_evaluator
 from nas.searching.storage import StorageError, address, open_storage
 from nas.searching.trials import FAILED_KEY, TrialReader, is_evaluated
+from nas.searching.weights import WEIGHTS_FOLDER_KEY, WeightFolder
 from nas.searching.workers import MAX_TAKEN_UP, Worker
 from predictors.metrics import Metric
 from search_spaces.common.errors import InputError, describe
@@ -65,6 +68,7 @@ def search(
     seconds: float = math.inf,
     patience: float = math.inf,
     joins: bool = False,
+    weights: Path | None = None,
 ) -> SearchResult:
     """Evaluate `evaluations` distinct architectures and return what was found.
 
@@ -90,6 +94,7 @@ def search(
         seconds: no evaluation begins after so long, since this call.
         patience: evaluations in a row that do not improve the front, after which the search ends.
         joins: this process joins a search that was begun elsewhere: its machine may be another one.
+        weights: folder of this search alone, in which the trained weights of its front are kept.
 
     Raises InputError for bad settings, for a stored study that was begun with other ones or on other networks or data
     (`nas.searching.identity`), for an unusable storage, and after ten failed evaluations in a row.
@@ -114,8 +119,11 @@ def search(
     prior = prior or {}
     study.set_user_attr(EVALUATIONS_KEY, evaluations + len(prior))
     budget = Budget(evaluations + len(prior), time.monotonic() + seconds, patience)
+    if weights and not joins:
+        study.set_user_attr(WEIGHTS_FOLDER_KEY, str(weights.absolute()))
+    folder = WeightFolder(weights) if weights else None
     with Worker(study) as worker:
-        _Search(study, reader, evaluator, prior, np.random.default_rng(seed), worker).run(budget, progress)
+        _Search(study, reader, evaluator, prior, np.random.default_rng(seed), worker, folder).run(budget, progress)
     return SearchResult.of_study(study, reader)
 
 
@@ -126,12 +134,16 @@ def join(
     device: str = "cpu",
     progress: Callable[[SearchProgress], None] | None = None,
     trust: bool = False,
+    evaluator: str | None = None,
+    weights: Path | None = None,
 ) -> SearchResult:
     """Work on a stored search that was begun elsewhere, until it has all its evaluations.
 
-    path_override, device: see `nas.searching.sources.open_evaluator`. trust: run the Python file that the search names
-    as its space. Raises InputError where the storage has no such search, where its space is not trusted, and where its
-    values come from a user's own evaluator or its choices from a user's own sampler.
+    path_override, device: see `nas.searching.sources.open_evaluator`. trust: run the Python files that the search names
+    as its space and its evaluator. evaluator: path of the latter on this machine, `FILE.py:function`, which is run.
+    weights: folder for the trained weights of the front; by default the path at which the process that began the search
+    keeps them. Raises InputError where the storage has no such search, where its code is not trusted, and where its
+    values come from an evaluator, or its choices from a sampler, that only a script knows.
     """
     study = _load(storage, name)
     settings, found = study.user_attrs[SETTINGS_KEY], read_study(study, trust=trust)
@@ -142,10 +154,15 @@ def join(
     except InputError:
         raise InputError(f"study {name!r} is searched by a sampler of its own: join it from a script") from None
     metrics = TrialReader(found.space, found.objectives, parse_constraints(settings["constraints"])).metrics
-    evaluator = open_evaluator(study.user_attrs.get(SOURCE_KEY, {}), found.space, metrics, path_override, device)
+    source = study.user_attrs.get(SOURCE_KEY, {})
+    if trust and evaluator is None:
+        evaluator = source.get("evaluator", {}).get("function")
+    opened = open_evaluator(source, found.space, metrics, path_override, device, evaluator)
+    kept = study.user_attrs.get(WEIGHTS_FOLDER_KEY)
     return search(
-        found.space, settings["objectives"], evaluator, settings["sampler"], study.user_attrs[EVALUATIONS_KEY],
-        settings["seed"], storage, settings["constraints"], progress, name, settings["sampler_options"], joins=True,
+        found.space, settings["objectives"], opened, settings["sampler"], study.user_attrs[EVALUATIONS_KEY],
+        settings["seed"], storage, settings["constraints"], progress, name, settings["sampler_options"],
+        joins=True, weights=weights or (Path(kept) if kept else None),
     )  # fmt: skip
 
 
@@ -220,10 +237,12 @@ class _Search:
         prior: PriorObservations,
         rng: np.random.Generator,
         worker: Worker,
+        weights: WeightFolder | None,
     ) -> None:
         self.study = study
         settings = study.user_attrs[SETTINGS_KEY]
         self.label = f"{settings['sampler']}-{settings['seed']}"  # in the log, as the search's journal is named
+        self.weights = weights
         self.worker = worker
         self.reader = reader
         self.evaluator = evaluator
@@ -301,15 +320,13 @@ class _Search:
             self._tell(trial, self.observed[architecture])
             return False
         try:
-            values = np.asarray(self.evaluator([architecture]), dtype=float)
-        except StorageError:
+            values = evaluate_one(self.evaluator, architecture, TrialRecord(self.study, trial, self.weights))
+        except (StorageError, EvaluatorError):
             raise
         except Exception as error:
             self._fail(trial, describe(error))
             return True
-        if values.shape != (1, len(self.evaluator.metrics)):
-            raise InputError(f"the evaluator returned shape {values.shape}, not (1, {len(self.evaluator.metrics)})")
-        self._tell(trial, values[0, self.columns])
+        self._tell(trial, values[self.columns])
         return True
 
     def _fail(self, trial: optuna.Trial, reason: str) -> None:
@@ -340,6 +357,8 @@ class _Search:
             if not begins:
                 log.info("%s, %s", self.label, describe_trial(trial, self.reader))
             architecture = self.reader.architecture(trial.params)
+            if architecture is not None and self.weights:
+                self.weights.settle(architecture, trial.number, self._front_losses(self.reader.values(trial)))
             if architecture is not None and architecture not in self.observed:
                 self.observed[architecture] = self.reader.values(trial)
                 failed = trial.user_attrs.get(FAILED_KEY)
@@ -366,5 +385,10 @@ class _Search:
 
     def _improves(self, values: np.ndarray) -> bool:
         """True if an evaluation (metrics,) improves the front. It is then added to the front."""
+        losses = self._front_losses(values)
+        return losses is not None and self.front.add(losses)
+
+    def _front_losses(self, values: np.ndarray) -> np.ndarray | None:
+        """Losses (m,) of an evaluation (metrics,); None where it failed or broke a constraint."""
         losses = self.reader.losses(values)
-        return bool(np.isfinite(losses).all() and self.reader.violation(values) <= 0) and self.front.add(losses)
+        return losses if np.isfinite(losses).all() and self.reader.violation(values) <= 0 else None

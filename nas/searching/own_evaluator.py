@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from nas.evaluation.measurement import Measurement
+from nas.evaluation.measurement import Measurement, measurement_of
 from nas.evaluation.trainable import Trainable
+from nas.searching.evaluators import EvaluatorError
 from search_spaces.common.errors import InputError
 from search_spaces.common.plug_ins import function_from_file
 
@@ -65,6 +66,27 @@ class FunctionEvaluator:
         self._check_signature()
 
     @property
+    def device(self) -> str:
+        """Where networks are trained, as far as the function lets its caller say it."""
+        return str(self.options.get("device", "cpu"))
+
+    @classmethod
+    def of_settings(cls, space: SearchSpace, settings: Mapping[str, Any], function: str | None) -> FunctionEvaluator:
+        """The evaluator with these `settings`; `function` is the same `FILE.py:function`, perhaps of another path.
+
+        Raises InputError for another function, and without one: its file is not run unless somebody names it.
+        """
+        if function is None:
+            raise InputError(
+                f"the search evaluates by {settings['function']}, Python code that was not run: give --trust to run "
+                "it, or --evaluator with its path on this machine"
+            )
+        found = cls(space, function, settings["metrics"], measurement_of(settings["measurement"]), settings["options"])
+        if found.settings["sha256"] != settings["sha256"]:
+            raise InputError(f"{function}: another evaluator than the one that the search was begun with")
+        return found
+
+    @property
     def settings(self) -> dict[str, Any]:
         """All that the values depend on, as plain values; {} for a function that no file is known of."""
         if not self.reference:
@@ -92,7 +114,7 @@ class FunctionEvaluator:
         names = module.state_dict().keys()
         found |= self._returned(self.function(module, architecture, _report_to(record), **self.options))
         if module.state_dict().keys() != names:
-            raise InputError("the evaluator changed which weights the model has: train it as it is")
+            raise EvaluatorError("the evaluator changed which weights the model has: train it as it is")
         if record:
             further = {metric: value for metric, value in found.items() if metric not in self.metrics}
             record.keep(further, (network.state(module), {}))
@@ -101,14 +123,14 @@ class FunctionEvaluator:
     def _returned(self, values: object) -> dict[str, float]:
         """What the function returned, checked."""
         if not isinstance(values, Mapping):
-            raise InputError(f"the evaluator must return {{metric: value}}, not {type(values).__name__}")
+            raise EvaluatorError(f"the evaluator must return {{metric: value}}, not {type(values).__name__}")
         if missing := [metric for metric in self.returned if metric not in values]:
             have = ", ".join(map(str, values)) or "nothing"
-            raise InputError(f"the evaluator returned no {missing[0]!r}; it returned {have}")
+            raise EvaluatorError(f"the evaluator returned no {missing[0]!r}; it returned {have}")
         try:
             return {str(metric): float(value) for metric, value in values.items()}
         except (TypeError, ValueError):
-            raise InputError(f"the evaluator returned a value that is no number: {dict(values)}") from None
+            raise EvaluatorError(f"the evaluator returned a value that is no number: {dict(values)}") from None
 
     def _check_signature(self) -> None:
         try:

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nas.benchmarks.csv_file import parse_csv, read_bytes
+from nas.searching.evaluators import evaluate_one
 from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
     from nas.searching.evaluators import Evaluator
+    from nas.searching.record import TrialRecord
     from search_spaces import Architecture, SearchSpace
 
 ARCHITECTURE_COLUMN = "architecture"
@@ -30,6 +32,11 @@ class PriorFirst:
     def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
         rows = [self.prior[a] if a in self.prior else self.evaluator([a])[0] for a in architectures]
         return np.array(rows, dtype=float).reshape(-1, len(self.metrics))
+
+    def evaluate(self, architecture: Architecture, record: TrialRecord) -> Sequence[float] | np.ndarray:
+        if architecture in self.prior:
+            return self.prior[architecture]
+        return evaluate_one(self.evaluator, architecture, record)
 
 
 def read_prior_observations(path: Path, space: SearchSpace, metrics: Sequence[str]) -> dict[Architecture, list[float]]:

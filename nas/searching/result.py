@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from optuna.trial import TrialState
 
+from nas.searching.networks import network_name, write_network
 from nas.searching.objectives import to_losses
 from nas.searching.pareto import Reference, hypervolume, non_dominated
+from nas.searching.record import FURTHER_KEY, WEIGHTS_KEY
 from nas.searching.trials import FAILED_KEY, is_evaluated
+from nas.searching.weights import find_weights
 from predictors.metrics import Metric
 from search_spaces.common.errors import InputError
 
@@ -141,6 +144,27 @@ class SearchResult:
             for column, o in enumerate(self.objectives)
         }
 
+    @property
+    def further(self) -> dict[Architecture, dict[str, float]]:
+        """Values that no objective asked for, such as test scores: for the end, and for the front's networks only."""
+        return self._attribute(FURTHER_KEY)
+
+    def missing_weights(self, folder: Path) -> dict[int, str]:
+        """Places on the front of networks that were trained, but whose weights are neither in a result folder nor where
+        they were written; and where that was.
+        """
+        recorded, front = self._attribute(WEIGHTS_KEY), [self.evaluated.architectures[i] for i in self._front]
+        paths = {place: recorded[arch] for place, arch in enumerate(front) if arch in recorded}
+        return {place: path for place, path in paths.items() if find_weights(path, folder) is None}
+
+    def _attribute(self, key: str) -> dict[Architecture, Any]:
+        """A user attribute of the trial that counts for each architecture, where it has it."""
+        found: dict[Architecture, Any] = {}
+        for trial in self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
+            if key in trial.user_attrs:
+                found.setdefault(self.space.architecture(trial.params), trial.user_attrs[key])
+        return found
+
     def hypervolume(self, reference: Reference | Sequence[float]) -> float:
         """Ratio to the true front's hypervolume, or the volume up to a point (m,) in the metrics' own units."""
         values = self.evaluated.values[self.feasible]
@@ -149,7 +173,7 @@ class SearchResult:
         return hypervolume(to_losses(values, self.objectives), to_losses(np.asarray(reference), self.objectives))
 
     def save(self, folder: str | Path) -> None:
-        """Write `front.csv`, `summary.json` and, for the i-th of the front, `front/i.onnx` and `front/i.txt`.
+        """Write `front.csv`, `summary.json` and the front's networks (`nas.searching.networks`).
 
         Everything is written aside first, so that the folder never holds half a result. Raises InputError where the
         disk refuses.
@@ -158,7 +182,7 @@ class SearchResult:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=folder, prefix=".partial-") as temporary:
-                self._write(Path(temporary))
+                self._write(Path(temporary), folder)
                 if (folder / "front").exists():
                     os.replace(folder / "front", Path(temporary, "replaced"))
                 for name in ("front", "front.csv", "summary.json"):
@@ -166,14 +190,16 @@ class SearchResult:
         except OSError as error:
             raise InputError(f"cannot write the result to {folder}: {error.strerror}") from error
 
-    def _write(self, folder: Path) -> None:
+    def _write(self, folder: Path, results: Path) -> None:
         (folder / "front").mkdir()
-        digits = len(str(len(self._front) - 1))
+        recorded, further = self._attribute(WEIGHTS_KEY), self.further
         for row, i in enumerate(self._front):
             architecture = self.evaluated.architectures[i]
-            stem = folder / "front" / f"{row:0{max(2, digits)}d}"
-            self.space.save_onnx(architecture, stem.with_suffix(".onnx"))
-            stem.with_suffix(".txt").write_text(self.space.to_text(architecture))
+            weights = find_weights(recorded[architecture], results) if architecture in recorded else None
+            values = self._row(i) | further.get(architecture, {})
+            write_network(
+                folder / "front" / network_name(row, len(self._front)), self.space, architecture, values, weights
+            )
         columns = ["architecture", *(objective.name for objective in self.objectives)]
         with open(folder / "front.csv", "w", newline="") as file:
             writer = csv.DictWriter(file, columns)

@@ -6,11 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nas.benchmarks import load_benchmark
-from nas.evaluation.datasets import Dataset, load_dataset
-from nas.evaluation.latency import LatencyTask
-from nas.evaluation.measurement import Measurement
-from nas.evaluation.training import training_task
+from nas.evaluation.measurement import measurement_of
 from nas.searching.evaluators import MeasuredEvaluator, PredictionEvaluator, TableEvaluator
+from nas.searching.own_evaluator import FunctionEvaluator
 from predictors.checkpoint import checksum
 from search_spaces.common.errors import InputError
 
@@ -31,9 +29,15 @@ def source_of(evaluator: Evaluator) -> dict[str, Any]:
     if isinstance(evaluator, PredictionEvaluator) and evaluator.name:
         return {"predictor": evaluator.name, "sha256": checksum(evaluator.name)}
     if isinstance(evaluator, MeasuredEvaluator):
-        return {"measurement": evaluator.measurement.settings}
+        return {"measurement": evaluator.settings}
     settings = getattr(evaluator, "settings", None)
     return {"evaluator": settings} if settings else {}
+
+
+def measured_metrics(source: Source) -> list[str]:
+    """Metrics whose values depend on the machine, or on what trains there."""
+    own = source.get("evaluator", {})
+    return [*own.get("metrics", ()), *(own or source).get("measurement", {}).get("metrics", ())]
 
 
 def open_evaluator(
@@ -42,34 +46,20 @@ def open_evaluator(
     metrics: Sequence[str],
     path_override: str | None = None,
     device: str = "cpu",
+    function: str | None = None,
 ) -> Evaluator:
     """The evaluator of a source.
 
     path_override: path of the table, the checkpoint or the data set on this machine, if it differs from the name.
-    device: to train on. Raises InputError where the data set is another one.
+    device: to train on. function: the user's own, `FILE.py:function`, which is run; required where the source is one.
+    Raises InputError where the data set is another one.
     """
     if "benchmark" in source:
         return TableEvaluator(load_benchmark(path_override or source["benchmark"]), metrics)
     if "predictor" in source:
         return PredictionEvaluator.load(path_override or source["predictor"], space, metrics)
+    if "evaluator" in source:
+        return FunctionEvaluator.of_settings(space, source["evaluator"], function)
     if "measurement" not in source:
         raise InputError("how this search evaluates is known to the script that began it only: start that once more")
-    settings = source["measurement"]
-    measurement = Measurement(
-        tuple(settings["metrics"]),
-        _dataset(settings["data"], path_override, space),
-        tuple(settings["seeds"]),
-        training_task(settings["training"]),
-        LatencyTask(**settings["latency"]),
-        device,
-    )
-    return MeasuredEvaluator(space, measurement)
-
-
-def _dataset(data: Mapping[str, str] | None, path_override: str | None, space: SearchSpace) -> Dataset | None:
-    if data is None:
-        return None
-    found = load_dataset(path_override or data["name"], space.input_shape)
-    if found.fingerprint != data["sha256"]:
-        raise InputError(f"{path_override or data['name']}: another data set than the one that the search trains on")
-    return found
+    return MeasuredEvaluator(space, measurement_of(source["measurement"], space.input_shape, path_override, device))

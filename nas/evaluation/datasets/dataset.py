@@ -60,7 +60,7 @@ class Dataset:
 
     outputs: classes, or numbers per sample. validation: networks are selected by it; None: a share of the training part
     (`with_validation`). input_scale, target_scale: how inputs, and numbers to predict, were normalized; None: they were
-    not.
+    not. source: by which `load_dataset` reads it again.
     """
 
     name: str
@@ -70,6 +70,7 @@ class Dataset:
     validation: Part | None = None
     input_scale: Scale | None = None
     target_scale: Scale | None = None
+    source: str = ""
 
     @property
     def shape(self) -> Shape:

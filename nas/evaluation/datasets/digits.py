@@ -33,5 +33,5 @@ def digits(
     count = len(held_out) - round(test_share * len(held_out))
     return Dataset(
         "digits", Part(images[train], labels[train]), held_out.rows(slice(count, None)), 10,
-        validation=held_out.rows(slice(count)),
+        validation=held_out.rows(slice(count)), source="digits",
     )  # fmt: skip

@@ -61,7 +61,8 @@ def _dataset(path: Path, name: str, parts: dict[str, Part], seed: int) -> Datase
     inputs = None if train.inputs.dtype.kind != "f" else Scale.of(train.inputs, _channel_axis(train.inputs))
     targets = Scale.of(train.targets, 1) if is_regression else None
     scaled = {which: _normalized(part, inputs, targets) for which, part in parts.items()}
-    return Dataset(name, **scaled, outputs=outputs, input_scale=inputs, target_scale=targets)
+    source = str(path.absolute())
+    return Dataset(name, **scaled, outputs=outputs, input_scale=inputs, target_scale=targets, source=source)
 
 
 def _kind(part: Part) -> str:

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from nas.evaluation.datasets import Dataset, Part, digits, load_dataset
-from nas.evaluation.export import load_weights, preprocessing, save_trained_onnx, save_weights, trained_model
+from nas.evaluation.export import load_weights, preprocessing, save_onnx, save_weights, trained_model
 from nas.evaluation.goals import goal_of
 from nas.evaluation.trainable import Trainable
 from nas.evaluation.training import TrainingTask, train
@@ -86,7 +86,7 @@ def test_numbers_are_predicted_within_their_noise(tmp_path: Path) -> None:
     assert trained.validation[trained.best] == min(trained.validation)
     assert trained.state is not None
     path = tmp_path / "net.onnx"
-    save_trained_onnx(path, network, trained.state, preprocessing(data))
+    save_onnx(path, network, trained.state, preprocessing(data))
     assert score(path, data, data.test) == pytest.approx(trained.test[trained.best], rel=1e-3)
     # With what the file says, it predicts in the numbers' own unit from inputs as they are.
     said = {entry.key: entry.value for entry in onnx.load(path).metadata_props}

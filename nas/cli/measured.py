@@ -1,0 +1,52 @@
+"""What options of a command say about how networks are measured and trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nas.cli.options import parse_settings, pick
+from search_spaces.common.errors import InputError
+
+if TYPE_CHECKING:
+    from nas.searching.evaluators import MeasuredEvaluator
+    from nas.searching.own_evaluator import FunctionEvaluator
+
+_BUILT_IN_ONLY = ("dataset", "trainings")
+
+
+def open_measured(
+    space: str, objectives: str, constraints: list[str], given: dict[str, Any], folder: Path
+) -> MeasuredEvaluator | FunctionEvaluator:
+    """The evaluator of all metrics that a search needs, by built-in training or by the user's own function.
+
+    given: options of the command, those that were given. folder: of the results.
+    """
+    from nas.evaluation.latency import LatencyTask
+    from nas.evaluation.measurement import Measurement, known_metrics, trains
+    from nas.evaluation.subjects import open_space
+    from nas.evaluation.training import training_task
+    from nas.searching.evaluators import MeasuredEvaluator
+    from nas.searching.objectives import parse_constraints, parse_objectives
+    from nas.searching.own_evaluator import FunctionEvaluator
+
+    asked = [objective.name for objective in parse_objectives(objectives)]
+    metrics = tuple(dict.fromkeys([*asked, *(constraint.metric for constraint in parse_constraints(constraints))]))
+    timing = LatencyTask(**pick(given, "threads", "batch", "provider"))
+    settings = {**parse_settings(given.get("training"), "--training"), **pick(given, "epochs")}
+    options = parse_settings(given.get("option"), "--option")
+    device = given.get("device", "cpu")
+    if "evaluator" not in given:
+        source = given.get("dataset", "digits") if trains(metrics, timing) else None
+        opened, data = open_space(space, options, source)
+        seeds = tuple(range(given.get("trainings", 1)))
+        measurement = Measurement(metrics, data, seeds, training_task(settings), timing, device)
+        return MeasuredEvaluator(opened, measurement, folder / "studies" / "training")
+    if strange := [name for name in _BUILT_IN_ONLY if name in given]:
+        raise InputError(f"--{strange[0]} goes with the built-in training: with --evaluator, the function trains")
+    measured = tuple(metric for metric in metrics if metric in known_metrics(timing))
+    returned = [metric for metric in metrics if metric not in measured]
+    if "device" in given:
+        settings["device"] = device
+    opened, _ = open_space(space, options, None)
+    return FunctionEvaluator(opened, given["evaluator"], returned, Measurement(measured, latency=timing), settings)
