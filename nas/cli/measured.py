@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,9 +10,11 @@ from nas.cli.options import parse_settings, pick
 from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
+    from nas.comparison.studies import Studies
     from nas.searching.evaluators import MeasuredEvaluator
     from nas.searching.own_evaluator import FunctionEvaluator
 
+_SHOWN = 3  # paths of missing weights in a warning
 _BUILT_IN_ONLY = ("dataset", "trainings")
 
 
@@ -50,3 +53,16 @@ def open_measured(
         settings["device"] = device
     opened, _ = open_space(space, options, None)
     return FunctionEvaluator(opened, given["evaluator"], returned, Measurement(measured, latency=timing), settings)
+
+
+def warn_of_missing_weights(studies: Studies, folder: Path) -> None:
+    """Say on standard error whose trained weights are on another machine."""
+    missing = studies.first.missing_weights(folder)
+    if missing:
+        names, paths = ", ".join(map(str, missing)), list(missing.values())
+        shown = ", ".join(paths[:_SHOWN]) + (", …" if len(paths) > _SHOWN else "")
+        print(
+            f"nas: networks {names} of the front have random weights, since their files are not here ({shown}): copy "
+            f"their folder into {folder / 'studies' / 'weights'}, then run nas report {folder}",
+            file=sys.stderr,
+        )

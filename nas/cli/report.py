@@ -22,6 +22,7 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Write everything about searches or Optuna studies: report.html, front.csv, networks, figures, summary.json."""
+    from nas.cli.measured import warn_of_missing_weights
     from nas.comparison.runs import open_studies
     from nas.reporting.folders import save_studies
 
@@ -30,4 +31,5 @@ def report(
     if studies.not_built:
         print(f"nas: networks are not drawn: {studies.not_built}", file=sys.stderr)
     save_studies(folder, studies)
+    warn_of_missing_weights(studies, folder)
     print_json(studies.summary()) if as_json else print(folder / "report.html")

@@ -95,7 +95,7 @@ def search(
     as_json: Json = False,
 ) -> None:
     """Search for the Pareto front of several objectives: in a benchmark's table, or by measuring a space's networks."""
-    from nas.cli.measured import open_measured
+    from nas.cli.measured import open_measured, warn_of_missing_weights
     from nas.comparison.folders import choose_folder, folder_name
     from nas.comparison.runs import SearchOptions, run_measured_studies, run_predicted_studies, run_studies
     from nas.reporting.folders import save_studies
@@ -141,6 +141,7 @@ def search(
                 measuring, objectives, samplers, evaluations, numbers, out, limits, bar, point, options
             )
         save_studies(out, studies)
+    warn_of_missing_weights(studies, out)
     first = studies.first
     front = studies.front
     failures = [f for group in studies.results.values() for result in group for f in result.failures]

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from nas.searching.identity import check_same
+from nas.searching.identity import check_same, is_unused
+from nas.searching.reading import load_studies
 from search_spaces.common.errors import InputError
 from search_spaces.common.files import replacing
 
@@ -73,18 +74,26 @@ def claim(
     if record is None and (strange := [name for name in RESULTS if (folder / name).exists()]):
         raise InputError(f"{folder} holds {strange[0]} of another origin: give another folder")
     if record:
-        check_same(str(folder), record["begun_with"], begun_with)
+        is_fresh = _is_unused(folder)
+        stored = {**begun_with, "settings": record["begun_with"]["settings"]} if is_fresh else record["begun_with"]
+        check_same(str(folder), stored, begun_with)
         if missing := [name for name in record["searches"] if name not in names]:
             raise InputError(
                 f"{folder} holds the search {missing[0]}, too: name its sampler and seed beside the others, or begin "
                 "another folder (--new, or another --out)"
             )
-        begun_with, arguments, benchmark = record["begun_with"], record["arguments"], record["benchmark"]
+        begun_with, arguments, benchmark = stored, record["arguments"], record["benchmark"]
     record = {
         "arguments": arguments, "benchmark": benchmark, "searches": names, "begun_with": begun_with,
     }  # fmt: skip
     with replacing(folder / RECORD) as path:
         path.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def _is_unused(folder: Path) -> bool:
+    """True if nothing has been evaluated in the folder's studies."""
+    journals = sorted((folder / "studies").glob("*.journal"))
+    return bool(journals) and all(is_unused(study) for path in journals for study in load_studies(path))
 
 
 def searched_benchmark(folder: Path) -> str | None:

@@ -24,10 +24,14 @@ from nas.evaluation.machine import machine, versions
 from nas.searching.evaluators import MeasuredEvaluator
 from nas.searching.own_evaluator import FunctionEvaluator
 from nas.searching.sources import measured_metrics, source_of
+from nas.searching.trials import is_evaluated
+from nas.searching.workers import Worker
 from search_spaces.common.errors import InputError
 from search_spaces.text import TEXT_VERSION, fingerprint
 
 if TYPE_CHECKING:
+    import optuna
+
     from nas.searching.evaluators import Evaluator
     from nas.searching.objectives import Constraint
     from predictors.metrics import Metric
@@ -102,6 +106,12 @@ class Difference(NamedTuple):
 
     text: str
     forbids: bool = True
+
+
+def is_unused(study: optuna.Study) -> bool:
+    """True if nothing has been evaluated in a study yet, and no process works on it: its origin may still change."""
+    begun = any(map(is_evaluated, study.get_trials(deepcopy=False)))
+    return not begun and not Worker(study).has_others()
 
 
 def check_same(where: str, stored: Mapping[str, Any], present: Mapping[str, Any], is_worker: bool = False) -> None:

@@ -18,7 +18,7 @@ from nas.evaluation.metrics import check_metrics
 from nas.searching import optuna_adapter
 from nas.searching.evaluators import EvaluatorError, evaluate_one
 from nas.searching.evolution import random_unseen
-from nas.searching.identity import IDENTITY_KEY, begun_with, check_same
+from nas.searching.identity import IDENTITY_KEY, begun_with, check_same, is_unused
 from nas.searching.log import describe_trial
 from nas.searching.objectives import Constraint, parse_constraints, parse_objectives
 from nas.searching.prior import PriorFirst, PriorObservations
@@ -198,7 +198,7 @@ def _open_study(
     origin: dict[str, Any],
     joins: bool,
 ) -> optuna.Study:
-    """The stored study, or a new one; a stored one must have been begun with the same."""
+    """The stored study, or a new one; a stored one must have been begun with the same, unless it is unused."""
     study = optuna.create_study(
         storage=open_storage(storage),
         sampler=sampler,
@@ -210,6 +210,12 @@ def _open_study(
     stored = {part: study.user_attrs.get(key) for part, key in keys.items()}
     if stored["settings"] is None and study.get_trials(deepcopy=False):
         raise InputError(f"study {name!r} in {address(storage)} was not made by a search: give another name or storage")
+    same_kind = (stored["source"] or {}).keys() == origin["source"].keys()
+    if stored["settings"] is not None and same_kind and not joins and is_unused(study):
+        check_same(address(storage), {**origin, "settings": stored["settings"]}, origin)
+        for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            optuna_adapter.fail(study, trial)
+        stored["settings"] = None
     if stored["settings"] is None:
         for part, key in reversed(keys.items()):  # the settings last: a study with settings has all of them
             study.set_user_attr(key, origin[part])
@@ -353,18 +359,25 @@ class _Search:
         trials = list(self._changing())
         self._unfinished = [optuna_adapter.trial_id(trial) for trial in trials if not trial.state.is_finished()]
         self._running = [trial for trial in trials if trial.state == TrialState.RUNNING]
+        for trial in trials if self.weights else ():
+            self._settle_weights(trial)
         for trial in filter(is_evaluated, trials):
             if not begins:
                 log.info("%s, %s", self.label, describe_trial(trial, self.reader))
             architecture = self.reader.architecture(trial.params)
-            if architecture is not None and self.weights:
-                self.weights.settle(architecture, trial.number, self._front_losses(self.reader.values(trial)))
             if architecture is not None and architecture not in self.observed:
                 self.observed[architecture] = self.reader.values(trial)
                 failed = trial.user_attrs.get(FAILED_KEY)
                 self.failures = [*self.failures, failed] if failed else []
                 improved = self._improves(self.observed[architecture])
                 self.stale = 0 if improved else self.stale + (architecture not in self.prior)
+
+    def _settle_weights(self, trial: optuna.trial.FrozenTrial) -> None:
+        """Keep the weights of a trial that is on the front, and remove those of one that is not or was given up."""
+        assert self.weights is not None
+        architecture = self.reader.architecture(trial.params)
+        if trial.state.is_finished() and architecture is not None:
+            self.weights.settle(architecture, trial.number, self._front_losses(self.reader.values(trial)))
 
     def _changing(self) -> Iterator[optuna.trial.FrozenTrial]:
         """Trials that were unfinished at the last call, and those that began since.

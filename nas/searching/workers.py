@@ -44,14 +44,17 @@ class Worker:
     def __enter__(self) -> Worker:
         # Register before looking: of two workers that start at once, at least one sees the other.
         self.study.set_user_attr(_WORKER_KEY + self.name, _RUNNING)
-        others = [worker for worker in self._running() if worker != self.name]
-        self.alone = not any(map(self._is_alive, others))
+        self.alone = not self.has_others()
         if self.alone:  # this worker reclaims all their trials
-            self._forget(others)
+            self._forget([worker for worker in self._running() if worker != self.name])
         return self
 
     def __exit__(self, *error: object) -> None:
         self.study.set_user_attr(_WORKER_KEY + self.name, _FINISHED)
+
+    def has_others(self) -> bool:
+        """True if another process works on the study."""
+        return any(worker != self.name and self._is_alive(worker) for worker in self._running())
 
     def ask(self) -> optuna.Trial:
         """The study's next trial."""

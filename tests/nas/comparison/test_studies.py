@@ -14,6 +14,7 @@ from nas.comparison.runs import run_measured_studies
 from nas.comparison.studies import Studies
 from nas.evaluation.measurement import Measured, Measurement, Measurements
 from nas.reporting.folders import save_studies
+from nas.searching.evaluators import MeasuredEvaluator
 from search_spaces import SearchSpace
 from search_spaces.common.errors import InputError
 
@@ -21,11 +22,12 @@ GOALS = "params:max,flops"
 
 
 def run(space: SearchSpace, folder: Path, **changes: Any) -> Studies:
+    measurement = changes.pop("measurement", Measurement(("params", "flops")))
     settings: dict[str, Any] = {
-        "measurement": Measurement(("params", "flops")), "objectives": GOALS, "samplers": ["random", "nsga2"],
+        "objectives": GOALS, "samplers": ["random", "nsga2"],
         "evaluations": 5, "seeds": (0, 1), **changes,
     }  # fmt: skip
-    return run_measured_studies(space, folder=folder, **settings)
+    return run_measured_studies(MeasuredEvaluator(space, measurement), folder=folder, **settings)
 
 
 def test_results_are_held_against_the_best_front_of_all_searches(switches: SearchSpace, tmp_path: Path) -> None:

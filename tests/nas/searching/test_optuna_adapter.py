@@ -33,6 +33,7 @@ STORAGE_METHODS = (
     "get_trial_id_from_study_id_trial_number",
     "set_trial_system_attr",
     "set_trial_state_values",
+    "set_trial_intermediate_value",
 )
 
 

@@ -1,0 +1,182 @@
+"""Claims about evaluators in a user's file: what they get, what is kept, and what is said of their mistakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nas import Measurement, search
+from nas.evaluation.latency import LatencyTask
+from nas.evaluation.module import GraphModule
+from nas.searching.evaluators import EvaluatorError
+from nas.searching.loop import join, read_search
+from nas.searching.own_evaluator import FunctionEvaluator, code_checksum
+from nas.searching.record import EPOCH_KEY
+from search_spaces import Architecture, SearchSpace, get_space
+from search_spaces.common.errors import InputError
+
+CODE = """
+def evaluate(model, architecture, report, epochs=2, gain=1.0):
+    size = sum(p.numel() for p in model.parameters())
+    for epoch in range(1, epochs + 1):
+        if not report(epoch, {"mAP": gain * epoch, "loss": 1 / epoch}):
+            break
+    return {"mAP": gain * size, "test_mAP": 0.5 * size, "epochs_done": epoch}
+"""
+
+
+@pytest.fixture
+def space() -> SearchSpace:
+    return get_space("tiny-resnet", input_shape=(1, 8, 8))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.py"
+    path.write_text(CODE)
+    return path
+
+
+def run(space: SearchSpace, evaluator: FunctionEvaluator, folder: Path, evaluations: int = 3, **more: Any) -> Any:
+    return search(space, "mAP:max,flops", evaluator, "random", evaluations, storage=folder / "s.journal", **more)
+
+
+def own(space: SearchSpace, file: Path, metrics: tuple[str, ...] = ("mAP",), **options: Any) -> FunctionEvaluator:
+    return FunctionEvaluator(space, f"{file}:evaluate", metrics, Measurement(("flops",)), options)
+
+
+def test_its_values_stand_beside_measured_ones_and_further_ones_are_kept(
+    space: SearchSpace, file: Path, tmp_path: Path
+) -> None:
+    result = run(space, own(space, file, gain=3.0), tmp_path)
+    for architecture, (quality, flops) in zip(*result.evaluated, strict=True):
+        assert (quality, flops) == (3 * space.params(architecture), space.flops(architecture))
+        assert result.further[architecture] == {"test_mAP": space.params(architecture) / 2, "epochs_done": 2}
+
+
+def test_reports_are_intermediate_values_and_attributes_of_the_trial(
+    space: SearchSpace, file: Path, tmp_path: Path
+) -> None:
+    result = run(space, own(space, file, epochs=3), tmp_path, 1)
+    (trial,) = result.study.trials
+    assert trial.intermediate_values == {1: 1.0, 2: 2.0, 3: 3.0}  # of the metric that was named first
+    assert trial.user_attrs[f"{EPOCH_KEY}2"] == {"mAP": 2.0, "loss": 0.5}
+
+
+def test_a_training_that_diverges_is_told_to_end(space: SearchSpace, file: Path, tmp_path: Path) -> None:
+    file.write_text(CODE.replace('"loss": 1 / epoch', '"loss": float("nan") if epoch == 2 else 1.0'))
+    result = run(space, own(space, file, epochs=9), tmp_path, 1)
+    assert result.further[result.evaluated.architectures[0]]["epochs_done"] == 2
+
+
+def test_the_built_in_training_reports_its_curve(space: SearchSpace, tmp_path: Path) -> None:
+    from nas.evaluation.datasets import digits
+    from nas.evaluation.training import TrainingTask
+    from nas.searching.evaluators import MeasuredEvaluator
+
+    measurement = Measurement(("digits_accuracy",), digits(train_images=64), training=TrainingTask(2))
+    result = search(space, "digits_accuracy", MeasuredEvaluator(space, measurement), "random", 1)
+    (trial,) = result.study.trials
+    assert trial.intermediate_values.keys() == {1, 2}
+    assert trial.intermediate_values[2] == trial.values[0]
+
+
+def test_a_network_begins_with_the_same_weights_whenever_it_is_evaluated(space: SearchSpace) -> None:
+    seen: list[torch.Tensor] = []
+
+    def evaluate(model: torch.nn.Module, architecture: Architecture, report: Any) -> dict[str, float]:
+        assert isinstance(model, GraphModule)
+        seen.append(next(model.parameters()).detach().clone())
+        return {"mAP": 1.0}
+
+    evaluator = FunctionEvaluator(space, evaluate, ["mAP"])
+    first = next(iter(space.enumerate()))
+    evaluator([first, first])
+    assert torch.equal(*seen)
+    assert evaluator.settings == {}  # no other process can open it
+
+
+def test_what_it_raises_fails_the_trial_with_file_and_line(space: SearchSpace, file: Path, tmp_path: Path) -> None:
+    check = "    if architecture.as_dict()['width'] < 32: raise RuntimeError('no')\n"
+    file.write_text(CODE.replace("    size", f"{check}    size", 1))
+    result = run(space, own(space, file), tmp_path, 6)
+    assert 0 < len(result.failures) < 6
+    assert f"{file}, line 3: RuntimeError: no" in result.failures[0]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("return {'map': 1.0}", "the evaluator returned no 'mAP'; it returned map"),
+        ("return 1.0", r"must return \{metric: value\}, not float"),
+        ("return {'mAP': 'good'}", "a value that is no number"),
+        ("model.extra = __import__('torch').nn.Linear(1, 1); return {'mAP': 1}", "changed which weights the model has"),
+    ],
+)
+def test_a_broken_contract_ends_the_search_at_once(
+    space: SearchSpace, file: Path, tmp_path: Path, code: str, message: str
+) -> None:
+    file.write_text(f"def evaluate(model, architecture, report):\n    {code}\n")
+    with pytest.raises(EvaluatorError, match=message):
+        run(space, own(space, file), tmp_path)
+    file.write_text(CODE)
+    assert len(run(space, own(space, file), tmp_path).evaluated.architectures) == 3  # once it is mended
+
+
+def test_a_function_that_does_not_take_its_arguments_is_refused(space: SearchSpace, file: Path) -> None:
+    with pytest.raises(InputError, match=r"must take \(model, architecture, report, speed\): .*'speed'"):
+        own(space, file, speed=2)
+    with pytest.raises(InputError, match=r"unknown evaluator in .*mine.py: 'evaluat': did you mean 'evaluate'"):
+        FunctionEvaluator(space, f"{file}:evaluat", ["mAP"])
+    with pytest.raises(InputError, match=r"'evaluate': write FILE.py:FUNCTION"):
+        FunctionEvaluator(space, "evaluate", ["mAP"])
+
+
+def test_values_of_an_edited_function_are_not_mixed_with_others(space: SearchSpace, file: Path, tmp_path: Path) -> None:
+    run(space, own(space, file), tmp_path)
+    file.write_text(f"# a remark\n{CODE}")
+    run(space, own(space, file), tmp_path, 4)
+    file.write_text(CODE.replace("0.5 * size", "0.6 * size"))
+    with pytest.raises(InputError, match=r"evaluator.sha256 .* another search"):
+        run(space, own(space, file), tmp_path, 5)
+    file.write_text(CODE)
+    with pytest.raises(InputError, match=r"evaluator.options.gain 2.0, not 1.0|evaluator.options.gain None, not 2.0"):
+        run(space, own(space, file, gain=2.0), tmp_path, 5)
+
+
+def test_checksums_are_of_code_alone(file: Path) -> None:
+    before = code_checksum(file)
+    file.write_text(CODE.replace("epochs=2", "epochs = 2"))
+    assert code_checksum(file) == before
+    file.write_text("def (")
+    with pytest.raises(InputError, match=r"mine\.py: cannot be read as Python"):
+        code_checksum(file)
+
+
+def test_a_worker_runs_the_function_only_where_it_is_named_or_trusted(
+    space: SearchSpace, file: Path, tmp_path: Path
+) -> None:
+    run(space, own(space, file), tmp_path)
+    journal = tmp_path / "s.journal"
+    read_search(journal).study.set_user_attr("nas:evaluations", 4)
+    with pytest.raises(InputError, match=r"mine.py:evaluate, Python code that was not run: give --trust"):
+        join(journal)
+    moved = file.rename(tmp_path / "moved.py")
+    assert len(join(journal, evaluator=f"{moved}:evaluate").evaluated.architectures) == 4
+    moved.rename(file)
+    read_search(journal).study.set_user_attr("nas:evaluations", 5)
+    assert len(join(journal, trust=True).evaluated.architectures) == 5
+    file.write_text(CODE.replace("0.5", "0.7"))
+    with pytest.raises(InputError, match="another evaluator than the one that the search was begun with"):
+        join(journal, trust=True)
+
+
+def test_latency_is_measured_as_it_is_without_a_function(space: SearchSpace) -> None:
+    measurement = Measurement(("cpu_latency_ms",), latency=LatencyTask(runs=3, warmup=1))
+    evaluator = FunctionEvaluator(space, lambda model, architecture, report: {"mAP": 1.0}, ["mAP"], measurement)
+    ((quality, latency),) = evaluator([next(iter(space.enumerate()))]).tolist()
+    assert quality == 1
+    assert latency > 0

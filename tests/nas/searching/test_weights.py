@@ -1,0 +1,220 @@
+"""Claims about trained weights: each network on the front keeps them, no other does, and they are what was scored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+
+from nas import Measurement, search
+from nas.evaluation.datasets import Dataset, digits
+from nas.evaluation.export import load_weights
+from nas.evaluation.trainable import Trainable
+from nas.evaluation.training import TrainingTask
+from nas.searching.evaluators import MeasuredEvaluator
+from nas.searching.loop import join, read_search
+from nas.searching.own_evaluator import FunctionEvaluator
+from nas.searching.record import WEIGHTS_KEY
+from nas.searching.result import SearchResult
+from nas.searching.weights import WeightFolder, find_weights
+from search_spaces import Architecture, SearchSpace, get_space
+
+GOALS = "digits_accuracy,params"
+
+
+@pytest.fixture
+def space() -> SearchSpace:
+    return get_space("tiny-resnet", input_shape=(1, 8, 8))
+
+
+@pytest.fixture(scope="module")
+def data() -> Dataset:
+    torch.set_num_threads(1)
+    return digits(train_images=128)
+
+
+def run(space: SearchSpace, data: Dataset, folder: Path, evaluations: int = 6, name: str = "random-0") -> SearchResult:
+    evaluator = MeasuredEvaluator(space, Measurement(("digits_accuracy", "params"), data, training=TrainingTask(2)))
+    journal, weights = folder / "studies" / f"{name}.journal", folder / "studies" / "weights" / name
+    return search(space, GOALS, evaluator, "random", evaluations, storage=journal, weights=weights)
+
+
+def kept(folder: Path) -> set[str]:
+    return {path.name for path in folder.rglob("studies/weights/**/*.safetensors")}
+
+
+def accuracy(model: Path, inputs: np.ndarray, targets: np.ndarray) -> float:
+    session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+    logits = session.run(None, {session.get_inputs()[0].name: inputs})[0]
+    return float(100 * (np.asarray(logits).argmax(1) == targets).mean())
+
+
+def test_the_fronts_onnx_files_reproduce_the_reported_accuracies(
+    space: SearchSpace, data: Dataset, tmp_path: Path
+) -> None:
+    result = run(space, data, tmp_path)
+    result.save(tmp_path)
+    assert data.validation is not None
+    assert len(result.front) > 1
+    for place, row in enumerate(result.front):
+        model = tmp_path / "front" / f"{place:02d}.onnx"
+        further = result.further[space.parse(row["architecture"])]
+        one_image = 100.5 / len(data.test)
+        assert accuracy(model, data.validation.inputs, data.validation.targets) == pytest.approx(
+            row["digits_accuracy"], abs=one_image
+        )
+        assert accuracy(model, data.test.inputs, data.test.targets) == pytest.approx(
+            further["digits_test_accuracy"], abs=one_image
+        )
+        said = {entry.key: entry.value for entry in onnx.load(model).metadata_props}
+        assert said["weights"] == "trained"
+        assert json.loads(said["values"]) == row | further
+        state, _ = load_weights(model.with_suffix(".safetensors"))
+        Trainable.of(space, space.parse(row["architecture"])).module().load_state_dict(state)
+
+
+def test_only_networks_on_the_front_keep_weights(space: SearchSpace, data: Dataset, tmp_path: Path) -> None:
+    result = run(space, data, tmp_path)
+    front = {space.parse(row["architecture"]) for row in result.front}
+    paths = {
+        Path(trial.user_attrs[WEIGHTS_KEY]).name
+        for trial in result.study.trials
+        if space.architecture(trial.params) in front and WEIGHTS_KEY in trial.user_attrs
+    }
+    assert kept(tmp_path) == paths
+    assert len(paths) == len(front) < len(result.evaluated.architectures)
+    assert result.missing_weights(tmp_path) == {}
+
+
+def test_an_interrupted_search_goes_on_with_its_weights(
+    space: SearchSpace, data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = MeasuredEvaluator.evaluate
+    calls: list[int] = []
+
+    def killed(self: Any, *arguments: Any) -> Any:
+        calls.append(1)
+        found = before(self, *arguments)
+        if len(calls) == 4:
+            raise KeyboardInterrupt  # after the weights were written, and before the values are
+        return found
+
+    monkeypatch.setattr(MeasuredEvaluator, "evaluate", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run(space, data, tmp_path / "cut", 6)
+    monkeypatch.setattr(MeasuredEvaluator, "evaluate", before)
+    result = run(space, data, tmp_path / "cut", 6)
+    assert len(result.evaluated.architectures) == 6
+    assert len(kept(tmp_path / "cut")) == len(result.front)
+    assert result.missing_weights(tmp_path / "cut") == {}
+
+
+def test_a_second_search_of_one_process_ships_what_the_first_one_had_no_use_for(
+    switches: SearchSpace, tmp_path: Path
+) -> None:
+    """Equal networks are trained once, but their weights may have been removed in the meantime."""
+    evaluator = MeasuredEvaluator(
+        get_space("tiny-resnet", input_shape=(1, 8, 8)),
+        Measurement(("digits_accuracy", "params"), digits(train_images=64), training=TrainingTask(1)),
+    )
+    one = search(evaluator.space, GOALS, evaluator, "random", 4, weights=tmp_path / "one")
+    alone = {path.name for path in (tmp_path / "one").iterdir()}
+    # The same architectures, but other objectives: all large networks are on this front.
+    two = search(evaluator.space, ["digits_accuracy", "params:max"], evaluator, "random", 4, weights=tmp_path / "two")
+    assert len(alone) == len(one.front)
+    assert len(list((tmp_path / "two").iterdir())) == len(two.front)
+
+
+def test_weights_are_found_in_a_folder_that_was_moved_and_missed_otherwise(
+    space: SearchSpace, data: Dataset, tmp_path: Path
+) -> None:
+    run(space, data, tmp_path / "old", 3)
+    (tmp_path / "old").rename(tmp_path / "new")
+    result = read_search(tmp_path / "new" / "studies" / "random-0.journal")
+    assert result.missing_weights(tmp_path / "new") == {}
+    result.save(tmp_path / "new")
+    assert len(list((tmp_path / "new" / "front").glob("*.safetensors"))) == len(result.front)
+    assert result.missing_weights(tmp_path / "elsewhere").keys() == set(range(len(result.front)))
+    result.save(tmp_path / "elsewhere")
+    model = onnx.load(tmp_path / "elsewhere" / "front" / "00.onnx")
+    assert {entry.key: entry.value for entry in model.metadata_props}["weights"] == "initial"
+
+
+def test_a_worker_keeps_weights_where_the_search_does(space: SearchSpace, data: Dataset, tmp_path: Path) -> None:
+    run(space, digits(), tmp_path, 2)
+    journal = tmp_path / "studies" / "random-0.journal"
+    begun = read_search(journal).study
+    begun.set_user_attr("nas:evaluations", 4)
+    result = join(journal)
+    assert len(result.evaluated.architectures) == 4
+    assert len(kept(tmp_path)) == len(result.front)
+    begun.set_user_attr("nas:evaluations", 6)
+    result = join(journal, weights=tmp_path / "mine")
+    trials = {trial.number: trial.user_attrs for trial in result.study.trials}
+    assert all(Path(trials[number][WEIGHTS_KEY]).parent.name == "mine" for number in (4, 5))
+    assert result.missing_weights(tmp_path) == {}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> WeightFolder:
+    found = WeightFolder(tmp_path)
+    for number in range(6):
+        found.write(number, ({"x": torch.zeros(1)}, {}))
+    return found
+
+
+def left(folder: WeightFolder) -> list[int]:
+    return sorted(int(path.stem) for path in folder.folder.iterdir())
+
+
+def test_what_is_dominated_loses_its_weights_at_once(folder: WeightFolder) -> None:
+    a, b, c, d = (Architecture("s", (("x", i),)) for i in range(4))
+    folder.settle(a, 0, np.array([1.0, 5.0]))
+    folder.settle(b, 1, np.array([5.0, 1.0]))
+    folder.settle(c, 2, np.array([6.0, 2.0]))
+    assert left(folder) == [0, 1, 3, 4, 5]  # 3 to 5 are still being evaluated
+    folder.settle(d, 3, np.array([1.0, 1.0]))
+    assert left(folder) == [3, 4, 5]
+    folder.settle(a, 4, None)
+    assert left(folder) == [3, 5]
+
+
+def test_of_two_trials_of_an_architecture_the_first_counts(folder: WeightFolder) -> None:
+    a = Architecture("s", (("x", 0),))
+    folder.settle(a, 3, np.array([1.0, 1.0]))
+    folder.settle(a, 5, np.array([0.0, 0.0]))
+    assert left(folder) == [0, 1, 2, 3, 4]
+    folder.settle(a, 1, np.array([2.0, 2.0]))
+    assert left(folder) == [0, 1, 2, 4]
+
+
+def test_weights_are_looked_for_where_they_were_written_and_in_the_results(tmp_path: Path) -> None:
+    written = tmp_path / "run" / "rlm-0" / "3.safetensors"
+    assert find_weights(str(written), tmp_path) is None
+    copy = tmp_path / "studies" / "weights" / "rlm-0" / "3.safetensors"
+    copy.parent.mkdir(parents=True)
+    copy.touch()
+    assert find_weights(str(written), tmp_path) == copy
+
+
+def test_an_evaluator_of_ones_own_keeps_the_weights_that_it_leaves(space: SearchSpace, tmp_path: Path) -> None:
+    def evaluate(model: torch.nn.Module, architecture: Architecture, report: Any) -> Mapping[str, float]:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.fill_(0.25)
+        return {"quality": float(len(architecture.choices))}
+
+    evaluator = FunctionEvaluator(space, evaluate, ["quality"], Measurement(("params",)))
+    result = search(space, "quality:max,params", evaluator, "random", 3, weights=tmp_path / "weights")
+    result.save(tmp_path)
+    model = onnx.load(tmp_path / "front" / "00.onnx")
+    trained = [t for t in model.graph.initializer if not t.name.endswith((".mean", ".var"))]
+    assert trained
+    assert all((onnx.numpy_helper.to_array(tensor) == 0.25).all() for tensor in trained)
