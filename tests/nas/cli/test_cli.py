@@ -244,7 +244,7 @@ def test_search_by_measuring_writes_its_results_and_resumes(
     assert run(monkeypatch, *command, "--out", str(tmp_path), "--json") == 0
     result = json.loads(capsys.readouterr().out)
     assert {p.name for p in tmp_path.iterdir()} >= {"front", "front.csv", "summary.json", "pareto.png", "studies"}
-    assert set(result["front"][0]) == {"architecture", "digits_accuracy", "flops"}
+    assert set(result["front"][0]) == {"architecture", "digits_accuracy", "flops", "digits_test_accuracy"}
     assert run(monkeypatch, *command, "--out", str(tmp_path), "--json") == 0
     assert json.loads(capsys.readouterr().out) == result
     assert run(monkeypatch, *command, "--out", str(tmp_path), "--trainings", "2") == 2
