@@ -10,6 +10,8 @@ All others are ONNX's own. Of our own making, with one input unless said otherwi
     BatchNorm       epsilon (1e-5), affine (1; 0: no trained scale and shift)
     Embedding       rows, features: a row of a learned table for each of the input's integers
     Param           shape, element ("float"): a learned constant; no input
+    Buffer          shape, element ("float"), limit: a constant that is not learned, and too long for its numbers to be
+                    written (tables of positions, masks); whole numbers are below `limit`; no input
     Zero            zeros of the input's shape
     ChannelShuffle  groups: interleaves that many groups of channels (arXiv 1707.01083)
     Reshape         shape: 0 keeps the input's dimension, -1 is the one that is not a known number
@@ -44,7 +46,8 @@ COMMUTATIVE = frozenset({"Add", "Sum", "Mul", "Max", "Min", "Mean"})
 OWN_OPERATORS = frozenset(
     {*CONVOLUTIONS, "Linear", "BatchNorm", "Embedding", "Zero", "ChannelShuffle", "Reshape", "Expand", "Slice"}
 )
-NET_OPERATORS = frozenset({*OWN_OPERATORS, "Param", "Clip"})
+SOURCES = frozenset({"Param", "Buffer"})  # without inputs
+NET_OPERATORS = frozenset({*OWN_OPERATORS, *SOURCES, "Clip"})
 OPERATORS = frozenset({*SHAPES, *OWNERS})
 _NORM_DEFAULTS: dict[str, Value] = {"affine": 1, "epsilon": BATCH_NORM_EPSILON}
 _DEFAULTS: dict[str, Value] = {**_NORM_DEFAULTS, "bias": 1, "element": "float", "allowzero": 0}
@@ -57,6 +60,7 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "BatchNorm": ("affine", "epsilon"),
     "Embedding": ("features", "rows"),
     "Param": ("element", "shape"),
+    "Buffer": ("element", "limit", "shape"),
     "Zero": (),
     "ChannelShuffle": ("groups",),
     "Reshape": ("allowzero", "shape"),
@@ -83,19 +87,19 @@ def _output_shape(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
         owned = tuple([typed(w.shape, element_type(shapes[0])) for w in weights(op, attrs, shapes)])
         return shapes[0] if op == "GroupNormalization" else standard.infer(op, onnx_attrs(op, attrs), (*shapes, *owned))
     plain = not any(isinstance(shape, Typed) for shape in shapes)
-    if op in SHAPES and plain and not (attrs and SHAPES[op] is broadcast_shape):
+    if op in SHAPES and plain and not (attrs and SHAPES[op] is broadcast_shape) and op != "Conv":
         return SHAPES[op](attrs, shapes)
     return standard.infer(op, attrs, shapes)
 
 
 def is_own(op: str, inputs: int) -> bool:
     """Whether a node is of our own making, and no operator of ONNX with that name and more operands."""
-    return op == "Param" or (op in OWN_OPERATORS and inputs == 1) or (op == "Expand" and inputs == 0)
+    return op in SOURCES or (op in OWN_OPERATORS and inputs == 1) or (op == "Expand" and inputs == 0)
 
 
 def _own_shape(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
     shape = SHAPES[op](attrs, shapes)
-    if op in ("Embedding", "Param") or not any(isinstance(s, Typed) for s in shapes):
+    if op in SOURCES or op == "Embedding" or not any(isinstance(s, Typed) for s in shapes):
         return tuple(shape) if op == "Embedding" else shape
     return typed(shape, element_type(shapes[0]))
 

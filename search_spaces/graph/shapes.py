@@ -96,7 +96,7 @@ def _pooled_shape(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
 def _param_shape(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
     given: dict[str, Any] = dict(attrs)
     if not all(isinstance(d, int) and d >= 0 for d in given["shape"]):
-        raise InputError(f"Param: shape must be whole numbers, not {given['shape']}")
+        raise InputError(f"Param and Buffer: shape must be whole numbers, not {given['shape']}")
     return typed(given["shape"], given.get("element", "float"))
 
 
@@ -201,11 +201,19 @@ def _resize_shape(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
     return tuple(dims)
 
 
+def _tile_shape(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
+    given: dict[str, Any] = dict(attrs)
+    if "repeats" not in given:
+        return standard.infer("Tile", attrs, shapes)
+    return tuple([size_product((size, times)) for size, times in zip(shapes[0], given["repeats"], strict=True)])
+
+
 SHAPES: dict[str, Callable[[Attrs, tuple[Shape, ...]], Shape]] = {
     **dict.fromkeys(CONVOLUTIONS, _conv_shape),
     "Linear": _linear_shape,
     "Embedding": _embedding_shape,
     "Param": _param_shape,
+    "Buffer": _param_shape,
     "MaxPool": _pool_shape,
     "AveragePool": _pool_shape,
     "GlobalAveragePool": _pooled_shape,
@@ -217,6 +225,7 @@ SHAPES: dict[str, Callable[[Attrs, tuple[Shape, ...]], Shape]] = {
     "Expand": _expand_shape,
     "Transpose": _transpose_shape,
     "Resize": _resize_shape,
+    "Tile": _tile_shape,
     **dict.fromkeys(["Add", "Sum", "Mul", "Sub", "Div", "Max", "Min"], broadcast_shape),
     **dict.fromkeys(
         ["BatchNorm", "Zero", "Relu", "Identity", "Sigmoid", "HardSigmoid", "HardSwish", "Clip", "Tanh", "Softmax"],

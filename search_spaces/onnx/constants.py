@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from search_spaces.graph import standard
-from search_spaces.graph.ir import Attrs, element_type
+from search_spaces.graph.ir import Attrs, Shape, Value, element_type
 from search_spaces.graph.standard import number, shortest
 from search_spaces.onnx.folding import Known, is_learnable, is_weight, open_sizes
 
@@ -36,6 +36,16 @@ def add_param(emit: Emit, known: Known) -> int | None:
     shape = tuple(map(int, known.shape)) or (1,)
     element = element_type(known.shape)
     return emit("Param", (), (("shape", shape),) if element == "float" else (("element", element), ("shape", shape)))
+
+
+def add_buffer(emit: Emit, shape: Shape, array: np.ndarray | None) -> int:
+    """A constant that is too long to be written: its shape, and how large whole numbers get, where they are known."""
+    attrs: dict[str, Value] = {"shape": tuple(shape)}
+    if (element := element_type(shape)) != "float":
+        attrs["element"] = element
+    if array is not None and array.dtype.kind in "iu" and array.min() >= 0:
+        attrs["limit"] = int(array.max()) + 1
+    return emit("Buffer", (), tuple(sorted(attrs.items())))
 
 
 def _cast(emit: Emit, value: int, made: str, element: str) -> int:

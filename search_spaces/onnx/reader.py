@@ -14,7 +14,7 @@ from search_spaces.graph.ir import BATCH, Attrs, Dim, Graph, Node, Shape, Value,
 from search_spaces.graph.operators import canonical_attrs, output_shape
 from search_spaces.graph.owned_weights import OWNERS, RECURRENT, weights
 from search_spaces.graph.standard import attribute_value
-from search_spaces.onnx.constants import MAX_WRITTEN_NUMBERS, add_constant, add_param
+from search_spaces.onnx.constants import MAX_WRITTEN_NUMBERS, add_buffer, add_constant
 from search_spaces.onnx.folding import LETTERS, Folder, Known, is_weight
 
 _BROADCASTING = frozenset({"Add", "Mul", "Sub", "Div", "Pow", "Equal", "Greater", "Less", "Where", "And", "Or"})
@@ -146,17 +146,11 @@ class Reader:
         if known is None:
             raise InputError(f"the value {name!r} is not made by an earlier node")
         value, maker = add_constant(self.emit, known), self.makers.get(name)
-        if value is None and (maker is None or maker.op_type == "Constant"):
-            value = add_param(self.emit, known)
-        elif value is None and maker is not None:
+        if value is None and maker is not None and maker.op_type != "Constant":
             self._compute(maker)
             return self.values[name]
         if value is None:
-            shape = ",".join(map(str, known.shape))
-            raise InputError(
-                f"the constant {name!r} ({element_type(known.shape)}[{shape}]) is no weight, and too long for text: "
-                "compute it in the network, or pass it as an input"
-            )
+            value = add_buffer(self.emit, known.shape, known.static)
         if not (is_weight(known) and _is_vector(known)):
             self.values[name] = value
         return value

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,8 @@ class Outline:
             self._add("Mul", name, [*inputs, self._constant(np.zeros((), _dtype(result)))], output)
         elif node.op == "Param":
             self._add("Identity", name, tensors, output)
+        elif node.op == "Buffer":
+            self._buffer(name, dict(node.attrs), output)
         else:
             self._standard(node, name, inputs, tensors, shapes, output)
 
@@ -112,6 +115,14 @@ class Outline:
     def _expand(self, name: str, attrs: dict[str, Any], inputs: list[str], output: str) -> None:
         source = inputs or [self._constant(np.array(attrs["input"], np.float32))]
         self._add("Expand", name, [*source, self._sizes(f"{name}.shape", attrs["shape"])], output)
+
+    def _buffer(self, name: str, attrs: dict[str, Any], output: str) -> None:
+        """Numbers that are none of the constants which are written as they are."""
+        size = np.arange(prod(attrs["shape"]))
+        dtype = standard.numpy_type(attrs.get("element", "float"))
+        numbers = size * (size + 1) // 2 % attrs.get("limit", 2) if dtype.kind in "iub" else np.cos(size)
+        tensor = onnx.numpy_helper.from_array(numbers.astype(dtype).reshape(attrs["shape"]))
+        self._add("Constant", name, [], output, [helper.make_attribute("value", tensor)])
 
     def _sizes(self, name: str, sizes: tuple[int, ...]) -> str:
         """Name of a value that holds these sizes, with the batch size for 0."""

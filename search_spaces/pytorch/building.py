@@ -1,0 +1,40 @@
+"""Building modules whose weights are never filled: a network's architecture does not depend on them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+_RANDOM = frozenset({"uniform_", "normal_", "trunc_normal_", "bernoulli_", "exponential_", "erfinv_", "random_"})
+_SMALL = 64  # numbers; smaller constants are part of the architecture even where they are drawn
+
+
+class _WithoutWeights(TorchFunctionMode):
+    """torch's own layers make their weights on the meta device, and nothing fills them.
+
+    Everything else is computed as it stands: masks, positions, rates of stochastic depth, and weights of other layers.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name == "empty" and sys._getframe(1).f_globals.get("__name__", "").startswith("torch.nn.modules."):
+            kwargs = {**kwargs, "device": "meta"}
+        elif name.endswith("_") and not name.endswith("__"):
+            target = args[0] if args else kwargs.get("tensor")
+            if isinstance(target, Tensor) and (target.is_meta or (name in _RANDOM and target.numel() > _SMALL)):
+                return target
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def without_weights() -> Iterator[None]:
+    """Modules that are built inside have the shapes of their weights, but no numbers: as fast as it gets."""
+    with _WithoutWeights(), torch.no_grad():
+        yield

@@ -1,0 +1,60 @@
+"""Tensors that depend neither on the input nor on weights: they are computed, and written into the graph when needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from search_spaces.common.errors import InputError
+from search_spaces.graph.ir import typed
+from search_spaces.graph.standard import number
+from search_spaces.onnx.constants import add_buffer, add_constant
+from search_spaces.onnx.folding import Known
+
+if TYPE_CHECKING:
+    from search_spaces.pytorch.recorder import Recorder
+
+_FACTORIES = {"zeros": 0, "ones": 0, "full": 0, "empty": 0, "rand": 0, "randn": 0}
+_METHODS = {"new_zeros": 1, "new_ones": 1, "new_full": 1, "new_empty": 1}
+
+
+def compute(recorder: Recorder, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
+    """Call a function for real. What is filled for the whole batch takes the memory of one sample."""
+    if "device" in kwargs:
+        kwargs = {**kwargs, "device": "cpu"}
+    at = _FACTORIES.get(name, _METHODS.get(name))
+    sizes = kwargs.get("size", args[at:]) if at is not None else ()
+    sizes = tuple(sizes[0]) if len(sizes) and isinstance(sizes[0], tuple | list) else tuple(sizes)
+    if at is None or not any(isinstance(size, int) and recorder.is_batch(size) for size in sizes):
+        return func(*args, **kwargs)
+    rest = args[at + 1 :] if isinstance(args[at], tuple | list) else ()
+    small = [1 if recorder.is_batch(size) else size for size in sizes]
+    kwargs.pop("size", None)
+    return func(*args[:at], small, *rest, **kwargs).expand(sizes)
+
+
+def add(recorder: Recorder, x: Tensor) -> int:
+    """Add a constant to the graph; the number of its value."""
+    from search_spaces.pytorch.recorder import element
+
+    kind, batched = element(x.dtype), [i for i, size in enumerate(x.shape) if recorder.is_batch(size)]
+    if x.is_meta:
+        return add_buffer(recorder.emit, typed(x.shape, kind), None)
+    if batched:
+        one = x
+        for axis in batched:
+            one = one.narrow(axis, 0, 1)
+        if not bool((x == one).all()):
+            raise InputError("a constant differs between the samples of a batch")
+        target = tuple([0 if i in batched else size for i, size in enumerate(x.shape)])
+        first = one.reshape(-1)[0]
+        if kind == "float" and bool((one == first).all()):
+            return recorder.emit("Expand", (), (("input", number(first.item())), ("shape", target)))
+        return recorder.emit("Expand", (add(recorder, one),), (("shape", target),))
+    array = x.detach().numpy() if x.dtype != torch.bfloat16 else x.detach().float().numpy()
+    known = Known(typed(array.shape, kind), (array, array))
+    value = add_constant(recorder.emit, known)
+    return add_buffer(recorder.emit, known.shape, array) if value is None else value

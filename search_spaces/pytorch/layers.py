@@ -1,0 +1,280 @@
+"""Functions of torch that have weights, and pooling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from search_spaces.common.errors import InputError
+from search_spaces.graph import standard
+from search_spaces.graph.convolutions import Convolution
+from search_spaces.graph.ir import Value
+from search_spaces.pytorch.math import reduced
+from search_spaces.pytorch.moves import sliced
+from search_spaces.pytorch.recorder import Recorder, handles
+
+Sizes = int | Sequence[int]
+
+
+def _each(value: Sizes | None, rank: int, default: int = 1) -> tuple[int, ...]:
+    """One number for every spatial dimension."""
+    if value is None or (not isinstance(value, int) and not len(value)):
+        return (default,) * rank
+    return (value,) * rank if isinstance(value, int) else tuple(map(int, value)) * (rank if len(value) == 1 else 1)
+
+
+def _owned(r: Recorder, *weights: Tensor | None) -> list[tuple[int, ...] | None] | None:
+    """The shapes of weights that are a layer's own, None for one that is left out; None where one is not its own."""
+    if any(w is not None and r.owned_shape(w) is None for w in weights):
+        return None
+    return [None if w is None else r.take(w) for w in weights]
+
+
+def _plus(r: Recorder, x: Tensor, bias: Tensor | None, rank: int) -> Tensor:
+    """With a bias of the channels that is not the layer's own."""
+    if bias is None:
+        return x
+    return r.call(torch.add, x, r.call(torch.reshape, bias, (-1, *[1] * rank)) if rank else bias)
+
+
+# --- convolutions and linear layers ----------------------------------------------------------------------------------
+
+
+@handles("conv1d", "conv2d", "conv3d", "convolution")
+def _conv(
+    r: Recorder, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1,
+    padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1,
+) -> Tensor:  # fmt: skip
+    rank = weight.dim() - 2
+    if input.dim() != rank + 2:
+        raise InputError(f"a convolution of weights {list(weight.shape)} has an input of shape {list(input.shape)}")
+    channels, inputs, *kernel = weight.shape
+    if inputs * groups != input.shape[1]:
+        raise InputError(f"weights {list(weight.shape)} in {groups} groups do not fit an input {list(input.shape)}")
+    strides, dilations = _each(stride, rank), _each(dilation, rank)
+    pads = _pads(padding, kernel, dilations, rank)
+    if r.owned_shape(weight) is None:
+        given: dict[str, Value] = {"group": groups, "strides": strides, "pads": pads, "dilations": dilations}
+        return _plus(r, r.own("Conv", input, r.as_value(weight), **given), bias, rank)
+    own = _owned(r, weight, bias)
+    if own is None:
+        r.take(weight)
+    conv = Convolution(
+        inputs * groups, channels, tuple(kernel), strides, pads, dilations, groups, bias is not None and own is not None
+    )
+    y = r.own("Conv", input, **dict(conv.attrs))
+    return y if own is not None else _plus(r, y, bias, rank)
+
+
+def _pads(padding: Sizes | str, kernel: Sequence[int], dilations: tuple[int, ...], rank: int) -> tuple[int, ...]:
+    if padding == "same":
+        totals = [d * (k - 1) for k, d in zip(kernel, dilations, strict=True)]
+        begin = [total // 2 for total in totals]
+        return (*begin, *[total - b for total, b in zip(totals, begin, strict=True)])
+    sides = (0,) * rank if isinstance(padding, str) else _each(padding, rank, 0)
+    return (*sides, *sides)
+
+
+@handles("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+def _conv_transpose(
+    r: Recorder, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1, padding: Sizes = 0,
+    output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1,
+) -> Tensor:  # fmt: skip
+    rank = weight.dim() - 2
+    if (own := _owned(r, weight, bias)) is None:
+        raise InputError("a transposed convolution whose weights are computed or shared is not supported")
+    sides = _each(padding, rank, 0)
+    return r.own(
+        "ConvTranspose", input, bias=int(own[1] is not None), channels=int(weight.shape[1]) * groups, group=groups,
+        kernel_shape=tuple(weight.shape[2:]), strides=_each(stride, rank), pads=(*sides, *sides),
+        output_padding=_each(output_padding, rank, 0), dilations=_each(dilation, rank),
+    )  # fmt: skip
+
+
+@handles("linear")
+def _linear(r: Recorder, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    if weight.dim() != 2 or weight.shape[1] != input.shape[-1]:
+        raise InputError(f"a linear layer of weights {list(weight.shape)} has an input of shape {list(input.shape)}")
+    features = weight.shape[0]
+    if r.owned_shape(weight) is None or input.dim() < 2:
+        turned = r.own("Transpose", r.as_value(weight), perm=(1, 0))
+        return _plus(r, r.own("MatMul", input, turned), bias, 0)
+    own = _owned(r, weight, bias)
+    if own is None:
+        r.take(weight)
+    y = r.own("Linear", input, features=features, bias=int(own is not None and bias is not None))
+    return y if own is not None else _plus(r, y, bias, 0)
+
+
+def linear_without_bias(r: Recorder, x: Tensor, weight: Tensor) -> Tensor | None:
+    """The product with a matrix of weights (inputs, features); None where it is shared."""
+    if r.owned_shape(weight) is None or weight.shape[0] != x.shape[-1]:
+        return None
+    r.take(weight)
+    return r.own("Linear", x, features=int(weight.shape[1]), bias=0)
+
+
+@handles("embedding")
+def _embedding(r: Recorder, input: Tensor, weight: Tensor, *_: Any, **__: Any) -> Tensor:
+    if r.owned_shape(weight) is None:
+        return r.own("Gather", r.as_value(weight), r.as_value(input))
+    r.take(weight)
+    return r.own("Embedding", r.as_value(input), features=int(weight.shape[1]), rows=int(weight.shape[0]))
+
+
+@handles("prelu")
+def _prelu(r: Recorder, input: Tensor, weight: Tensor) -> Tensor:
+    ones = [1] * (input.dim() - 2)
+    return r.own("PRelu", input, r.call(torch.reshape, weight, [-1, *ones]) if weight.numel() > 1 else weight)
+
+
+# --- normalizations --------------------------------------------------------------------------------------------------
+
+
+def _epsilon(eps: float) -> float:
+    return standard.shortest(eps)
+
+
+def _scaled(r: Recorder, x: Tensor, weight: Tensor | None, bias: Tensor | None, rank: int) -> Tensor:
+    """With scale and shift that are not the normalization's own."""
+    y = x if weight is None else r.call(torch.mul, x, r.call(torch.reshape, weight, (-1, *[1] * rank)))
+    return _plus(r, y, bias, rank)
+
+
+@handles("batch_norm")
+def _batch_norm(
+    r: Recorder, input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None = None,
+    bias: Tensor | None = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5, *_: Any,
+) -> Tensor:  # fmt: skip
+    if training or running_mean is None:
+        raise InputError("batch normalization by the batch's own statistics computes samples from each other")
+    if input.shape[1] != running_mean.shape[0]:
+        raise InputError(f"batch normalization of {running_mean.shape[0]} channels has an input {list(input.shape)}")
+    if (weight is None) != (bias is None) or _owned(r, weight, bias) is None:
+        y = r.own("BatchNorm", input, affine=0, epsilon=_epsilon(eps))
+        return _scaled(r, y, weight, bias, input.dim() - 2)
+    return r.own("BatchNorm", input, affine=int(weight is not None), epsilon=_epsilon(eps))
+
+
+@handles("layer_norm")
+def _layer_norm(
+    r: Recorder, input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None,
+    bias: Tensor | None = None, eps: float = 1e-5, *_: Any,
+) -> Tensor:  # fmt: skip
+    axis = input.dim() - len(normalized_shape)
+    own = _owned(r, weight, bias) if weight is not None or bias is None else None
+    if own is None:
+        y = r.own("LayerNormalization", input, affine=0, axis=axis, epsilon=_epsilon(eps))
+        return _scaled(r, y, weight, bias, 0) if len(normalized_shape) == 1 else _affine(r, y, weight, bias)
+    affine, shift = int(weight is not None), int(bias is not None or weight is None)
+    return r.own("LayerNormalization", input, affine=affine, axis=axis, bias=shift, epsilon=_epsilon(eps))
+
+
+def _affine(r: Recorder, y: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    y = y if weight is None else r.call(torch.mul, y, weight)
+    return y if bias is None else r.call(torch.add, y, bias)
+
+
+@handles("group_norm")
+def _group_norm(
+    r: Recorder, input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None,
+    eps: float = 1e-5, *_: Any,
+) -> Tensor:  # fmt: skip
+    affine = weight is not None and bias is not None and _owned(r, weight, bias) is not None
+    y = r.own("GroupNormalization", input, affine=int(affine), epsilon=_epsilon(eps), num_groups=num_groups)
+    return y if affine else _scaled(r, y, weight, bias, input.dim() - 2)
+
+
+@handles("instance_norm")
+def _instance_norm(
+    r: Recorder, input: Tensor, running_mean: Tensor | None = None, running_var: Tensor | None = None,
+    weight: Tensor | None = None, bias: Tensor | None = None, use_input_stats: bool = True, momentum: float = 0.1,
+    eps: float = 1e-5, *_: Any,
+) -> Tensor:  # fmt: skip
+    if not use_input_stats:
+        raise InputError("instance normalization by running statistics is not supported")
+    affine = weight is not None and bias is not None and _owned(r, weight, bias) is not None
+    y = r.own("InstanceNormalization", input, affine=int(affine), epsilon=_epsilon(eps))
+    return y if affine else _scaled(r, y, weight, bias, input.dim() - 2)
+
+
+@handles("rms_norm")
+def _rms_norm(
+    r: Recorder, input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
+) -> Tensor:
+    axes = tuple(range(input.dim() - len(normalized_shape), input.dim()))
+    square = reduced(r, "ReduceMean", r.add("Pow", input, 2), axes, True)
+    root = r.add("Sqrt", r.add("Add", square, torch.finfo(input.dtype).eps if eps is None else eps))
+    return _affine(r, r.add("Mul", input, r.add("Reciprocal", root)), weight, None)
+
+
+# --- pooling ---------------------------------------------------------------------------------------------------------
+
+
+@handles("max_pool1d", "max_pool2d", "max_pool3d", "_max_pool2d", "max_pool2d_with_indices")
+def _max_pool(
+    r: Recorder, input: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
+    dilation: Sizes = 1, ceil_mode: bool = False, return_indices: bool = False,
+) -> Tensor:  # fmt: skip
+    if return_indices:
+        raise InputError("max pooling that returns indices is not supported")
+    rank = input.dim() - 2
+    kernel, sides = _each(kernel_size, rank), _each(padding, rank, 0)
+    strides = kernel if stride is None or stride == [] else _each(stride, rank)
+    attrs = {"dilations": _each(dilation, rank), "pads": (*sides, *sides), "strides": strides}
+    return r.own("MaxPool", input, ceil_mode=int(ceil_mode), kernel_shape=kernel, **attrs)
+
+
+@handles("avg_pool1d", "avg_pool2d", "avg_pool3d")
+def _avg_pool(
+    r: Recorder, input: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
+    ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
+) -> Tensor:  # fmt: skip
+    if divisor_override is not None:
+        raise InputError("average pooling with a divisor of its own is not supported")
+    rank = input.dim() - 2
+    kernel, sides = _each(kernel_size, rank), _each(padding, rank, 0)
+    strides = kernel if stride is None or stride == [] else _each(stride, rank)
+    attrs: dict[str, Value] = {"pads": (*sides, *sides), "strides": strides}
+    if any(sides):
+        attrs["count_include_pad"] = int(count_include_pad)
+    return r.own("AveragePool", input, ceil_mode=int(ceil_mode), kernel_shape=kernel, **attrs)
+
+
+def _adaptive_sizes(input: Tensor, output_size: Any) -> list[int]:
+    rank = input.dim() - 2
+    asked = [output_size] * rank if output_size is None or isinstance(output_size, int) else list(output_size)
+    return [n if size is None else int(size) for n, size in zip(input.shape[2:], asked * (rank // len(asked)), strict=True)]
+
+
+@handles("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d")
+def _adaptive_avg_pool(r: Recorder, input: Tensor, output_size: Any) -> Tensor:
+    return _adaptive(r, input, _adaptive_sizes(input, output_size), "AveragePool", "ReduceMean")
+
+
+@handles("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
+def _adaptive_max_pool(r: Recorder, input: Tensor, output_size: Any, return_indices: bool = False) -> Tensor:
+    if return_indices:
+        raise InputError("max pooling that returns indices is not supported")
+    return _adaptive(r, input, _adaptive_sizes(input, output_size), "MaxPool", "ReduceMax")
+
+
+def _adaptive(r: Recorder, x: Tensor, sizes: list[int], pool: str, reduction: str) -> Tensor:
+    """Pooling to a fixed size: by equal windows where it is possible, else window by window."""
+    before = list(x.shape[2:])
+    if sizes == before:
+        return x
+    if set(sizes) == {1}:
+        return reduced(r, reduction, x, tuple(range(2, x.dim())), True)
+    if all(n % size == 0 for n, size in zip(before, sizes, strict=True)):
+        kernel = tuple([n // size for n, size in zip(before, sizes, strict=True)])
+        return r.own(pool, x, kernel_shape=kernel, strides=kernel)
+    for axis, (n, size) in enumerate(zip(before, sizes, strict=True), start=2):
+        if n == size:
+            continue
+        windows = [sliced(r, x, axis, i * n // size, -(-(i + 1) * n // size)) for i in range(size)]
+        x = r.own("Concat", *[reduced(r, reduction, w, axis, True) for w in windows], axis=axis)
+    return x

@@ -1,0 +1,503 @@
+"""Functions of torch that compute number by number, and those that reduce dimensions."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from search_spaces.common.errors import InputError
+from search_spaces.graph import standard
+from search_spaces.graph.ir import Value
+from search_spaces.pytorch.recorder import HANDLERS, Recorder, element, handles
+
+Number = Tensor | float
+
+# --- of one tensor ---------------------------------------------------------------------------------------------------
+
+_UNARY = {
+    "relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "abs": "Abs",
+    "neg": "Neg", "__neg__": "Neg", "floor": "Floor", "ceil": "Ceil", "round": "Round", "sin": "Sin", "cos": "Cos",
+    "tan": "Tan", "atan": "Atan", "arctan": "Atan", "erf": "Erf", "sign": "Sign", "reciprocal": "Reciprocal",
+    "hardswish": "HardSwish", "logical_not": "Not", "__invert__": "Not", "bitwise_not": "Not", "absolute": "Abs",
+    "negative": "Neg", "__abs__": "Abs", "isnan": "IsNaN", "isinf": "IsInf", "sinh": "Sinh", "cosh": "Cosh",
+}  # fmt: skip
+
+
+def _unary(op: str) -> Any:
+    return lambda r, input, *_, **__: r.add(op, input)
+
+
+HANDLERS.update({name: _unary(op) for name, op in _UNARY.items()})
+
+
+@handles("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_dropout", "feature_alpha_dropout")
+def _dropout(r: Recorder, input: Tensor, p: float = 0.5, train: bool = False, training: bool = False) -> Tensor:
+    if (train or training) and p > 0:
+        raise InputError("dropout in training mode: pass training=self.training")
+    return input
+
+
+@handles("contiguous", "clone", "detach", "cpu", "cuda", "requires_grad_", "alias", "identity")
+def _same(r: Recorder, input: Tensor, *_: Any, **__: Any) -> Tensor:
+    return input
+
+
+@handles("clone")
+def _clone(r: Recorder, input: Tensor, *_: Any, **__: Any) -> Tensor:
+    return r._tensor(r.value(input))
+
+
+@handles("data", "real")
+def _data(r: Recorder, input: Tensor) -> Tensor:
+    return r.alias(input)
+
+
+@handles("gelu")
+def _gelu(r: Recorder, input: Tensor, approximate: str = "none") -> Tensor:
+    return r.add("Gelu", input, approximate=approximate)
+
+
+@handles("silu")
+def _silu(r: Recorder, input: Tensor) -> Tensor:
+    return r.add("Mul", input, r.add("Sigmoid", input))
+
+
+@handles("mish")
+def _mish(r: Recorder, input: Tensor) -> Tensor:
+    return r.add("Mish", input)
+
+
+@handles("hardsigmoid")
+def _hardsigmoid(r: Recorder, input: Tensor) -> Tensor:
+    return r.add("HardSigmoid", input, alpha=standard.shortest(1 / 6))
+
+
+@handles("relu6")
+def _relu6(r: Recorder, input: Tensor) -> Tensor:
+    return _clip(r, input, 0, 6)
+
+
+@handles("hardtanh")
+def _hardtanh(r: Recorder, input: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
+    return _clip(r, input, min_val, max_val)
+
+
+@handles("clamp", "clip", "clamp_min", "clamp_max")
+def _clamp(r: Recorder, input: Tensor, min: Number | None = None, max: Number | None = None) -> Tensor:
+    return _clip(r, input, min, max)
+
+
+HANDLERS["clamp_max"] = lambda r, input, max: _clip(r, input, None, max)
+
+
+def _clip(r: Recorder, x: Tensor, low: Number | None, high: Number | None) -> Tensor:
+    bounds = {name: r._setting(b) for name, b in (("min", low), ("max", high)) if b is not None}
+    if any(value is None for value in bounds.values()):
+        x = x if low is None else _maximum(r, x, low)  # type: ignore[arg-type]
+        return x if high is None else _minimum(r, x, high)  # type: ignore[arg-type]
+    return r.own("Clip", x, **bounds)  # type: ignore[arg-type]
+
+
+@handles("leaky_relu")
+def _leaky_relu(r: Recorder, input: Tensor, negative_slope: float = 0.01) -> Tensor:
+    return r.add("LeakyRelu", input, alpha=standard.shortest(negative_slope))
+
+
+@handles("elu")
+def _elu(r: Recorder, input: Tensor, alpha: float = 1.0) -> Tensor:
+    return r.add("Elu", input, alpha=standard.shortest(alpha))
+
+
+@handles("celu")
+def _celu(r: Recorder, input: Tensor, alpha: float = 1.0) -> Tensor:
+    return r.add("Celu", input, alpha=standard.shortest(alpha))
+
+
+@handles("selu")
+def _selu(r: Recorder, input: Tensor) -> Tensor:
+    return r.add("Selu", input)
+
+
+@handles("log_sigmoid", "logsigmoid")
+def _logsigmoid(r: Recorder, input: Tensor) -> Tensor:
+    return r.add("Log", r.add("Sigmoid", input))
+
+
+@handles("softplus")
+def _softplus(r: Recorder, input: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
+    scaled = _multiply(r, input, beta)
+    return _divide(r, r.add("Softplus", scaled), beta)
+
+
+@handles("softmax", "log_softmax", "softmin")
+def _softmax(r: Recorder, input: Tensor, dim: int | None = None, *_: Any, dtype: Any = None, **__: Any) -> Tensor:
+    return r.add("Softmax", cast(r, input, dtype), axis=-1 if dim is None else dim)
+
+
+@handles("log_softmax")
+def _log_softmax(r: Recorder, input: Tensor, dim: int | None = None, *_: Any, dtype: Any = None, **__: Any) -> Tensor:
+    return r.add("LogSoftmax", cast(r, input, dtype), axis=-1 if dim is None else dim)
+
+
+@handles("rsqrt")
+def _rsqrt(r: Recorder, input: Tensor) -> Tensor:
+    return r.add("Reciprocal", r.add("Sqrt", input))
+
+
+@handles("square")
+def _square(r: Recorder, input: Tensor) -> Tensor:
+    return r.add("Pow", input, 2)
+
+
+@handles("log2")
+def _log2(r: Recorder, input: Tensor) -> Tensor:
+    return _divide(r, r.add("Log", input), 0.6931471805599453)
+
+
+@handles("log1p")
+def _log1p(r: Recorder, input: Tensor) -> Tensor:
+    return r.add("Log", r.add("Add", input, 1))
+
+
+@handles("expm1")
+def _expm1(r: Recorder, input: Tensor) -> Tensor:
+    return r.add("Sub", r.add("Exp", input), 1)
+
+
+@handles("cumsum")
+def _cumsum(r: Recorder, input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
+    x = cast(r, input, dtype or (None if input.is_floating_point() else torch.int64))
+    return r.own("CumSum", x, axis=dim % input.dim())
+
+
+# --- types -----------------------------------------------------------------------------------------------------------
+
+
+def cast(r: Recorder, x: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """The tensor with elements of another type."""
+    return x if dtype is None or x.dtype == dtype else r.add("Cast", x, to=standard.enum(element(dtype)))
+
+
+@handles("to", "type", "type_as")
+def _to(r: Recorder, input: Tensor, *args: Any, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
+    for argument in args:
+        if isinstance(argument, torch.dtype):
+            dtype = argument
+        elif isinstance(argument, Tensor):
+            dtype = argument.dtype
+    return cast(r, input, dtype)
+
+
+_TYPES = {
+    "float": torch.float32, "half": torch.float16, "double": torch.float64, "bfloat16": torch.bfloat16,
+    "long": torch.int64, "int": torch.int32, "bool": torch.bool, "short": torch.int16, "byte": torch.uint8,
+}  # fmt: skip
+HANDLERS.update({name: lambda r, x, *_, d=dtype, **__: cast(r, x, d) for name, dtype in _TYPES.items()})
+
+# --- of two tensors --------------------------------------------------------------------------------------------------
+
+
+def _same_type(r: Recorder, a: Number, b: Number, *, floating: bool = False) -> tuple[Number, Number]:
+    """Both operands with the element type of the result."""
+    dtype = torch.result_type(a, b)
+    if floating and not dtype.is_floating_point:
+        dtype = torch.get_default_dtype()
+    x, y = (v if not isinstance(v, Tensor) else _typed(r, v, dtype) for v in (a, b))
+    return x, y
+
+
+def _typed(r: Recorder, x: Tensor, dtype: torch.dtype) -> Tensor:
+    if x.dtype == dtype:
+        return x
+    return x.to(dtype) if r.is_constant(x) and not x.is_meta else cast(r, x, dtype)
+
+
+def _is_number(r: Recorder, x: Number, number: float) -> bool:
+    """Whether an operand is this number, and nothing broadcasts to it."""
+    if isinstance(x, Tensor):
+        return r.is_constant(x) and not x.is_meta and not x.dim() and bool(x == number)
+    return x == number
+
+
+def _binary(op: str, neutral: float | None = None, right_only: bool = False, floating: bool = False) -> Any:
+    """An operator of two operands. neutral: a number that changes nothing; right_only: as the second operand."""
+
+    def handler(r: Recorder, input: Number, other: Number, *, out: None = None) -> Tensor:
+        a, b = _same_type(r, input, other, floating=floating)
+        if neutral is not None and isinstance(a, Tensor) and _is_number(r, b, neutral):
+            return r._tensor(r.value(a))
+        if neutral is not None and not right_only and isinstance(b, Tensor) and _is_number(r, a, neutral):
+            return r._tensor(r.value(b))
+        return r.add(op, a, b)
+
+    return handler
+
+
+_multiply_any = _binary("Mul", neutral=1)
+
+
+@handles("mul", "multiply", "__mul__", "__rmul__")
+def _multiply(r: Recorder, input: Number, other: Number) -> Tensor:
+    for x, number in ((input, other), (other, input)):
+        if isinstance(x, Tensor) and r.is_value(x) and _is_number(r, number, 0):
+            return r.own("Zero", x)
+    return _multiply_any(r, input, other)
+
+
+@handles("add", "__add__", "__radd__")
+def _add(r: Recorder, input: Number, other: Number, *, alpha: float = 1) -> Tensor:
+    return _plain_add(r, input, other if alpha == 1 else _multiply(r, other, alpha))
+
+
+_plain_add = _binary("Add", neutral=0)
+_plain_sub = _binary("Sub", neutral=0, right_only=True)
+_plain_div = _binary("Div", neutral=1, right_only=True, floating=True)
+
+
+@handles("sub", "subtract", "__sub__")
+def _subtract(r: Recorder, input: Number, other: Number, *, alpha: float = 1) -> Tensor:
+    return _plain_sub(r, input, other if alpha == 1 else _multiply(r, other, alpha))
+
+
+@handles("rsub", "__rsub__")
+def _rsub(r: Recorder, input: Number, other: Number, *, alpha: float = 1) -> Tensor:
+    return _subtract(r, other, input, alpha=alpha)
+
+
+@handles("div", "divide", "true_divide", "__truediv__", "__div__")
+def _divide(r: Recorder, input: Number, other: Number, *, rounding_mode: str | None = None) -> Tensor:
+    if rounding_mode is not None:
+        return r.add("Floor" if rounding_mode == "floor" else "Trunc", _divide(r, input, other))
+    if isinstance(other, Tensor) and _is_number(r, input, 1):
+        return r.add("Reciprocal", other)
+    return _plain_div(r, input, other)
+
+
+@handles("__rtruediv__", "__rdiv__")
+def _rdivide(r: Recorder, input: Number, other: Number) -> Tensor:
+    return _divide(r, other, input)
+
+
+@handles("floor_divide", "__floordiv__")
+def _floor_divide(r: Recorder, input: Number, other: Number) -> Tensor:
+    a, b = _same_type(r, input, other)
+    quotient = r.add("Div", a, b)
+    return r.add("Floor", quotient) if quotient.is_floating_point() else quotient
+
+
+@handles("pow", "__pow__")
+def _pow(r: Recorder, input: Number, exponent: Number) -> Tensor:
+    return _plain_pow(r, input, exponent)
+
+
+@handles("__rpow__")
+def _rpow(r: Recorder, input: Number, other: Number) -> Tensor:
+    return _plain_pow(r, torch.tensor(other), input)
+
+
+_plain_pow = _binary("Pow", neutral=1, right_only=True)
+_maximum, _minimum = _binary("Max"), _binary("Min")
+
+
+def _extremum(op: str) -> Any:
+    def handler(r: Recorder, input: Number, other: Number) -> Tensor:
+        number, x = (input, other) if not isinstance(input, Tensor) or r.is_constant(input) else (other, input)
+        bound = r._setting(number)
+        if isinstance(bound, int | float) and isinstance(x, Tensor):
+            return r.own("Clip", x, **{"min" if op == "Max" else "max": bound})
+        return (_maximum if op == "Max" else _minimum)(r, input, other)
+
+    return handler
+
+
+HANDLERS.update(maximum=_extremum("Max"), minimum=_extremum("Min"), fmax=_extremum("Max"), fmin=_extremum("Min"))
+_COMPARISONS = {"eq": "Equal", "lt": "Less", "gt": "Greater", "le": "LessOrEqual", "ge": "GreaterOrEqual"}
+for _name, _op in _COMPARISONS.items():
+    HANDLERS[_name] = HANDLERS[f"__{_name}__"] = _binary(_op)
+_LOGIC = {"and": "And", "or": "Or", "xor": "Xor"}
+for _name, _op in _LOGIC.items():
+    for _form in ("logical_{}", "bitwise_{}", "__{}__", "__r{}__"):
+        HANDLERS[_form.format(_name)] = _binary(_op)
+
+
+@handles("ne", "__ne__", "not_equal")
+def _not_equal(r: Recorder, input: Number, other: Number) -> Tensor:
+    return r.add("Not", _binary("Equal")(r, input, other))
+
+
+@handles("remainder", "fmod", "__mod__")
+def _remainder(r: Recorder, input: Number, other: Number) -> Tensor:
+    a, b = _same_type(r, input, other)
+    return r.add("Mod", a, b)
+
+
+@handles("where")
+def _where(r: Recorder, condition: Tensor, input: Number, other: Number) -> Tensor:
+    a, b = _same_type(r, input, other)
+    return r.add("Where", condition, a, b)
+
+
+@handles("masked_fill")
+def _masked_fill(r: Recorder, input: Tensor, mask: Tensor, value: Number) -> Tensor:
+    filled = value.to(input.dtype) if isinstance(value, Tensor) and r.is_constant(value) else value
+    return r.add("Where", mask, filled, input)
+
+
+@handles("addcmul")
+def _addcmul(r: Recorder, input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    return _add(r, input, _multiply(r, _multiply(r, tensor1, value), tensor2))
+
+
+@handles("lerp")
+def _lerp(r: Recorder, input: Tensor, end: Tensor, weight: Number) -> Tensor:
+    return _add(r, input, _multiply(r, _subtract(r, end, input), weight))
+
+
+@handles("glu")
+def _glu(r: Recorder, input: Tensor, dim: int = -1) -> Tensor:
+    a, b = r.call(torch.chunk, input, 2, dim)
+    return r.add("Mul", a, r.add("Sigmoid", b))
+
+
+# --- reductions ------------------------------------------------------------------------------------------------------
+
+
+def _axes(x: Tensor, dim: int | tuple[int, ...] | list[int] | None) -> tuple[int, ...]:
+    if dim is None or (not isinstance(dim, int) and not len(dim)):
+        return tuple(range(x.dim()))
+    return tuple(sorted(d % x.dim() for d in ((dim,) if isinstance(dim, int) else dim)))
+
+
+def reduced(r: Recorder, op: str, x: Tensor, dim: Any, keepdim: bool) -> Tensor:
+    """The reduction over some dimensions; the mean of all spatial ones is global average pooling."""
+    axes = _axes(x, dim)
+    if op == "ReduceMean" and keepdim and x.dim() > 2 and axes == tuple(range(2, x.dim())):
+        return r.own("GlobalAveragePool", x)
+    attrs: dict[str, Value] = {} if keepdim else {"keepdims": 0}
+    return r.own(op, x, **attrs) if dim is None and not keepdim else r.own(op, x, axes=axes, **attrs)
+
+
+def _reduction(op: str) -> Any:
+    def handler(
+        r: Recorder, input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None, axis: Any = None
+    ) -> Tensor:
+        x = cast(r, input, dtype)
+        if op == "ReduceSum" and dtype is None and not input.is_floating_point():
+            x = cast(r, input, torch.int64)
+        return reduced(r, op, x, axis if dim is None else dim, keepdim)
+
+    return handler
+
+
+_REDUCTIONS = {
+    "mean": "ReduceMean", "sum": "ReduceSum", "amax": "ReduceMax", "amin": "ReduceMin", "prod": "ReduceProd",
+    "logsumexp": "ReduceLogSumExp",
+}  # fmt: skip
+HANDLERS.update({name: _reduction(op) for name, op in _REDUCTIONS.items()})
+
+
+def _extreme(op: str, arg: str, pairwise: str) -> Any:
+    def handler(r: Recorder, input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
+        if isinstance(dim, Tensor) or other is not None:
+            return HANDLERS[pairwise](r, input, dim if other is None else other)
+        values = reduced(r, op, input, dim, keepdim)
+        return values if dim is None else (values, HANDLERS[arg](r, input, dim, keepdim))
+
+    return handler
+
+
+def _arg_extreme(op: str) -> Any:
+    def handler(r: Recorder, input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+        x = r.call(torch.flatten, input) if dim is None else input
+        return r.own(op, x, axis=(dim or 0) % x.dim(), keepdims=int(keepdim))
+
+    return handler
+
+
+HANDLERS.update(argmax=_arg_extreme("ArgMax"), argmin=_arg_extreme("ArgMin"))
+HANDLERS.update(max=_extreme("ReduceMax", "argmax", "maximum"), min=_extreme("ReduceMin", "argmin", "minimum"))
+
+
+@handles("var")
+def _var(
+    r: Recorder, input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False,
+    correction: int | None = None,
+) -> Tensor:  # fmt: skip
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    given = correction if correction is not None else int(unbiased is not False)
+    axes = _axes(input, dim)
+    count = prod(input.shape[a] for a in axes)
+    centred = r.add("Sub", input, reduced(r, "ReduceMean", input, axes, True))
+    found = reduced(r, "ReduceMean", r.add("Mul", centred, centred), axes, keepdim)
+    return found if given == 0 else r.add("Div", r.add("Mul", found, count), count - given)
+
+
+@handles("std")
+def _std(r: Recorder, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    return r.add("Sqrt", _var(r, input, *args, **kwargs))
+
+
+@handles("var_mean")
+def _var_mean(r: Recorder, input: Tensor, dim: Any = None, unbiased: Any = None, keepdim: bool = False, **k: Any) -> Any:
+    return _var(r, input, dim, unbiased, keepdim, **k), reduced(r, "ReduceMean", input, dim, keepdim)
+
+
+@handles("std_mean")
+def _std_mean(r: Recorder, input: Tensor, dim: Any = None, unbiased: Any = None, keepdim: bool = False, **k: Any) -> Any:
+    return _std(r, input, dim, unbiased, keepdim, **k), reduced(r, "ReduceMean", input, dim, keepdim)
+
+
+@handles("norm", "linalg_vector_norm", "vector_norm")
+def _norm(
+    r: Recorder, input: Tensor, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None, ord: Any = None
+) -> Tensor:
+    p = p if ord is None else ord
+    kinds = {2: "ReduceL2", 2.0: "ReduceL2", 1: "ReduceL1", "fro": "ReduceL2", None: "ReduceL2", 1.0: "ReduceL1"}
+    if p not in kinds:
+        raise InputError(f"norm with p = {p} is not supported")
+    return reduced(r, kinds[p], cast(r, input, dtype), dim, keepdim)
+
+
+@handles("topk")
+def _topk(r: Recorder, input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    given: dict[str, Value] = {"K": (k,), "axis": dim, "largest": int(largest), "sorted": int(sorted)}
+    return r.own("TopK", input, **given), r.own("TopK", input, output=1, **given)
+
+
+# --- products --------------------------------------------------------------------------------------------------------
+
+
+@handles("matmul", "bmm", "mm", "__matmul__")
+def _matmul(r: Recorder, input: Tensor, other: Tensor) -> Tensor:
+    from search_spaces.pytorch.layers import linear_without_bias
+
+    if r.is_weight(other) and other.dim() == 2 and input.dim() > 1:
+        found = linear_without_bias(r, input, other)
+        if found is not None:
+            return found
+    return r.add("MatMul", *(r._tensor(r.value(x)) if r.is_constant(x) else x for x in (input, other)))
+
+
+@handles("__rmatmul__")
+def _rmatmul(r: Recorder, input: Tensor, other: Tensor) -> Tensor:
+    return _matmul(r, other, input)
+
+
+@handles("baddbmm")
+def _baddbmm(r: Recorder, input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    return _add(r, _multiply(r, input, beta), _multiply(r, _matmul(r, batch1, batch2), alpha))
+
+
+@handles("addmm")
+def _addmm(r: Recorder, input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    return _baddbmm(r, input, mat1, mat2, beta=beta, alpha=alpha)
+
+
+@handles("einsum")
+def _einsum(r: Recorder, equation: str, *operands: Any) -> Tensor:
+    tensors = operands[0] if len(operands) == 1 and isinstance(operands[0], list | tuple) else operands
+    return r.own("Einsum", *tensors, equation=equation.replace(" ", ""))
