@@ -132,6 +132,8 @@ def _owner_attrs(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Attrs:
     inputs = shapes[0][1] if op == "ConvTranspose" else None
     default = {"affine": 1, "bias": 0 if op == "ConvTranspose" else 1, "channels": inputs}
     kept = {name: value for name, value in ours.items() if value != default[name]}
+    if op == "LayerNormalization" and not ours.get("affine", 1):
+        kept.pop("bias", None)  # a shift of zeros, or none
     return tuple(sorted({**kept, **dict(standard.canonical(op, onnx_attrs(op, attrs), shapes))}.items()))
 
 

@@ -6,6 +6,7 @@ constant; what differs is an open size, or computed from one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -17,6 +18,8 @@ import onnx
 from search_spaces.common.errors import InputError
 from search_spaces.graph import standard
 from search_spaces.graph.ir import BATCH, UNKNOWN, Dim, Shape, element_type, typed
+
+_MODULE_PATH = re.compile(r"[A-Za-z_]\w*(\.\w+)+")
 
 # Names of open sizes, and the sizes assumed for them: primes, so that products can be told apart, too.
 LETTERS = (BATCH, "L", "M", "K", "P", "Q", "R", "S")
@@ -46,13 +49,15 @@ _FOLDED = _ELEMENTWISE | _MOVES | _REDUCTIONS | _MAKERS
 class Known:
     """A value known without running the model: from a tensor of the file, or computed.
 
-    `learned`: comes from an initializer.
+    `learned`: comes from an initializer. `sources`: name and number of elements of the initializers that it was
+    computed from.
     """
 
     shape: Shape
     computed: tuple[np.ndarray, np.ndarray] | None = None
     tensor: onnx.TensorProto | None = None
     learned: bool = False
+    sources: frozenset[tuple[str, int]] = frozenset()
 
     @cached_property
     def values(self) -> tuple[np.ndarray, np.ndarray] | None:
@@ -71,6 +76,12 @@ class Known:
         return first if first is second or np.array_equal(first, second, equal_nan=first.dtype.kind == "f") else None
 
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it holds as many numbers as the weights that it was computed from."""
+        return not self.sources or prod(map(int, self.shape)) == sum(count for _, count in self.sources)
+
+
 def _array(tensor: onnx.TensorProto) -> np.ndarray:
     try:
         return onnx.numpy_helper.to_array(tensor)
@@ -85,9 +96,15 @@ def is_weight(known: Known) -> bool:
     """
     if not known.learned:
         return False
-    if is_learnable(known) and prod(map(int, known.shape)) > 1:
+    if is_learnable(known) and (prod(map(int, known.shape)) > 1 or _is_parameter(known)):
         return True
     return known.values is None
+
+
+def _is_parameter(known: Known) -> bool:
+    """Whether torch's exporters wrote a number under the name of a module's parameter: `block.0.scale`."""
+    name = known.tensor.name if known.tensor is not None else ""
+    return bool(_MODULE_PATH.fullmatch(name))
 
 
 def is_learnable(known: Known) -> bool:
@@ -208,7 +225,9 @@ class Folder:
         shapes = [standard.shape_of(found[name]) for name in node.output if name in found]
         if any(shape is None or any(isinstance(dim, str) for dim in shape) for shape in shapes):
             return None
-        return [Known(shape, learned=True) for shape in shapes if shape is not None]
+        weights = {name: k for name, k in zip(node.input, operands, strict=True) if k is not None and is_weight(k)}
+        sources = [k.sources or {(name, prod(map(int, k.shape)))} for name, k in weights.items()]
+        return [Known(s, learned=True, sources=frozenset().union(*sources)) for s in shapes if s is not None]
 
 
 def _result_size(node: onnx.NodeProto, arrays: list[np.ndarray]) -> int:

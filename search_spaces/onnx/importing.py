@@ -43,12 +43,51 @@ def _same(reader: Reader, node: onnx.NodeProto) -> int | None:
     return reader.value(node.input[0])
 
 
+def _number(reader: Reader, name: str) -> float | None:
+    """The value that is a single number of no dimension."""
+    known = reader.known.get(name)
+    if known is None or len(known.shape) or known.static is None:
+        return None
+    return float(known.static)
+
+
 def _mul(reader: Reader, node: onnx.NodeProto) -> int | None:
     for name, factor in (node.input, reversed(node.input)):
-        known = reader.known.get(factor)
-        if known is not None and not len(known.shape) and known.static is not None and known.static == 0:
+        number = _number(reader, factor)
+        if number == 0:
             return reader.emit("Zero", (reader.value(name),), ())
+        if number == 1 and name not in reader.known:
+            return reader.value(name)
     return None
+
+
+def _add(reader: Reader, node: onnx.NodeProto) -> int | None:
+    for name, number in (node.input, reversed(node.input)):
+        if _number(reader, number) == 0 and name not in reader.known:
+            return reader.value(name)
+    return None
+
+
+def _sub(reader: Reader, node: onnx.NodeProto) -> int | None:
+    name, number = node.input
+    return reader.value(name) if _number(reader, number) == 0 and name not in reader.known else None
+
+
+def _div(reader: Reader, node: onnx.NodeProto) -> int | None:
+    a, b = node.input
+    if _number(reader, b) == 1 and a not in reader.known:
+        return reader.value(a)
+    if _number(reader, a) == 1 and b not in reader.known and element_type(reader.shape(b)) == "float":
+        return reader.emit("Reciprocal", (reader.value(b),), ())
+    return None
+
+
+def _cast_like(reader: Reader, node: onnx.NodeProto) -> int | None:
+    x, like = (reader.value(name) for name in node.input)
+    element = element_type(reader.shapes[like])
+    if element == element_type(reader.shapes[x]):
+        return x
+    return reader.emit("Cast", (x,), (("to", standard.enum(element)),))
 
 
 def _extremum(reader: Reader, node: onnx.NodeProto) -> int | None:
@@ -87,13 +126,16 @@ def _reduce_mean(reader: Reader, node: onnx.NodeProto) -> int | None:
 
 
 READERS: dict[str, Callable[[Reader, onnx.NodeProto], int | None]] = {
+    "Add": _add,
     "AveragePool": _pool,
     "BatchNormalization": read_batch_norm,
     "Cast": _cast,
+    "CastLike": _cast_like,
     "Clip": _clip,
     "ConstantOfShape": read_constant_of_shape,
     "Conv": read_conv,
     "ConvTranspose": read_conv_transpose,
+    "Div": _div,
     "Dropout": _same,
     "Expand": read_expand,
     "Gather": read_gather,
@@ -109,4 +151,5 @@ READERS: dict[str, Callable[[Reader, onnx.NodeProto], int | None]] = {
     "Reshape": read_reshape,
     "Resize": read_resize,
     "Slice": read_slice,
+    "Sub": _sub,
 }

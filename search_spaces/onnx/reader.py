@@ -145,7 +145,11 @@ class Reader:
         known = self.known.get(name) or self.initializers.get(name)
         if known is None:
             raise InputError(f"the value {name!r} is not made by an earlier node")
-        value, maker = add_constant(self.emit, known), self.makers.get(name)
+        maker = self.makers.get(name)
+        if maker is not None and not known.is_whole:  # what it is computed from are the weights to count
+            self._compute(maker)
+            return self.values[name]
+        value = add_constant(self.emit, known)
         if value is None and maker is not None and maker.op_type != "Constant":
             self._compute(maker)
             return self.values[name]
@@ -255,7 +259,9 @@ class Reader:
         x, *operands = [name for name in names if name]
         known = [self.known[name] for name in operands if name in self.known]
         affine = any(k.learned for k in known)
-        if len(known) < len(operands) or x in self.known or ("affine" in OWNERS[op] and not affine and _changes(known)):
+        if op == "LayerNormalization" and affine and len(known) == 2 and _is_zero(known[1]):
+            known = known[:1]
+        if any(name not in self.known for name in operands) or x in self.known or ("affine" in OWNERS[op] and not affine and _changes(known)):
             return None
         own = {"affine": int(affine), "bias": int(len(known) == (3 if op in RECURRENT else 2))}
         given = {**attrs, **{name: own[name] for name in OWNERS[op] if name in own}}
@@ -271,6 +277,11 @@ class Reader:
         if node.op_type not in RECURRENT or position not in (5, 6) or known is None or known.values is None:
             return False
         return not any(array.any() for array in known.values)
+
+
+def _is_zero(known: Known) -> bool:
+    """Whether it is a constant of zeros."""
+    return not known.learned and known.static is not None and not known.static.any()
 
 
 def _changes(affine: list[Known]) -> bool:

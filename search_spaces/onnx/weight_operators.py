@@ -10,6 +10,7 @@ from search_spaces.common.errors import InputError
 from search_spaces.graph.convolutions import Convolution
 from search_spaces.graph.ir import Shape, Value, element_type
 from search_spaces.graph.owned_weights import BATCH_NORM_EPSILON
+from search_spaces.onnx.folded_norms import FoldedNorm, folded_norm
 from search_spaces.onnx.folding import is_weight
 from search_spaces.onnx.reader import Reader, node_attrs
 
@@ -35,7 +36,7 @@ def read_conv(reader: Reader, node: onnx.NodeProto) -> int | None:
     weight, attrs = weight_shape(reader, node, 1), node_attrs(node)
     if weight is None or (has_operand(node, 2) and weight_shape(reader, node, 2) is None):
         return None
-    x = reader.value(node.input[0])
+    x, norm = reader.value(node.input[0]), folded_norm(node)
     shape, (channels, inputs, *kernel) = reader.shapes[x], map(int, weight)
     ones, group = (1,) * len(kernel), attrs.get("group", 1)
     if len(shape) != len(weight) or inputs * group != shape[1]:
@@ -48,9 +49,13 @@ def read_conv(reader: Reader, node: onnx.NodeProto) -> int | None:
         pads=explicit_pads(attrs, tuple(kernel), shape),
         dilations=attrs.get("dilations", ones),
         group=group,
-        bias=_has_bias(reader, node, 2),
+        bias=norm.bias if norm else _has_bias(reader, node, 2),
     )
-    return reader.emit("Conv", (x,), conv.attrs)
+    return _normalized(reader, reader.emit("Conv", (x,), conv.attrs), norm)
+
+
+def _normalized(reader: Reader, value: int, norm: FoldedNorm | None) -> int:
+    return reader.emit("BatchNorm", (value,), norm.attrs) if norm else value
 
 
 def explicit_pads(attrs: dict[str, Any], kernel: tuple[int, ...], shape: Shape) -> tuple[int, ...]:
@@ -79,7 +84,9 @@ def read_conv_transpose(reader: Reader, node: onnx.NodeProto) -> int | None:
     x = reader.value(node.input[0])
     if weight[0] != reader.shapes[x][1]:
         raise InputError(f"weights {list(weight)} do not fit an input of shape {list(reader.shapes[x])}")
-    return reader.emit("ConvTranspose", (x,), (*given.items(), ("bias", int(has_operand(node, 2)))))
+    norm = folded_norm(node)
+    bias = norm.bias if norm else has_operand(node, 2)
+    return _normalized(reader, reader.emit("ConvTranspose", (x,), (*given.items(), ("bias", int(bias)))), norm)
 
 
 def read_gemm(reader: Reader, node: onnx.NodeProto) -> int | None:
@@ -89,7 +96,10 @@ def read_gemm(reader: Reader, node: onnx.NodeProto) -> int | None:
     features, inputs = weight if attrs.get("transB", 0) else weight[::-1]
     if attrs.get("transA", 0) or (has_operand(node, 2) and bias not in ((features,), (1, features))):
         return None
-    return _linear(reader, node.input[0], int(inputs), int(features), bias=has_operand(node, 2))
+    norm = folded_norm(node)
+    bias = norm.bias if norm else has_operand(node, 2)
+    value = _linear(reader, node.input[0], int(inputs), int(features), bias=bias)
+    return value if value is None else _normalized(reader, value, norm)
 
 
 def read_matmul(reader: Reader, node: onnx.NodeProto) -> int | None:

@@ -117,10 +117,10 @@ class Outline:
         self._add("Expand", name, [*source, self._sizes(f"{name}.shape", attrs["shape"])], output)
 
     def _buffer(self, name: str, attrs: dict[str, Any], output: str) -> None:
-        """Numbers that are none of the constants which are written as they are."""
-        size = np.arange(prod(attrs["shape"]))
+        """Numbers that are none of the constants which are written as they are: uneven, the first the largest."""
+        count, limit = np.arange(prod(attrs["shape"])), attrs.get("limit", 2)
         dtype = standard.numpy_type(attrs.get("element", "float"))
-        numbers = size * (size + 1) // 2 % attrs.get("limit", 2) if dtype.kind in "iub" else np.cos(size)
+        numbers = limit - 1 - count * (count + 1) // 2 % limit if dtype.kind in "iub" else np.cos(count)
         tensor = onnx.numpy_helper.from_array(numbers.astype(dtype).reshape(attrs["shape"]))
         self._add("Constant", name, [], output, [helper.make_attribute("value", tensor)])
 

@@ -155,13 +155,15 @@ class Recorder(TorchFunctionMode):
         numbers = tuple([self.value(x) if isinstance(x, Tensor) else x for x in inputs])
         return self._tensor(self.emit(op, numbers, tuple(attrs.items())))
 
-    def _tensor(self, number: int) -> Tensor:
-        """A tensor without data that stands for a value of the graph."""
+    def _tensor(self, number: int, sizes: tuple[int, ...] | None = None) -> Tensor:
+        """A tensor without data that stands for a value of the graph; sizes: where they are not the value's."""
         shape = self.shapes[number]
         kind = element_type(shape)
         if UNKNOWN in shape or kind not in _DTYPES:
             raise InputError(f"a value of type {kind}{list(shape)} depends on the data")
-        made = torch.empty([self._size(d) for d in shape], dtype=_DTYPES[kind], device="meta")
+        if sizes is None:
+            sizes = tuple([self._size(d) for d in shape])
+        made = torch.empty(sizes, dtype=_DTYPES[kind], device="meta")
         self._recorded[id(made)] = _Recorded(made, number, [0], 0)
         return made
 
@@ -257,9 +259,7 @@ class Recorder(TorchFunctionMode):
                 kind = element(x.dtype)
                 attrs: Attrs = (("shape", tuple(x.shape) or (1,)),)
                 number = self.emit("Param", (), attrs if kind == "float" else (("element", kind), *attrs))
-                if not x.dim():
-                    number = self.emit("Reshape", (number,), (("shape", ()),))
-                self._materialized[id(x)] = self._tensor(number)
+                self._materialized[id(x)] = self._tensor(number, tuple(x.shape))
             else:
                 func, args, kwargs = derived.call
                 made = self._handled(func, _mapped(self._as_value, args), _mapped(self._as_value, kwargs))
