@@ -14,6 +14,7 @@ from search_spaces.registry import get_space, list_spaces, register_space
 from search_spaces.text import fingerprint
 from search_spaces.text.program import compact, expand
 from search_spaces.text.syntax import read, write
+from search_spaces.torch_space import TorchSpace
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -25,6 +26,7 @@ __all__ = [
     "Network",
     "SearchSpace",
     "Tensor",
+    "TorchSpace",
     "fbnet",
     "fingerprint",
     "flops",

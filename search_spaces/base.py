@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ import numpy as np
 
 from search_spaces import choosers
 from search_spaces.choosers import Choice, Chooser, Trial
-from search_spaces.common.errors import Infeasible, InputError
+from search_spaces.common.errors import Infeasible, InputError, describe, where
 from search_spaces.graph.builder import Network, Tensor
 from search_spaces.graph.costs import graph_flops, graph_params
 from search_spaces.graph.ir import Graph
@@ -96,20 +96,27 @@ class SearchSpace:
     def _built(self, trial: Trial) -> tuple[Network, Tensor]:
         """The network that `trial` chooses, and its logits; finishing the graph takes as long again."""
         net = Network(self.input_shape, self.num_classes)
-        return net, self.build(trial, net)
+        output = self.build(trial, net)
+        if not isinstance(output, Tensor):
+            raise InputError(f"{self.name}: build returned {type(output).__name__}, not the network's output")
+        return net, output
 
     def _chosen(self, chooser: Chooser) -> Architecture:
-        self.ask(chooser)
+        with self.user_code():
+            self.ask(chooser)
         return Architecture(self.name, tuple(chooser.choices.items()))
 
     def _feasible(self, chooser: Callable[[], Chooser]) -> Architecture:
         """What the first of fresh choosers chooses that `build` does not refuse."""
+        refused: list[str] = []
         for _ in range(MAX_REFUSED_DRAWS):
             try:
                 return self._chosen(chooser())
             except InputError as error:
-                refused = error
-        raise Infeasible(f"{self.name}: {MAX_REFUSED_DRAWS} draws in a row were infeasible; the last: {refused}")
+                refused.append(str(error))
+        if len(set(refused)) == 1:  # a mistake, whatever is chosen
+            raise InputError(refused[0])
+        raise Infeasible(f"{self.name}: {MAX_REFUSED_DRAWS} draws in a row were infeasible; the last: {refused[-1]}")
 
     def architecture(self, choices: Mapping[str, Choice]) -> Architecture:
         """The architecture with these choices; `InputError` for missing, invalid or unused ones."""
@@ -179,10 +186,29 @@ class SearchSpace:
 
     def graph(self, arch: Architecture) -> Graph:
         """The weightless graph of an architecture."""
+        self.check_member(arch)
+        with self.user_code():
+            net, output = self._built(choosers.ReplayChooser(arch.as_dict()))
+            return net.graph(output)
+
+    def check_member(self, arch: Architecture) -> None:
+        """InputError for an architecture of another space."""
         if arch.space != self.name:
             raise InputError(f"the architecture is of space {arch.space!r}, not {self.name!r}")
-        net, output = self._built(choosers.ReplayChooser(arch.as_dict()))
-        return net.graph(output)
+
+    @contextmanager
+    def user_code(self) -> Iterator[None]:
+        """Calls code of the user: what it raises is an InputError that names file and line."""
+        try:
+            yield
+        except InputError as error:
+            if place := where(error):
+                error.args = (f"{place}{error}",)
+            raise
+        except Exception as error:
+            if type(error).__module__.startswith("optuna."):  # a pruned trial, for example
+                raise
+            raise InputError(describe(error)) from error
 
     def to_onnx(self, arch: Architecture, seed: int = 0) -> onnx.ModelProto:
         """A runnable ONNX model; weights are drawn from `seed`."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from search_spaces.base import SearchSpace
 from search_spaces.common import plug_ins
 from search_spaces.common.errors import InputError, unknown
+from search_spaces.torch_space import TorchSpace
 
 ENTRY_POINTS = "rlm_nas.search_spaces"
 
@@ -33,7 +36,7 @@ def list_spaces() -> list[str]:
 
 
 def get_space(name: str, **options: Any) -> SearchSpace:
-    """The space of that name, or the class in a user's file (`my_space.py:TinyResNet`)."""
+    """The space of that name, or the class or function in a user's file (`my_space.py:TinyResNet`)."""
     space = _from_file(name) if plug_ins.is_file(name) else _named(name)
     try:
         return space(**options)
@@ -49,7 +52,23 @@ def _named(name: str) -> type[SearchSpace]:
     return _SPACES[name]
 
 
-def _from_file(reference: str) -> type[SearchSpace]:
-    space = plug_ins.from_file(reference, SearchSpace, "search space")
+def _from_file(reference: str) -> Callable[..., SearchSpace]:
+    found = plug_ins.pick(reference, "search space", _is_space)
+    if inspect.isfunction(found):
+        return partial(_of_function, reference, found)
+    space: type[SearchSpace] = found
     space.name = space.name or reference
+    return space
+
+
+def _is_space(value: object) -> bool:
+    """Whether it is a class of spaces, or a function that builds modules."""
+    if isinstance(value, type):
+        return issubclass(value, SearchSpace)
+    return inspect.isfunction(value) and (hasattr(value, "example_input") or value.__name__ == "build")
+
+
+def _of_function(reference: str, build: Callable[..., Any], **options: Any) -> SearchSpace:
+    space = TorchSpace(build, **options)
+    space.name = reference
     return space

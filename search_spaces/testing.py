@@ -7,7 +7,17 @@ from itertools import pairwise
 import numpy as np
 import onnx
 
-from search_spaces import Architecture, SearchSpace, compact, from_model, from_text, graph_flops, graph_params, write
+from search_spaces import (
+    Architecture,
+    SearchSpace,
+    TorchSpace,
+    compact,
+    from_model,
+    from_text,
+    graph_flops,
+    graph_params,
+    write,
+)
 from search_spaces.choosers import ReplayChooser
 from search_spaces.common.errors import InputError
 
@@ -49,22 +59,30 @@ def _check_network(space: SearchSpace, arch: Architecture) -> None:
     assert write(compact(rebuilt)) == text, "text → model → text must be a fixed point"
     costs = {(graph_params(graph), graph_flops(graph)) for graph in (read, rebuilt)}
     assert costs == {(space.params(arch), space.flops(arch))}, "params and FLOPs must survive text → model"
-    shape = [d.dim_value or d.dim_param for d in model.graph.output[0].type.tensor_type.shape.dim]
-    assert shape == ["N", space.num_classes], f"build must return logits (N, {space.num_classes}), not {shape}"
-    _check_run(model, space)
+    shape = tuple([d.dim_value or d.dim_param for d in model.graph.output[0].type.tensor_type.shape.dim])
+    if not isinstance(space, TorchSpace):
+        wanted = f"logits (N, {space.num_classes})"
+        assert shape == ("N", space.num_classes), f"build must return {wanted}, not {shape}"
+    _check_run(model, space, shape)
 
 
-def _check_run(model: onnx.ModelProto, space: SearchSpace) -> None:
+def _check_run(model: onnx.ModelProto, space: SearchSpace, shape: tuple[int | str, ...]) -> None:
     try:
         import onnxruntime
     except ImportError:  # this package needs onnx alone
         return
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    given = session.get_inputs()[0]  # its size may be one of the architecture's choices
-    x = np.random.default_rng(0).standard_normal((2, *given.shape[1:])).astype(np.float32)
-    logits = session.run(None, {given.name: x})[0]
-    assert logits.shape == (2, space.num_classes), f"the model gives {logits.shape} for a batch of 2"
-    assert np.isfinite(logits).all(), "the untrained model gives NaN or infinite logits"
+    batch = 2 if "N" in shape else 1
+    if isinstance(space, TorchSpace):
+        inputs = {name: x[:1].repeat(batch, 0) if "N" in shape else x for name, x in space.example_arrays().items()}
+    else:
+        given = session.get_inputs()[0]  # its size may be one of the architecture's choices
+        x = np.random.default_rng(0).standard_normal((batch, *given.shape[1:])).astype(np.float32)
+        inputs = {given.name: x}
+    output = session.run(None, inputs)[0]
+    wanted = tuple([batch if size == "N" else size for size in shape])
+    assert output.shape == wanted, f"the model gives {output.shape}, not {wanted}, for a batch of {batch}"
+    assert np.isfinite(output).all(), "the untrained model gives NaN or infinite outputs"
 
 
 def _check_variation(space: SearchSpace, archs: list[Architecture], rng: np.random.Generator) -> None:

@@ -30,9 +30,13 @@ def describe(error: BaseException) -> str:
     message = " ".join(str(error).split())
     if isinstance(error, InputError):
         return message
+    return f"{where(error)}{type(error).__name__}{': ' if message else ''}{message}"
+
+
+def where(error: BaseException) -> str:
+    """File and line of the user's own code in which an error was raised, to begin its message; empty where in none."""
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(Path(frame.filename))]
-    where = f"{own[-1].filename}, line {own[-1].lineno}: " if own else ""
-    return f"{where}{type(error).__name__}{': ' if message else ''}{message}"
+    return f"{own[-1].filename}, line {own[-1].lineno}: " if own else ""
 
 
 def _is_users(file: Path) -> bool:

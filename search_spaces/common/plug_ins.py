@@ -28,17 +28,17 @@ def from_file(reference: str, base: type, what: str) -> type[Any]:
 
     what: what such a class is, for errors.
     """
-    return _pick(reference, what, lambda value: _is_a(base, value))
+    return pick(reference, what, lambda value: _is_a(base, value))
 
 
 def function_from_file(reference: str, what: str) -> Callable[..., Any]:
     """The function that `file.py:function` names; `:function` may be left out where the file has one only."""
     if not is_file(reference):
         raise InputError(f"{what} {reference!r}: write FILE.py:FUNCTION")
-    return _pick(reference, what, inspect.isfunction)
+    return pick(reference, what, inspect.isfunction)
 
 
-def _pick(reference: str, what: str, fits: Callable[[object], bool]) -> Any:
+def pick(reference: str, what: str, fits: Callable[[object], bool]) -> Any:
     """What `file.py:name` names among the file's own values that fit; the only one without a name."""
     path, _, name = reference.partition(":")
     module = _run(path)

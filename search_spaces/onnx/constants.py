@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from search_spaces.common.errors import InputError
 from search_spaces.graph import standard
 from search_spaces.graph.ir import Attrs, Shape, Value, element_type
 from search_spaces.graph.standard import number, shortest
@@ -40,7 +41,9 @@ def add_param(emit: Emit, known: Known) -> int | None:
 
 def add_buffer(emit: Emit, shape: Shape, array: np.ndarray | None) -> int:
     """A constant that is too long to be written: its shape, and how large whole numbers get, where they are known."""
-    attrs: dict[str, Value] = {"shape": tuple(shape)}
+    if not all(isinstance(size, int) for size in shape):
+        raise InputError("a constant of an open size is too long to be written: export the model with fixed sizes")
+    attrs: dict[str, Value] = {"shape": tuple(map(int, shape))}
     if (element := element_type(shape)) != "float":
         attrs["element"] = element
     if array is not None and array.dtype.kind in "iu" and array.min() >= 0:

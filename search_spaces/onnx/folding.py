@@ -75,7 +75,6 @@ class Known:
         first, second = self.values
         return first if first is second or np.array_equal(first, second, equal_nan=first.dtype.kind == "f") else None
 
-
     @property
     def is_whole(self) -> bool:
         """Whether it holds as many numbers as the weights that it was computed from."""

@@ -261,7 +261,11 @@ class Reader:
         affine = any(k.learned for k in known)
         if op == "LayerNormalization" and affine and len(known) == 2 and _is_zero(known[1]):
             known = known[:1]
-        if any(name not in self.known for name in operands) or x in self.known or ("affine" in OWNERS[op] and not affine and _changes(known)):
+        if (
+            any(name not in self.known for name in operands)
+            or x in self.known
+            or ("affine" in OWNERS[op] and not affine and _changes(known))
+        ):
             return None
         own = {"affine": int(affine), "bias": int(len(known) == (3 if op in RECURRENT else 2))}
         given = {**attrs, **{name: own[name] for name in OWNERS[op] if name in own}}

@@ -97,8 +97,8 @@ def read_gemm(reader: Reader, node: onnx.NodeProto) -> int | None:
     if attrs.get("transA", 0) or (has_operand(node, 2) and bias not in ((features,), (1, features))):
         return None
     norm = folded_norm(node)
-    bias = norm.bias if norm else has_operand(node, 2)
-    value = _linear(reader, node.input[0], int(inputs), int(features), bias=bias)
+    has_bias = norm.bias if norm else has_operand(node, 2)
+    value = _linear(reader, node.input[0], int(inputs), int(features), bias=has_bias)
     return value if value is None else _normalized(reader, value, norm)
 
 

@@ -1,48 +1,47 @@
-"""Tensors that depend neither on the input nor on weights: they are computed, and written into the graph when needed."""
+"""Tensors that depend neither on the input nor on weights: computed for real, and added to the graph when needed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from search_spaces.common.errors import InputError
-from search_spaces.graph.ir import typed
+from search_spaces.graph.ir import Attrs, typed
 from search_spaces.graph.standard import number
 from search_spaces.onnx.constants import add_buffer, add_constant
 from search_spaces.onnx.folding import Known
+from search_spaces.pytorch.dtypes import element
 
-if TYPE_CHECKING:
-    from search_spaces.pytorch.recorder import Recorder
+Emit = Callable[[str, tuple[int, ...], Attrs], int]  # adds an operator with these inputs and attributes to a graph
+IsBatch = Callable[[int], bool]  # whether a size is a multiple of the batch size
 
 _FACTORIES = {"zeros": 0, "ones": 0, "full": 0, "empty": 0, "rand": 0, "randn": 0}
 _METHODS = {"new_zeros": 1, "new_ones": 1, "new_full": 1, "new_empty": 1}
 
 
-def compute(recorder: Recorder, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
+def compute(is_batch: IsBatch, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
     """Call a function for real. What is filled for the whole batch takes the memory of one sample."""
     if "device" in kwargs:
         kwargs = {**kwargs, "device": "cpu"}
     at = _FACTORIES.get(name, _METHODS.get(name))
-    sizes = kwargs.get("size", args[at:]) if at is not None else ()
+    sizes: tuple[Any, ...] = kwargs.get("size", args[at:]) if at is not None else ()
     sizes = tuple(sizes[0]) if len(sizes) and isinstance(sizes[0], tuple | list) else tuple(sizes)
-    if at is None or not any(isinstance(size, int) and recorder.is_batch(size) for size in sizes):
+    if at is None or not any(isinstance(size, int) and is_batch(size) for size in sizes):
         return func(*args, **kwargs)
-    rest = args[at + 1 :] if isinstance(args[at], tuple | list) else ()
-    small = [1 if recorder.is_batch(size) else size for size in sizes]
-    kwargs.pop("size", None)
-    return func(*args[:at], small, *rest, **kwargs).expand(sizes)
+    rest = args[at + 1 :] if len(args) > at and isinstance(args[at], tuple | list) else ()
+    small = [1 if is_batch(size) else size for size in sizes]
+    given = {name: value for name, value in kwargs.items() if name != "size"}
+    return func(*args[:at], small, *rest, **given).expand(sizes)
 
 
-def add(recorder: Recorder, x: Tensor) -> int:
+def add(emit: Emit, is_batch: IsBatch, x: Tensor) -> int:
     """Add a constant to the graph; the number of its value."""
-    from search_spaces.pytorch.recorder import element
-
-    kind, batched = element(x.dtype), [i for i, size in enumerate(x.shape) if recorder.is_batch(size)]
+    kind, batched = element(x.dtype), [i for i, size in enumerate(x.shape) if is_batch(size)]
     if x.is_meta:
-        return add_buffer(recorder.emit, typed(x.shape, kind), None)
+        return add_buffer(emit, typed(x.shape, kind), None)
     if batched:
         one = x
         for axis in batched:
@@ -52,9 +51,9 @@ def add(recorder: Recorder, x: Tensor) -> int:
         target = tuple([0 if i in batched else size for i, size in enumerate(x.shape)])
         first = one.reshape(-1)[0]
         if kind == "float" and bool((one == first).all()):
-            return recorder.emit("Expand", (), (("input", number(first.item())), ("shape", target)))
-        return recorder.emit("Expand", (add(recorder, one),), (("shape", target),))
+            return emit("Expand", (), (("input", number(first.item())), ("shape", target)))
+        return emit("Expand", (add(emit, is_batch, one),), (("shape", target),))
     array = x.detach().numpy() if x.dtype != torch.bfloat16 else x.detach().float().numpy()
     known = Known(typed(array.shape, kind), (array, array))
-    value = add_constant(recorder.emit, known)
-    return add_buffer(recorder.emit, known.shape, array) if value is None else value
+    value = add_constant(emit, known)
+    return add_buffer(emit, known.shape, array) if value is None else value

@@ -109,12 +109,45 @@ def _linear(r: Recorder, input: Tensor, weight: Tensor, bias: Tensor | None = No
     return y if own is not None else _plus(r, y, bias, 0)
 
 
-def linear_without_bias(r: Recorder, x: Tensor, weight: Tensor) -> Tensor | None:
+def _linear_without_bias(r: Recorder, x: Tensor, weight: Tensor) -> Tensor | None:
     """The product with a matrix of weights (inputs, features); None where it is shared."""
     if r.owned_shape(weight) is None or weight.shape[0] != x.shape[-1]:
         return None
     r.take(weight)
     return r.own("Linear", x, features=int(weight.shape[1]), bias=0)
+
+
+@handles("matmul", "bmm", "mm", "__matmul__")
+def _matmul(r: Recorder, input: Tensor, other: Tensor) -> Tensor:
+    if r.is_weight(other) and other.dim() == 2 and input.dim() > 1:
+        found = _linear_without_bias(r, input, other)
+        if found is not None:
+            return found
+    return r.add("MatMul", *(r.tensor(r.value(x)) if r.is_constant(x) else x for x in (input, other)))
+
+
+@handles("__rmatmul__")
+def _rmatmul(r: Recorder, input: Tensor, other: Tensor) -> Tensor:
+    return _matmul(r, other, input)
+
+
+@handles("baddbmm")
+def _baddbmm(
+    r: Recorder, input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1
+) -> Tensor:
+    product = r.call(torch.mul, _matmul(r, batch1, batch2), alpha)
+    return r.call(torch.add, r.call(torch.mul, input, beta), product)
+
+
+@handles("addmm")
+def _addmm(r: Recorder, input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    return _baddbmm(r, input, mat1, mat2, beta=beta, alpha=alpha)
+
+
+@handles("einsum")
+def _einsum(r: Recorder, equation: str, *operands: Any) -> Tensor:
+    tensors = operands[0] if len(operands) == 1 and isinstance(operands[0], list | tuple) else operands
+    return r.own("Einsum", *tensors, equation=equation.replace(" ", ""))
 
 
 @handles("embedding")
@@ -247,7 +280,9 @@ def _avg_pool(
 def _adaptive_sizes(input: Tensor, output_size: Any) -> list[int]:
     rank = input.dim() - 2
     asked = [output_size] * rank if output_size is None or isinstance(output_size, int) else list(output_size)
-    return [n if size is None else int(size) for n, size in zip(input.shape[2:], asked * (rank // len(asked)), strict=True)]
+    return [
+        n if size is None else int(size) for n, size in zip(input.shape[2:], asked * (rank // len(asked)), strict=True)
+    ]
 
 
 @handles("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d")

@@ -11,7 +11,8 @@ from torch import Tensor
 from search_spaces.common.errors import InputError
 from search_spaces.graph import standard
 from search_spaces.graph.ir import Value
-from search_spaces.pytorch.recorder import HANDLERS, Recorder, element, handles
+from search_spaces.pytorch.dtypes import element
+from search_spaces.pytorch.recorder import HANDLERS, Recorder, handles
 
 Number = Tensor | float
 
@@ -40,14 +41,14 @@ def _dropout(r: Recorder, input: Tensor, p: float = 0.5, train: bool = False, tr
     return input
 
 
-@handles("contiguous", "clone", "detach", "cpu", "cuda", "requires_grad_", "alias", "identity")
+@handles("contiguous", "detach", "cpu", "cuda")
 def _same(r: Recorder, input: Tensor, *_: Any, **__: Any) -> Tensor:
     return input
 
 
 @handles("clone")
 def _clone(r: Recorder, input: Tensor, *_: Any, **__: Any) -> Tensor:
-    return r._tensor(r.value(input))
+    return r.tensor(r.value(input))
 
 
 @handles("data", "real")
@@ -94,10 +95,10 @@ HANDLERS["clamp_max"] = lambda r, input, max: _clip(r, input, None, max)
 
 
 def _clip(r: Recorder, x: Tensor, low: Number | None, high: Number | None) -> Tensor:
-    bounds = {name: r._setting(b) for name, b in (("min", low), ("max", high)) if b is not None}
+    bounds = {name: r.setting(b) for name, b in (("min", low), ("max", high)) if b is not None}
     if any(value is None for value in bounds.values()):
-        x = x if low is None else _maximum(r, x, low)  # type: ignore[arg-type]
-        return x if high is None else _minimum(r, x, high)  # type: ignore[arg-type]
+        x = x if low is None else _maximum(r, x, low)
+        return x if high is None else _minimum(r, x, high)
     return r.own("Clip", x, **bounds)  # type: ignore[arg-type]
 
 
@@ -228,9 +229,9 @@ def _binary(op: str, neutral: float | None = None, right_only: bool = False, flo
     def handler(r: Recorder, input: Number, other: Number, *, out: None = None) -> Tensor:
         a, b = _same_type(r, input, other, floating=floating)
         if neutral is not None and isinstance(a, Tensor) and _is_number(r, b, neutral):
-            return r._tensor(r.value(a))
+            return r.tensor(r.value(a))
         if neutral is not None and not right_only and isinstance(b, Tensor) and _is_number(r, a, neutral):
-            return r._tensor(r.value(b))
+            return r.tensor(r.value(b))
         return r.add(op, a, b)
 
     return handler
@@ -305,7 +306,7 @@ _maximum, _minimum = _binary("Max"), _binary("Min")
 def _extremum(op: str) -> Any:
     def handler(r: Recorder, input: Number, other: Number) -> Tensor:
         number, x = (input, other) if not isinstance(input, Tensor) or r.is_constant(input) else (other, input)
-        bound = r._setting(number)
+        bound = r.setting(number)
         if isinstance(bound, int | float) and isinstance(x, Tensor):
             return r.own("Clip", x, **{"min" if op == "Max" else "max": bound})
         return (_maximum if op == "Max" else _minimum)(r, input, other)
@@ -442,12 +443,16 @@ def _std(r: Recorder, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 
 
 @handles("var_mean")
-def _var_mean(r: Recorder, input: Tensor, dim: Any = None, unbiased: Any = None, keepdim: bool = False, **k: Any) -> Any:
+def _var_mean(
+    r: Recorder, input: Tensor, dim: Any = None, unbiased: Any = None, keepdim: bool = False, **k: Any
+) -> Any:
     return _var(r, input, dim, unbiased, keepdim, **k), reduced(r, "ReduceMean", input, dim, keepdim)
 
 
 @handles("std_mean")
-def _std_mean(r: Recorder, input: Tensor, dim: Any = None, unbiased: Any = None, keepdim: bool = False, **k: Any) -> Any:
+def _std_mean(
+    r: Recorder, input: Tensor, dim: Any = None, unbiased: Any = None, keepdim: bool = False, **k: Any
+) -> Any:
     return _std(r, input, dim, unbiased, keepdim, **k), reduced(r, "ReduceMean", input, dim, keepdim)
 
 
@@ -456,7 +461,7 @@ def _norm(
     r: Recorder, input: Tensor, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None, ord: Any = None
 ) -> Tensor:
     p = p if ord is None else ord
-    kinds = {2: "ReduceL2", 2.0: "ReduceL2", 1: "ReduceL1", "fro": "ReduceL2", None: "ReduceL2", 1.0: "ReduceL1"}
+    kinds = {2: "ReduceL2", 1: "ReduceL1", "fro": "ReduceL2", None: "ReduceL2"}
     if p not in kinds:
         raise InputError(f"norm with p = {p} is not supported")
     return reduced(r, kinds[p], cast(r, input, dtype), dim, keepdim)
@@ -466,38 +471,3 @@ def _norm(
 def _topk(r: Recorder, input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
     given: dict[str, Value] = {"K": (k,), "axis": dim, "largest": int(largest), "sorted": int(sorted)}
     return r.own("TopK", input, **given), r.own("TopK", input, output=1, **given)
-
-
-# --- products --------------------------------------------------------------------------------------------------------
-
-
-@handles("matmul", "bmm", "mm", "__matmul__")
-def _matmul(r: Recorder, input: Tensor, other: Tensor) -> Tensor:
-    from search_spaces.pytorch.layers import linear_without_bias
-
-    if r.is_weight(other) and other.dim() == 2 and input.dim() > 1:
-        found = linear_without_bias(r, input, other)
-        if found is not None:
-            return found
-    return r.add("MatMul", *(r._tensor(r.value(x)) if r.is_constant(x) else x for x in (input, other)))
-
-
-@handles("__rmatmul__")
-def _rmatmul(r: Recorder, input: Tensor, other: Tensor) -> Tensor:
-    return _matmul(r, other, input)
-
-
-@handles("baddbmm")
-def _baddbmm(r: Recorder, input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    return _add(r, _multiply(r, input, beta), _multiply(r, _matmul(r, batch1, batch2), alpha))
-
-
-@handles("addmm")
-def _addmm(r: Recorder, input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    return _baddbmm(r, input, mat1, mat2, beta=beta, alpha=alpha)
-
-
-@handles("einsum")
-def _einsum(r: Recorder, equation: str, *operands: Any) -> Tensor:
-    tensors = operands[0] if len(operands) == 1 and isinstance(operands[0], list | tuple) else operands
-    return r.own("Einsum", *tensors, equation=equation.replace(" ", ""))

@@ -145,9 +145,11 @@ def sliced(r: Recorder, x: Tensor, axis: int, start: int, end: int, step: int = 
 
 
 @handles("split", "split_with_sizes", "tensor_split")
-def _split(r: Recorder, tensor: Tensor, split_size_or_sections: Any = None, dim: int = 0, **k: Any) -> tuple[Tensor, ...]:
-    axis, parts = dim % tensor.dim(), split_size_or_sections or k.get("split_size") or k.get("split_sizes")
-    size = tensor.shape[axis]
+def _split(
+    r: Recorder, tensor: Tensor, split_size_or_sections: Any = None, dim: int = 0, **k: Any
+) -> tuple[Tensor, ...]:
+    axis, size = dim % tensor.dim(), tensor.shape[dim]
+    parts: Any = split_size_or_sections or k.get("split_size") or k.get("split_sizes")
     if isinstance(parts, int):
         parts = [parts] * (size // parts) + ([size % parts] if size % parts else [])
     ends = [sum(parts[: i + 1]) for i in range(len(parts))]
@@ -246,9 +248,11 @@ def _setitem(r: Recorder, input: Tensor, index: Any, value: Any) -> None:
     for axis, item in enumerate(items):
         if not isinstance(item, slice | int) or isinstance(item, bool):
             raise InputError("setting elements by an index other than numbers and slices is not supported")
-        begin, end, step = slice(item, item + 1 or None).indices(input.shape[axis]) if isinstance(
-            item, int
-        ) else item.indices(input.shape[axis])
+        begin, end, step = (
+            slice(item, item + 1 or None).indices(input.shape[axis])
+            if isinstance(item, int)
+            else item.indices(input.shape[axis])
+        )
         if step != 1:
             raise InputError("setting every other element is not supported")
         if (begin, end) != (0, input.shape[axis]):
@@ -256,18 +260,18 @@ def _setitem(r: Recorder, input: Tensor, index: Any, value: Any) -> None:
     shape = list(input.shape)
     for axis, begin, end in cuts:
         shape[axis] = end - begin
-    given = value if isinstance(value, Tensor) else torch.full(shape, float(value))
+    given = value if isinstance(value, Tensor) else r.call(torch.full, shape, float(value))
     for axis, item in enumerate(items):
         if isinstance(item, int) and isinstance(value, Tensor) and given.dim() < len(shape):
             given = r.call(Tensor.unsqueeze, given, axis)
     if list(given.shape) != shape:
         given = r.call(Tensor.expand, given, shape)
-    r._assign(input, _patched(r, input, cuts, given))
+    r.assign(input, _patched(r, input, cuts, given))
 
 
 def _patched(r: Recorder, x: Tensor, cuts: list[tuple[int, int, int]], value: Tensor) -> Tensor:
     if not cuts:
-        return r._tensor(r.value(value))
+        return r.tensor(r.value(value))
     (axis, begin, end), *rest = cuts
     middle = _patched(r, sliced(r, x, axis, begin, end), rest, value)
     parts = [sliced(r, x, axis, 0, begin)] if begin else []
@@ -304,7 +308,7 @@ def _pad(r: Recorder, input: Tensor, pad: Sequence[int], mode: str = "constant",
         begin[-1 - i], end[-1 - i] = pad[2 * i], pad[2 * i + 1]
     kinds = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
     attrs = {"constant_value": value} if value and mode == "constant" else {}
-    return r.own("Pad", input, mode=kinds[mode], pads=(*begin, *end), **attrs)  # type: ignore[arg-type]
+    return r.own("Pad", input, mode=kinds[mode], pads=(*begin, *end), **attrs)
 
 
 @handles("roll")
@@ -339,7 +343,7 @@ def _repeat(r: Recorder, input: Tensor, *repeats: Any, dims: Any = None) -> Tens
             raise InputError("repeating by the batch size is not supported")
         x = _expand(r, x, [n if r.is_batch(n) else -1 for n in times])
         times = [1 if r.is_batch(n) else n for n in times]
-    return r._tensor(r.value(x)) if set(times) == {1} else r.own("Tile", x, repeats=tuple(times))
+    return r.tensor(r.value(x)) if set(times) == {1} else r.own("Tile", x, repeats=tuple(times))
 
 
 @handles("repeat_interleave")
@@ -414,12 +418,10 @@ def _interpolate(
         attrs["coordinate_transformation_mode"] = "asymmetric"
     elif align_corners:
         attrs["coordinate_transformation_mode"] = "align_corners"
-    else:
-        attrs["coordinate_transformation_mode"] = "half_pixel" if rank and size is None else "half_pixel"
     if mode == "bicubic":
         attrs["cubic_coeff_a"] = -0.75
     if size is not None:
-        values = [size] * rank if isinstance(size, int) else [int(v) for v in size]
+        values: list[float] = [size] * rank if isinstance(size, int) else [int(v) for v in size]
         kept = [i for i in range(rank) if values[i] != input.shape[2 + i]]
         name = "sizes"
     else:
@@ -430,5 +432,3 @@ def _interpolate(
         return input
     attrs |= {"axes": tuple([2 + i for i in kept]), name: tuple([values[i] for i in kept])}
     return r.own("Resize", input, **attrs)
-
-

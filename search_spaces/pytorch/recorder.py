@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import types as python_types
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from search_spaces.graph.ir import BATCH, UNKNOWN, Attrs, Dim, Node, Shape, Valu
 from search_spaces.graph.operators import canonical_attrs, output_shape
 from search_spaces.onnx.loading import MAX_NODES
 from search_spaces.pytorch import constants
+from search_spaces.pytorch.dtypes import DTYPES, element
 
 BATCH_SIZE = 9973  # a prime that no other size is a multiple of: sizes that are, contain the batch size
 MAX_WRITTEN_NUMBERS = 64  # numbers of a constant operand that are written as an attribute
@@ -30,12 +31,6 @@ Handler = Callable[..., Any]
 HANDLERS: dict[str, Handler] = {}
 """What adds a function's operators, by the function's name; it is called with the recorder and the arguments."""
 
-_ELEMENTS = {
-    torch.float32: "float", torch.float64: "double", torch.float16: "float16", torch.bfloat16: "bfloat16",
-    torch.int64: "int64", torch.int32: "int32", torch.int16: "int16", torch.int8: "int8", torch.uint8: "uint8",
-    torch.bool: "bool",
-}  # fmt: skip
-_DTYPES = {name: dtype for dtype, name in _ELEMENTS.items()}
 _SYMMETRIC = frozenset({"Add", "Mul", "Equal", "And", "Or"})
 # What these say of a tensor does not depend on its numbers.
 _QUESTIONS = frozenset(
@@ -49,7 +44,6 @@ _ANSWERS = frozenset(
      "nonzero", "__array__", "is_nonzero", "unique", "masked_select", "bincount"}
 )  # fmt: skip
 _VIEWS = frozenset({"T", "mT", "data", "real"})  # attributes that are tensors with the same numbers
-_FILLED = frozenset({"zeros", "ones", "full", "empty", "rand", "randn"})
 
 
 def handles(*names: str) -> Callable[[Handler], Handler]:
@@ -60,13 +54,6 @@ def handles(*names: str) -> Callable[[Handler], Handler]:
         return handler
 
     return register
-
-
-def element(dtype: torch.dtype) -> str:
-    """The name that ONNX text has for a type of elements."""
-    if dtype not in _ELEMENTS:
-        raise InputError(f"elements of type {dtype} are not supported")
-    return _ELEMENTS[dtype]
 
 
 class _Recorded(NamedTuple):
@@ -80,11 +67,11 @@ class _Recorded(NamedTuple):
 
 
 class _Derived(NamedTuple):
-    """A tensor that was computed from weights alone: output `index` of a call."""
+    """A tensor that was computed from weights alone: output `part` of a call."""
 
     tensor: Tensor
     call: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
-    index: int | None
+    part: int | None
     sources: dict[int, nn.Parameter]
 
 
@@ -106,6 +93,7 @@ class Recorder(TorchFunctionMode):
         self._materialized: dict[int, Tensor] = {}
         self._constants: dict[int, tuple[Tensor, int]] = {}
         self._uses: Counter[int] = Counter()
+        self._owners: list[tuple[list[int], list[int]]] = []
 
     @property
     def used_twice(self) -> frozenset[int]:
@@ -114,11 +102,11 @@ class Recorder(TorchFunctionMode):
 
     # --- the graph
 
-    def add_input(self, shape: Shape, like: Tensor) -> Tensor:
+    def add_input(self, shape: Shape) -> Tensor:
         """A tensor that stands for a further input of the graph."""
         self.inputs = (*self.inputs, len(self.shapes))
         self.shapes.append(shape)
-        return self._tensor(self.inputs[-1])
+        return self.tensor(self.inputs[-1])
 
     def emit(self, op: str, inputs: tuple[int, ...], attrs: Attrs) -> int:
         """Add a node; the number of its value."""
@@ -137,7 +125,7 @@ class Recorder(TorchFunctionMode):
         for i, operand in enumerate(operands):
             if operand is None:
                 continue
-            setting = self._setting(operand) if i < len(formal) else None
+            setting = self.setting(operand) if i < len(formal) else None
             if setting is None:
                 inputs[i] = self.value(operand)
             else:
@@ -153,17 +141,17 @@ class Recorder(TorchFunctionMode):
     def own(self, op: str, *inputs: int | Tensor, **attrs: Value) -> Tensor:
         """Add an operator whose attributes are all given. Returns its result."""
         numbers = tuple([self.value(x) if isinstance(x, Tensor) else x for x in inputs])
-        return self._tensor(self.emit(op, numbers, tuple(attrs.items())))
+        return self.tensor(self.emit(op, numbers, tuple(attrs.items())))
 
-    def _tensor(self, number: int, sizes: tuple[int, ...] | None = None) -> Tensor:
+    def tensor(self, number: int, sizes: tuple[int, ...] | None = None) -> Tensor:
         """A tensor without data that stands for a value of the graph; sizes: where they are not the value's."""
         shape = self.shapes[number]
         kind = element_type(shape)
-        if UNKNOWN in shape or kind not in _DTYPES:
+        if UNKNOWN in shape or kind not in DTYPES:
             raise InputError(f"a value of type {kind}{list(shape)} depends on the data")
         if sizes is None:
             sizes = tuple([self._size(d) for d in shape])
-        made = torch.empty(sizes, dtype=_DTYPES[kind], device="meta")
+        made = torch.empty(sizes, dtype=DTYPES[kind], device="meta")
         self._recorded[id(made)] = _Recorded(made, number, [0], 0)
         return made
 
@@ -182,7 +170,7 @@ class Recorder(TorchFunctionMode):
 
     def alias(self, x: Tensor) -> Tensor:
         """Another tensor for the same value."""
-        return self.view_of(x, self._tensor(self.value(x)))
+        return self.view_of(x, self.tensor(self.value(x)))
 
     def is_batch(self, size: int) -> bool:
         """Whether a size is a multiple of the batch size."""
@@ -202,7 +190,7 @@ class Recorder(TorchFunctionMode):
         if self.is_weight(x):
             return self.value(self._materialize(x))
         if id(x) not in self._constants:
-            self._constants[id(x)] = (x, constants.add(self, x))
+            self._constants[id(x)] = (x, constants.add(self.emit, self.is_batch, x))
         return self._constants[id(x)][1]
 
     def is_value(self, x: Any) -> bool:
@@ -214,7 +202,7 @@ class Recorder(TorchFunctionMode):
     def is_constant(self, x: Any) -> bool:
         return isinstance(x, Tensor) and not self.is_value(x) and not self.is_weight(x)
 
-    def _setting(self, x: Tensor | float) -> Value | None:
+    def setting(self, x: Tensor | float) -> Value | None:
         """A constant operand as an attribute's value; None where it is none, or too long."""
         if not isinstance(x, Tensor):
             return standard.number(x)
@@ -241,9 +229,23 @@ class Recorder(TorchFunctionMode):
             self.emit("Param", (), (("shape", tuple(p.shape) or (1,)),))
         return tuple(x.shape)
 
+    def add_owner(self, outputs: list[Tensor], weights: Sequence[Tensor]) -> None:
+        """Operators for the outputs of one layer, each of which owns these weights."""
+        self._owners.append(([self.value(x) for x in outputs], [id(w) for w in weights]))
+
+    def count_owners(self, live: set[int]) -> None:
+        """Note which weights are shared by several outputs of a layer, given the values that are used."""
+        for outputs, weights in self._owners:
+            for _ in live.intersection(outputs):
+                self._uses.update(weights)
+
+    def param(self, shape: tuple[int, ...]) -> int:
+        """A learned tensor as a value of the graph."""
+        return self.emit("Param", (), (("shape", shape),))
+
     def as_value(self, x: Tensor) -> Tensor:
         """Any tensor as a tensor of the graph."""
-        return x if self.is_value(x) else self._tensor(self.value(x))
+        return x if self.is_value(x) else self.tensor(self.value(x))
 
     def _sources(self, x: Tensor) -> dict[int, nn.Parameter]:
         return self._derived[id(x)].sources if id(x) in self._derived else {id(x): x}  # type: ignore[dict-item]
@@ -259,11 +261,11 @@ class Recorder(TorchFunctionMode):
                 kind = element(x.dtype)
                 attrs: Attrs = (("shape", tuple(x.shape) or (1,)),)
                 number = self.emit("Param", (), attrs if kind == "float" else (("element", kind), *attrs))
-                self._materialized[id(x)] = self._tensor(number, tuple(x.shape))
+                self._materialized[id(x)] = self.tensor(number, tuple(x.shape))
             else:
                 func, args, kwargs = derived.call
                 made = self._handled(func, _mapped(self._as_value, args), _mapped(self._as_value, kwargs))
-                self._materialized[id(x)] = made if derived.index is None else made[derived.index]
+                self._materialized[id(x)] = made if derived.part is None else made[derived.part]
         return self._materialized[id(x)]
 
     def _as_value(self, x: Tensor) -> Tensor:
@@ -284,7 +286,7 @@ class Recorder(TorchFunctionMode):
             return self._handled(func, args, kwargs)
         if any(self.is_weight(x) for x in tensors):
             return self._derive(func, args, kwargs)
-        return constants.compute(self, name, func, args, kwargs)
+        return constants.compute(self.is_batch, name, func, args, kwargs)
 
     def call(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a function of torch as a module would: what handlers do for functions that consist of others."""
@@ -313,9 +315,9 @@ class Recorder(TorchFunctionMode):
             if error.__traceback__ is None or error.__traceback__.tb_next is not None:
                 raise
             raise InputError(f"torch's function {name!r} is not supported with these arguments: {error}") from None
-        return self._assign(args[0], made) if in_place else made
+        return self.assign(args[0], made) if in_place else made
 
-    def _assign(self, target: Tensor, made: Tensor) -> Tensor:
+    def assign(self, target: Tensor, made: Tensor) -> Tensor:
         """Change a tensor in place."""
         if not self.is_value(target):
             raise InputError("a constant or weight is changed in place by what depends on the input")

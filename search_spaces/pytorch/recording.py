@@ -7,17 +7,19 @@ that ONNX has for it, in the words that an imported ONNX model has, so that both
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from search_spaces.common.errors import InputError
 from search_spaces.graph.fusion import fuse
 from search_spaces.graph.ir import BATCH, Dim, Graph, Node, Shape, typed
-from search_spaces.pytorch import attention, layers, math, moves  # noqa: F401  each names the functions that it reads
-from search_spaces.pytorch.recorder import BATCH_SIZE, Recorder, element
+from search_spaces.pytorch import attention, layers, math, moves, recurrent  # noqa: F401  each names the functions that it reads
+from search_spaces.pytorch.dtypes import element
+from search_spaces.pytorch.recorder import BATCH_SIZE, Recorder
 
 Example = Tensor | Sequence[Any] | Mapping[str, Any]
 
@@ -35,37 +37,33 @@ def record(module: nn.Module, example: Example) -> Graph:
     module.eval()
     try:
         return _recorded(module, example, BATCH_SIZE)
-    except InputError:
-        raise
     except Exception as error:
-        try:
+        with suppress(Exception):
             return _recorded(module, example, None)
-        except Exception:
-            raise error from None
+        raise error
+
+
+def example_tensors(example: Example) -> list[Tensor]:
+    """The tensors of an example input, in the order of the graph's inputs."""
+    return [x for x in tree_leaves(_arguments(example)) if isinstance(x, Tensor)]
 
 
 def _recorded(module: nn.Module, example: Example, batch: int | None) -> Graph:
     shared: frozenset[int] = frozenset()
     while True:
         recorder = Recorder(shared, batch)
-        args, kwargs = _arguments(example)
-        given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        leaves, structure = tree_flatten(_arguments(example))
+        given = [x for x in leaves if isinstance(x, Tensor)]
         if not given:
             raise InputError("the example input holds no tensor")
         size = given[0].shape[0] if batch and given[0].dim() else None
-        meta = {id(x): recorder.add_input(_input_shape(x, size), x) for x in given}
-
-        def replaced(x: Any) -> Any:
-            if isinstance(x, Tensor):
-                return meta[id(x)]
-            if isinstance(x, list | tuple):
-                return type(x)(map(replaced, x))
-            return {k: replaced(v) for k, v in x.items()} if isinstance(x, Mapping) else x
-
+        inputs = iter([recorder.add_input(_input_shape(x, size)) for x in given])
+        args, kwargs = tree_unflatten([next(inputs) if isinstance(x, Tensor) else x for x in leaves], structure)
         with torch.no_grad(), recorder:
-            result = module(*replaced(args), **replaced(kwargs))
+            result = module(*args, **kwargs)
+        graph = _graph(recorder, result)
         if recorder.used_twice <= shared:
-            return _graph(recorder, result)
+            return fuse(graph)
         shared |= recorder.used_twice
 
 
@@ -90,7 +88,8 @@ def _graph(recorder: Recorder, result: Any) -> Graph:
     count = len(recorder.inputs)
     outputs = [v if v >= count else recorder.emit("Identity", (v,), ()) for v in dict.fromkeys(outputs)]
     nodes = _live(recorder.nodes, outputs)
-    return fuse(Graph(recorder.inputs, nodes, tuple(outputs), tuple(recorder.shapes)))
+    recorder.count_owners({v for node in nodes for v in node.outputs})
+    return Graph(recorder.inputs, nodes, tuple(outputs), tuple(recorder.shapes))
 
 
 def _live(nodes: list[Node], outputs: list[int]) -> tuple[Node, ...]:

@@ -1,0 +1,71 @@
+"""Recurrent layers of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from search_spaces.common.errors import InputError
+from search_spaces.graph.ir import Value
+from search_spaces.graph.owned_weights import RECURRENT
+from search_spaces.pytorch.recorder import Recorder, handles
+
+_OPERATORS = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN", "rnn_relu": "RNN"}
+
+
+def _handler(name: str) -> Any:
+    def handler(
+        r: Recorder, input: Tensor, hx: Any, params: Sequence[Tensor], has_biases: bool, num_layers: int,
+        dropout: float, train: bool, bidirectional: bool, batch_first: bool = False,
+    ) -> Any:  # fmt: skip
+        if not isinstance(batch_first, bool):
+            raise InputError(f"{_OPERATORS[name]} on packed sequences is not supported")
+        for state in hx if isinstance(hx, tuple | list) else (hx,):
+            if not r.is_constant(state) or bool(state.any()):
+                raise InputError(f"{_OPERATORS[name]} with an initial state other than zeros is not supported")
+        x = r.call(Tensor.transpose, input, 0, 1) if batch_first else input
+        per_layer = len(params) // num_layers
+        finals = []
+        for start in range(0, len(params), per_layer):
+            y, *final = _layer(r, name, x, params[start : start + per_layer], has_biases, bidirectional)
+            finals.append(final)
+            if bidirectional:
+                x = r.call(Tensor.reshape, r.call(Tensor.permute, y, (0, 2, 1, 3)), (*x.shape[:2], -1))
+            else:
+                x = r.call(Tensor.squeeze, y, 1)
+        states = [r.call(torch.cat, parts, 0) if num_layers > 1 else parts[0] for parts in zip(*finals, strict=True)]
+        return (r.call(Tensor.transpose, x, 0, 1) if batch_first else x), *states
+
+    return handler
+
+
+def _layer(
+    r: Recorder, name: str, x: Tensor, weights: Sequence[Tensor], has_biases: bool, bidirectional: bool
+) -> list[Tensor]:
+    """All outputs of one layer: an operator for each, which owns the weights if it is the only one that is used."""
+    op, directions, hidden = _OPERATORS[name], 1 + bidirectional, int(weights[1].shape[1])
+    gates = RECURRENT[op] * hidden
+    if weights[0].shape != (gates, x.shape[-1]) or len(weights) != directions * (2 + 2 * has_biases):
+        raise InputError(f"{op} with projections is not supported")
+    attrs: dict[str, Value] = {"hidden_size": hidden}
+    if bidirectional:
+        attrs["direction"] = "bidirectional"
+    if op == "GRU":
+        attrs["linear_before_reset"] = 1
+    if op == "RNN":
+        attrs["activations"] = (name[4:].capitalize(),) * directions
+    outputs = range(3 if op == "LSTM" else 2)
+    if all(r.owned_shape(w) for w in weights):
+        own = [r.own(op, x, bias=int(has_biases), **attrs, **({"output": i} if i else {})) for i in outputs]
+        r.add_owner(own, weights)
+        return own
+    shapes = [(gates, int(x.shape[-1])), (gates, hidden), *([(2 * gates,)] if has_biases else [])]
+    params = [r.param((directions, *shape)) for shape in shapes]
+    return [r.own(op, x, *params, **attrs, **({"output": i} if i else {})) for i in outputs]
+
+
+for _name in _OPERATORS:
+    handles(_name)(_handler(_name))

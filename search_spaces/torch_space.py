@@ -1,0 +1,124 @@
+"""`TorchSpace`: PyTorch modules as a search space. torch is imported when the first module is built."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from search_spaces import choosers
+from search_spaces.base import Architecture, SearchSpace
+from search_spaces.choosers import Trial
+from search_spaces.common.errors import InputError
+from search_spaces.graph.ir import Graph, Shape, typed
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_HINT = "such as `build.example_input = torch.zeros(1, 3, 32, 32)`"
+
+
+class TorchSpace(SearchSpace):
+    """A space whose `build(trial)` returns a `torch.nn.Module`: a function with an example input,
+
+        def build(trial):
+            width = trial.suggest_int("width", 16, 64, step=16)
+            return nn.Sequential(nn.Conv2d(3, width, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(10))
+
+        build.example_input = torch.zeros(1, 3, 32, 32)
+        space = TorchSpace(build)
+
+    or a subclass with the method `build(self, trial)` and the attribute `example_input`.
+
+    example_input: what `forward` takes, the batch first: a tensor, a tuple of tensors, or a dictionary of keyword
+    arguments. Keyword arguments of `build` are the space's options; one called `input_shape` is also the example's.
+
+    The module itself is trained; graph, ONNX, text and costs come from one call of it without data
+    (`search_spaces.pytorch.record`), in evaluation mode.
+    """
+
+    example_input: Any = None
+
+    def __init__(self, build: Callable[..., Any] | None = None, example_input: Any = None, **options: Any) -> None:
+        if build is not None:
+            self.build = build  # type: ignore[method-assign]
+            self.name = self.name or build.__name__
+        own = self.example_input if build is None else getattr(build, "example_input", None)
+        self.example_input = own if example_input is None else example_input
+        if self.example_input is None:
+            raise InputError(f"{self.name or type(self).__name__} has no example input: give one, {_HINT}")
+        self._options = options
+        inspect.signature(self.build).bind(None, **options)  # TypeError for options that it does not have
+        if "input_shape" in options:
+            self._reshape_example(tuple(options["input_shape"]))
+        self.input_shape = self._shape_of_example()  # type: ignore[assignment]
+
+    def _reshape_example(self, sizes: tuple[int, ...]) -> None:
+        import torch
+
+        if not isinstance(self.example_input, torch.Tensor) or min(sizes) < 1:
+            raise InputError(f"{self.name}: input_shape = {sizes} does not fit the example input")
+        self.example_input = torch.zeros((1, *sizes), dtype=self.example_input.dtype)
+
+    def _shape_of_example(self) -> Shape:
+        """The first tensor's shape without the batch."""
+        from search_spaces.pytorch import example_tensors
+        from search_spaces.pytorch.dtypes import element
+
+        tensors = example_tensors(self.example_input)
+        if not tensors or not tensors[0].dim():
+            raise InputError(f"{self.name}: the example input must hold a tensor, the batch first, {_HINT}")
+        return typed(tensors[0].shape[1:], element(tensors[0].dtype))
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self._options)
+
+    @cached_property
+    def num_classes(self) -> int:  # type: ignore[override]
+        """The last size of the first output, of a random architecture."""
+        graph = self.graph(self.sample(np.random.default_rng(0)))
+        return int(graph.shapes[graph.outputs[0]][-1])
+
+    def build(self, trial: Trial) -> nn.Module:  # type: ignore[override]
+        """Build the module that `trial` chooses."""
+        raise InputError(f"{type(self).__name__} does not define build(self, trial)")
+
+    def _built(self, trial: Trial) -> Any:
+        """The module that `trial` chooses, without weights."""
+        from search_spaces.pytorch import without_weights
+
+        with without_weights():
+            return self._module(trial)
+
+    def _module(self, trial: Trial) -> nn.Module:
+        from torch import nn
+
+        built = self.build(trial, **self._options)
+        if not isinstance(built, nn.Module):
+            raise InputError(f"{self.name}: build returned {type(built).__name__}: it must return a torch.nn.Module")
+        return built
+
+    def graph(self, arch: Architecture) -> Graph:
+        from search_spaces.pytorch import record
+
+        self.check_member(arch)
+        with self.user_code():
+            return record(self._built(choosers.ReplayChooser(arch.as_dict())), self.example_input)
+
+    def module(self, arch: Architecture) -> nn.Module:
+        """The module of an architecture, with its initial weights."""
+        self.check_member(arch)
+        with self.user_code():
+            return self._module(choosers.ReplayChooser(arch.as_dict()))
+
+    def example_arrays(self) -> Mapping[str, np.ndarray]:
+        """The example input by the names of `to_onnx`'s inputs."""
+        from search_spaces.pytorch import example_tensors
+
+        tensors = example_tensors(self.example_input)
+        names = ["input"] if len(tensors) == 1 else [f"input{i}" for i in range(len(tensors))]
+        return {name: tensor.numpy() for name, tensor in zip(names, tensors, strict=True)}

@@ -1,0 +1,134 @@
+"""Claims about `TorchSpace`: PyTorch code as it stands is a search space."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from search_spaces import InputError, TorchSpace, get_space, params, to_text
+from search_spaces.testing import check_space
+
+torch = pytest.importorskip("torch", reason="modules are torch's")
+from torch import nn  # noqa: E402
+
+
+def convolutions(trial: Any, num_classes: int = 10) -> nn.Module:
+    width = trial.suggest_int("width", 8, 32, step=8)
+    layers: list[nn.Module] = [nn.Conv2d(1, width, 3, padding=1), nn.ReLU()]
+    for _ in range(trial.suggest_int("depth", 0, 2)):
+        layers += [nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, num_classes))
+
+
+convolutions.example_input = torch.zeros(1, 1, 8, 8)  # type: ignore[attr-defined]
+
+
+class Recurrent(nn.Module):
+    """Token ids, embedded and read by an LSTM."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.words, self.lstm = nn.Embedding(20, width), nn.LSTM(width, width, batch_first=True)
+        self.head = nn.Linear(width, 3)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.lstm(self.words(ids))[0][:, -1])
+
+
+class Two(nn.Module):
+    """Two inputs by name, one of them of vectors, and two outputs."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, width), nn.Linear(6, width)
+
+    def forward(self, image: torch.Tensor, vector: torch.Tensor) -> dict[str, torch.Tensor]:
+        y = self.first(image).mean(1) + self.second(vector)
+        return {"sum": y, "mean": y.mean(-1)}
+
+
+class Sequences(TorchSpace):
+    """A space as a class."""
+
+    name = "sequences"
+    example_input = torch.zeros(2, 7, dtype=torch.int64)
+
+    def build(self, trial: Any) -> nn.Module:  # type: ignore[override]
+        return Recurrent(trial.suggest_categorical("width", [4, 8, 12]))
+
+
+def two(trial: Any) -> nn.Module:
+    return Two(trial.suggest_int("width", 1, 64))
+
+
+TWO_INPUTS = {"vector": torch.zeros(3, 6), "image": torch.zeros(3, 5, 4)}
+SPACES = {
+    "images": lambda: TorchSpace(convolutions),
+    "token ids": Sequences,
+    "two inputs": lambda: TorchSpace(two, TWO_INPUTS),
+}
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_spaces_of_modules_conform(name: str) -> None:
+    check_space(SPACES[name](), count=3)
+
+
+def test_costs_are_those_of_the_module() -> None:
+    space = TorchSpace(convolutions)
+    arch = space.architecture({"width": 16, "depth": 1})
+    module = space.module(arch)
+    assert space.params(arch) == params(space.to_onnx(arch)) == sum(p.numel() for p in module.parameters())
+    assert module(torch.zeros(4, 1, 8, 8)).shape == (4, 10)
+    assert module[0].weight.std() > 0  # it has its initial weights
+    assert to_text(space.to_onnx(arch)) == space.to_text(arch)
+
+
+def test_keyword_arguments_of_build_are_options() -> None:
+    space = TorchSpace(convolutions, num_classes=3)
+    assert (space.options, space.num_classes, space.input_shape) == ({"num_classes": 3}, 3, (1, 8, 8))
+    with pytest.raises(TypeError, match="depth"):
+        TorchSpace(convolutions, depth=3)
+
+
+FILE = """
+import torch
+from torch import nn
+
+def build(trial, input_shape=(1, 8, 8)):
+    width = trial.suggest_categorical("width", [2, 3])
+    return nn.Sequential(nn.Flatten(), nn.Linear(input_shape[1] * input_shape[2], width), nn.Linear(width, 10))
+
+build.example_input = torch.zeros(1, 1, 8, 8)
+
+def helper(x):
+    return x
+"""
+
+
+@pytest.mark.parametrize("reference", ["my.py:build", "my.py"])
+def test_function_in_a_file_is_a_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reference: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my.py").write_text(FILE)
+    space = get_space(reference)
+    assert space.name == reference
+    assert space.params(space.architecture({"width": 2})) == 64 * 2 + 2 + 2 * 10 + 10
+    wide = get_space(reference, input_shape=(1, 4, 4))
+    assert (wide.input_shape, wide.params(wide.architecture({"width": 2}))) == ((1, 4, 4), 16 * 2 + 2 + 2 * 10 + 10)
+    with pytest.raises(InputError, match="does not take these options"):
+        get_space(reference, color="red")
+
+
+def test_function_without_an_example_says_how_to_give_one(tmp_path: Path) -> None:
+    (tmp_path / "my.py").write_text("def build(trial): pass")
+    with pytest.raises(InputError, match=r"no example input: give one, such as `build.example_input = torch.zeros"):
+        get_space(f"{tmp_path}/my.py:build")
+
+
+def test_texts_of_a_space_are_drawn_by_its_choices_alone() -> None:
+    space = Sequences()
+    texts = {space.to_text(space.sample(np.random.default_rng(seed))) for seed in range(12)}
+    assert len(texts) == 3
