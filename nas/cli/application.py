@@ -14,6 +14,7 @@ from nas.cli.evaluate import evaluate
 from nas.cli.plot import plot
 from nas.cli.predict import predict
 from nas.cli.report import report
+from nas.cli.retrain import retrain
 from nas.cli.sample import sample
 from nas.cli.search import search
 from nas.cli.spaces import spaces
@@ -42,6 +43,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "worker": worker,
     "plot": plot,
     "report": report,
+    "retrain": retrain,
 }
 BENCHMARK_COMMANDS: dict[str, Callable[..., None]] = {
     "list": benchmarks_list,

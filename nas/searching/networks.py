@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from search_spaces.common.files import replacing
+from nas.searching.weights import Weights, write_weights
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,9 +20,9 @@ def network_name(place: int, count: int) -> str:
 
 
 def write_network(
-    stem: Path, space: SearchSpace, architecture: Architecture, values: Mapping[str, Any], weights: Path | None
+    stem: Path, space: SearchSpace, architecture: Architecture, values: Mapping[str, Any], weights: Weights | None
 ) -> None:
-    """Write `STEM.onnx`, `STEM.txt` and, with a file of trained weights, `STEM.safetensors`.
+    """Write `STEM.onnx`, `STEM.txt` and, with trained weights, `STEM.safetensors`.
 
     Without trained weights, those in the ONNX model are random. The model's metadata say which they are (`weights`),
     what was measured (`values`, JSON) and, beside trained weights, how inputs were normalized.
@@ -32,9 +31,9 @@ def write_network(
     from nas.evaluation.trainable import Trainable
 
     network = Trainable.of(space, architecture)
-    state, about = (None, {}) if weights is None else load_weights(weights)
+    kept = stem.with_suffix(".safetensors")
     if weights is not None:
-        with replacing(stem.with_suffix(".safetensors")) as temporary:
-            shutil.copyfile(weights, temporary)
+        write_weights(kept, weights)
+    state, about = (None, {}) if weights is None else load_weights(kept)
     save_onnx(stem.with_suffix(".onnx"), network, state, {"values": json.dumps(values), **about})
     stem.with_suffix(".txt").write_text(network.text)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from nas.evaluation.measurement import Measurement, measurement_of
-from nas.evaluation.trainable import Trainable
+from nas.evaluation.trainable import State, Trainable
 from nas.searching.evaluators import EvaluatorError
 from search_spaces.common.errors import InputError
 from search_spaces.common.plug_ins import function_from_file
@@ -71,17 +71,25 @@ class FunctionEvaluator:
         return str(self.options.get("device", "cpu"))
 
     @classmethod
-    def of_settings(cls, space: SearchSpace, settings: Mapping[str, Any], function: str | None) -> FunctionEvaluator:
+    def of_settings(
+        cls,
+        space: SearchSpace,
+        settings: Mapping[str, Any],
+        function: str | None,
+        options: Mapping[str, Any] | None = None,
+    ) -> FunctionEvaluator:
         """The evaluator with these `settings`; `function` is the same `FILE.py:function`, perhaps of another path.
 
-        Raises InputError for another function, and without one: its file is not run unless somebody names it.
+        options: that replace those of the settings. Raises InputError for another function, and without one: its file
+        is not run unless somebody names it.
         """
         if function is None:
             raise InputError(
                 f"the search evaluates by {settings['function']}, Python code that was not run: give --trust to run "
                 "it, or --evaluator with its path on this machine"
             )
-        found = cls(space, function, settings["metrics"], measurement_of(settings["measurement"]), settings["options"])
+        replaced = {**settings["options"], **(options or {})}
+        found = cls(space, function, settings["metrics"], measurement_of(settings["measurement"]), replaced)
         if found.settings["sha256"] != settings["sha256"]:
             raise InputError(f"{function}: another evaluator than the one that the search was begun with")
         return found
@@ -109,16 +117,21 @@ class FunctionEvaluator:
         if self.measurement.metrics:
             measured = self.measurement(network, self.space.to_onnx(architecture)).values
             found = {metric: value.value for metric, value in measured.items()}
+        returned, state = self.train(network, architecture, record.report if record else _go_on)
+        found |= returned
+        if record:
+            record.keep({metric: value for metric, value in found.items() if metric not in self.metrics}, (state, {}))
+        return [found[metric] for metric in self.metrics]
+
+    def train(self, network: Trainable, architecture: Architecture, report: Report) -> tuple[dict[str, float], State]:
+        """What the function returns of a network with fresh weights, and the weights that it leaves."""
         torch.manual_seed(INITIAL_SEED)
         module = network.module()
         names = module.state_dict().keys()
-        found |= self._returned(self.function(module, architecture, _report_to(record), **self.options))
+        returned = self._returned(self.function(module, architecture, report, **self.options))
         if module.state_dict().keys() != names:
             raise EvaluatorError("the evaluator changed which weights the model has: train it as it is")
-        if record:
-            further = {metric: value for metric, value in found.items() if metric not in self.metrics}
-            record.keep(further, (network.state(module), {}))
-        return [found[metric] for metric in self.metrics]
+        return returned, network.state(module)
 
     def _returned(self, values: object) -> dict[str, float]:
         """What the function returned, checked."""
@@ -140,8 +153,8 @@ class FunctionEvaluator:
             raise InputError(f"the evaluator must take ({given}): {error}") from None
 
 
-def _report_to(record: TrialRecord | None) -> Report:
-    return record.report if record else lambda epoch, metrics: True
+def _go_on(epoch: int, metrics: Mapping[str, float]) -> bool:
+    return True
 
 
 def code_checksum(file: Path) -> str:

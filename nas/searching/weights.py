@@ -23,6 +23,17 @@ Weights = Path | tuple["State", Mapping[str, str]]
 """A file of weights, or tensors by name and what their file is to say beside them."""
 
 
+def write_weights(path: Path, weights: Weights) -> None:
+    """Write a file of weights; it is complete or absent."""
+    from nas.evaluation.export import save_weights
+
+    if isinstance(weights, Path):
+        with replacing(path) as temporary:
+            shutil.copyfile(weights, temporary)
+    else:
+        save_weights(path, *weights)
+
+
 class WeightFolder:
     """A folder with the weights of one study's trials, `NUMBER.safetensors`.
 
@@ -35,14 +46,8 @@ class WeightFolder:
 
     def write(self, number: int, weights: Weights) -> Path:
         """Write a trial's weights; the path of their file."""
-        from nas.evaluation.export import save_weights
-
         path = self._path(number)
-        if isinstance(weights, Path):
-            with replacing(path) as temporary:
-                shutil.copyfile(weights, temporary)
-        else:
-            save_weights(path, *weights)
+        write_weights(path, weights)
         return path
 
     def settle(self, architecture: Architecture, number: int, losses: np.ndarray | None) -> None:

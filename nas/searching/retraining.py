@@ -1,0 +1,153 @@
+"""Training a network of a finished search longer, as it was trained in the search otherwise, for shipping."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nas.evaluation.export import preprocessing
+from nas.evaluation.measurement import Measurement, measurement_of
+from nas.evaluation.tasks import training_task
+from nas.evaluation.trainable import Trainable
+from nas.evaluation.training import train
+from nas.searching.networks import write_network
+from nas.searching.own_evaluator import FunctionEvaluator
+from nas.searching.sources import Source
+from nas.searching.weights import Weights
+from search_spaces.common.errors import InputError
+from search_spaces.common.files import replacing
+from search_spaces.text import fingerprint
+
+if TYPE_CHECKING:
+    from search_spaces import Architecture, SearchSpace
+
+SUMMARY = "summary.json"
+CHECKPOINT = "training.pt"
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Retraining:
+    """How a network is trained again.
+
+    settings: of the training, in place of those of the search. device: to train on. data: path of the data set, if it
+    has moved, or if the search trained nothing. function: the user's own evaluator, `FILE.py:function`, which is run;
+    required where the search was begun with one.
+    """
+
+    settings: Mapping[str, Any]
+    device: str = "cpu"
+    data: str | None = None
+    function: str | None = None
+
+
+def retrain(
+    space: SearchSpace,
+    architecture: Architecture,
+    source: Source,
+    how: Retraining,
+    stem: Path,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Train an architecture from scratch, and write its files (`nas.searching.networks`) and `summary.json`.
+
+    Data set, split, seeds and all settings but `how.settings` are the search's. An interrupted built-in training goes
+    on where it was; a finished one is not made again.
+
+    Args:
+        source: where the search's values came from (`nas.searching.sources.source_of`).
+        stem: folder and name of the files.
+
+    Returns the summary: scores by metric, and how they came about. Raises InputError where the folder holds another
+    training, where the search trained nothing and no data set is given, and where the training diverges.
+    """
+    network = Trainable.of(space, architecture)
+    run = _Own(space, source, how) if "evaluator" in source else _BuiltIn(space, source, how)
+    about = {
+        "architecture": space.format(architecture),
+        "network": fingerprint(network.text),
+        "training": run.settings,
+    }
+    summary = stem.parent / SUMMARY
+    if summary.exists():
+        found = _read(summary)
+        if {key: found.get(key) for key in about} != json.loads(json.dumps(about)):
+            raise InputError(f"{stem.parent}: holds a network that was trained in another way: give --out")
+        return found
+    values, weights = run(network, architecture, stem.parent / CHECKPOINT, progress)
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    write_network(stem, space, architecture, values, weights)
+    with replacing(summary) as file:
+        file.write_text(json.dumps({**about, "values": values}, indent=1) + "\n")
+    for checkpoint in stem.parent.glob(f"{Path(CHECKPOINT).stem}*.pt"):
+        checkpoint.unlink()
+    return {**about, "values": values}
+
+
+class _BuiltIn:
+    """The training that the project brings."""
+
+    def __init__(self, space: SearchSpace, source: Source, how: Retraining) -> None:
+        measured = source.get("measurement")
+        if how.data is None and (measured is None or measured["data"] is None):
+            raise InputError("the search trained no network: give --dataset, and settings of the training")
+        if measured is None or measured["data"] is None:
+            from nas.evaluation.datasets import load_dataset
+
+            measured = Measurement((), load_dataset(str(how.data), space.input_shape)).settings
+        found = measurement_of(measured, space.input_shape, how.data, how.device)
+        task = training_task({**asdict(found.training), **how.settings})
+        self.measurement = replace(found, training=task)
+        self.settings = {name: self.measurement.settings[name] for name in ("seeds", "training")}
+        self.settings["data"] = self.measurement.settings["data"]["sha256"]
+
+    def __call__(
+        self, network: Trainable, architecture: Architecture, checkpoint: Path, progress: Progress | None
+    ) -> tuple[dict[str, float], Weights]:
+        data, m = self.measurement.data, self.measurement
+        assert data is not None
+        trained = train(
+            network, data, m.seeds, m.training, device=m.device, checkpoint=checkpoint,
+            progress=progress and (lambda done, total: progress("epochs", done, total)),
+        )  # fmt: skip
+        if trained.state is None:
+            raise InputError("the training diverged: try a lower learning_rate")
+        scores = {data.metric: trained.validation[trained.best], data.test_metric: trained.test[trained.best]}
+        return scores, (trained.state, preprocessing(data))
+
+
+class _Own:
+    """The training by the user's own function."""
+
+    def __init__(self, space: SearchSpace, source: Source, how: Retraining) -> None:
+        if how.data is not None:
+            raise InputError("the search trained by a function of your own: it knows its data, leave --dataset out")
+        device = {} if how.device == "cpu" else {"device": how.device}
+        options = {**how.settings, **device}
+        self.evaluator = FunctionEvaluator.of_settings(space, source["evaluator"], how.function, options)
+        self.settings = {name: self.evaluator.settings[name] for name in ("sha256", "options")}
+
+    def __call__(
+        self, network: Trainable, architecture: Architecture, checkpoint: Path, progress: Progress | None
+    ) -> tuple[dict[str, float], Weights]:
+        epochs = int(self.evaluator.options.get("epochs", 0))
+
+        def report(epoch: int, metrics: Mapping[str, float]) -> bool:
+            if progress:
+                progress("epochs", epoch, max(epoch, epochs))
+            return True
+
+        values, state = self.evaluator.train(network, architecture, report)
+        return values, (state, {})
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+        return found if isinstance(found, dict) else {}
+    except (OSError, ValueError):
+        return {}
