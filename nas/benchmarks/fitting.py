@@ -41,7 +41,7 @@ def fit_to_benchmark(
     columns = exact_costs(table, [name for name in metrics if name in COSTS])
     columns |= {name: table.values(name) for name in metrics if name not in columns}
     inputs: Sequence[Any] = table.architectures if model.reads_choices else table.load_texts(progress)
-    progress("fitting", 0, 1)
+    _show_steps(model, progress)
     model.fit([inputs[i] for i in rows], {name: values[rows] for name, values in columns.items()})
 
 
@@ -61,7 +61,14 @@ def fit_to_texts(
         Rank correlations on the texts for testing, a row per space and metric; none without such texts.
     """
     training, tests = split(table, test_share, seed)
-    progress("fitting", 0, 1)
+    _show_steps(model, progress)
     model.fit(training.texts, training.metrics)
     progress("testing", 0, 1)
     return rank_correlations(model, tests, seed=seed) if tests.texts else []
+
+
+def _show_steps(model: Predictor, progress: Progress) -> None:
+    """Report that fitting begins, and its steps where the predictor takes some."""
+    progress("fitting", 0, 1)
+    if hasattr(model, "progress"):
+        model.progress = lambda step, steps, loss: progress(f"fitting, loss {loss:.4g}", step, steps)

@@ -1,5 +1,9 @@
 """The command line `nas`: a file for each command."""
 
-from nas.cli.application import app, main
+from nas.evaluation.threads import set_default_threads
+
+set_default_threads()  # before anything imports numpy or torch
+
+from nas.cli.application import app, main  # noqa: E402
 
 __all__ = ["app", "main"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -50,6 +51,8 @@ def compare(
     from nas.benchmarks import load_benchmark
     from nas.comparison.compare import Comparison
     from nas.comparison.compare import compare as run
+    from nas.comparison.folders import plain_name
+    from nas.evaluation.log_file import LOG_NAME, log_to
     from nas.reporting.folders import save_comparison
 
     tested = test_metric or metric
@@ -65,9 +68,10 @@ def compare(
     for comparison in wanted:
         folder = out
         if out and len(wanted) > 1:
-            folder = out / f"{Path(comparison.benchmark).stem}-{comparison.learned.name}"
+            folder = out / plain_name(f"{Path(comparison.benchmark).stem}-{comparison.learned.name}")
         label = f"{comparison.train_metric} on {comparison.benchmark}"
-        with progress_bar(f"comparing {label}", quiet) as bar:
+        log = log_to(folder / LOG_NAME) if folder else nullcontext()
+        with log, progress_bar(f"comparing {label}", quiet) as bar:
             opened = load_benchmark(comparison.benchmark)
             result = run(comparison, opened, folder / "scores.jsonl" if folder else None, bar, jobs)
         if folder:

@@ -60,6 +60,7 @@ def train(
     import predictors
     from nas.benchmarks.fitting import fit_to_benchmark, fit_to_texts
     from nas.benchmarks.text_tables import read_text_table
+    from nas.evaluation.log_file import LOG_NAME, log_to
 
     if (benchmark is None) == (table is None):
         raise InputError("give either --benchmark with --metrics, or --table")
@@ -68,7 +69,7 @@ def train(
         if not metrics:
             raise InputError("--benchmark needs --metrics, the ones to learn")
         model = predictors.create(predictor, seed=seed, **options)
-        with progress_bar(f"training {model.kind}", quiet) as bar:
+        with log_to(out / LOG_NAME), progress_bar(f"training {model.kind}", quiet) as bar:
             fit_to_benchmark(model, benchmark, split_names(metrics), size, seed, bar)
         rows = []
     else:
@@ -77,7 +78,7 @@ def train(
             options = {"steps": TABLE_STEPS, **options}
         model = predictors.create(predictor, seed=seed, **options)
         texts = read_text_table(table, text, split_names(targets))
-        with progress_bar(f"training {model.kind}", quiet) as bar:
+        with log_to(out / LOG_NAME), progress_bar(f"training {model.kind}", quiet) as bar:
             rows = fit_to_texts(model, texts, test_share, seed, bar)
     model.save(out)
     if as_json:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,6 +17,7 @@ import numpy as np
 from nas.benchmarks.costs import exact_costs
 from nas.benchmarks.journal import Journal
 from nas.comparison.significance import differences
+from nas.evaluation.threads import one_thread
 from predictors.metrics import Metric
 from predictors.version import version
 from search_spaces.common.errors import InputError, unknown
@@ -24,6 +25,7 @@ from search_spaces.common.errors import InputError, unknown
 if TYPE_CHECKING:
     from nas.benchmarks import Benchmark
 
+log = logging.getLogger(__name__)
 MAX_TOP, SELECTED = 1000, 10
 SAMPLES = 32
 MEASURES = (
@@ -161,6 +163,8 @@ def compare(
     known: dict[str, Any] = kept.known if kept else {}
     waiting = [t for t in tasks if names[t] not in known or (t in shown and not known[names[t]]["predicted"])]
     done = len(tasks) - len(waiting)
+    if progress and waiting:
+        progress(waiting[0][0], done, len(tasks))
     for task, score, predicted in _scores(comparison, benchmark, waiting, jobs):
         columns = [column.tolist() for column in predicted] if task in shown else []
         found = {"score": asdict(score), "predicted": columns}
@@ -169,6 +173,7 @@ def compare(
         else:
             known[names[task]] = found
         done += 1
+        log.info("%s, %d architectures, seed %d: τ %.3f, fitted in %.1f s", *task, score.tau, score.fit_seconds)
         if progress:
             progress(f"{task[0]}, {task[1]} architectures, seed {task[2]}", done, len(tasks))
     scores = [Score(**known[names[task]]["score"]) for task in tasks]
@@ -198,9 +203,8 @@ def _scores(
 ) -> Iterator[tuple[Task, Score, Predicted]]:
     """Each task's score and predictions as soon as they are there."""
     if jobs == 1 or len(tasks) < 2:
-        with _one_thread():
-            for task in tasks:
-                yield task, *_score(comparison, benchmark, *task)
+        for task in tasks:
+            yield task, *_score(comparison, benchmark, *task)
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(jobs, len(tasks)), context, _start_worker, (comparison,)) as pool:
@@ -209,28 +213,12 @@ def _scores(
             yield futures[future], *future.result()
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """torch's sums depend on the number of threads."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 _worker: dict[str, Any] = {}
 
 
 def _start_worker(comparison: Comparison) -> None:
-    import torch
-
     from nas.benchmarks import load_benchmark
 
-    torch.set_num_threads(1)
     _worker.update(comparison=comparison, benchmark=load_benchmark(comparison.benchmark))
 
 
@@ -259,6 +247,7 @@ def _check(comparison: Comparison, benchmark: Benchmark) -> None:
             raise InputError(f"cannot train on {size} of {len(benchmark)} architectures: {remedy}")
 
 
+@one_thread()
 def _score(comparison: Comparison, benchmark: Benchmark, name: str, size: int, seed: int) -> tuple[Score, Predicted]:
     import predictors
 

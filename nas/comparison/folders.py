@@ -30,9 +30,13 @@ def folder_name(searched: str, objectives: Iterable[str]) -> str:
     searched: name of a space or table, or `FILE.py:CLASS`.
     """
     path, _, of_class = searched.rpartition("/")[2].partition(":")
-    name = of_class or Path(path).stem
-    stem = re.sub(r"[^\w.+-]+", "_", f"{name}-{'+'.join(objectives)}")[:MAX_NAME_LENGTH]
-    return f"{stem}-{datetime.date.today().isoformat()}"
+    name = plain_name(f"{of_class or Path(path).stem}-{'+'.join(objectives)}")
+    return f"{name}-{datetime.date.today().isoformat()}"
+
+
+def plain_name(text: str) -> str:
+    """A file name without separators and spaces."""
+    return re.sub(r"[^\w.+-]+", "_", text)[:MAX_NAME_LENGTH]
 
 
 def choose_folder(folder: Path, arguments: Mapping[str, Any], searches: Iterable[str], new: bool) -> Path:

@@ -15,6 +15,7 @@ import optuna
 from nas.benchmarks import Benchmark, load_benchmark
 from nas.comparison.folders import claim, searched_benchmark
 from nas.comparison.studies import Studies
+from nas.evaluation.log_file import LOG_NAME, log_to
 from nas.searching.evaluators import (
     Evaluator,
     MeasuredEvaluator,
@@ -23,7 +24,6 @@ from nas.searching.evaluators import (
     TableEvaluator,
 )
 from nas.searching.identity import begun_with
-from nas.searching.log import LOG_NAME, log_to
 from nas.searching.loop import search
 from nas.searching.objectives import Constraint, parse_constraints, parse_objectives
 from nas.searching.pareto import Reference

@@ -17,9 +17,11 @@ from torch import Tensor
 from nas.evaluation.datasets import Dataset, Part, augment, digits
 from nas.evaluation.goals import goal_of
 from nas.evaluation.tasks import DigitsTask, TrainingTask, training_task
+from nas.evaluation.threads import threads_for
 from nas.evaluation.trainable import State, Trainable
 from search_spaces.common.errors import InputError
 from search_spaces.common.files import replacing
+from search_spaces.graph.costs import graph_flops
 from search_spaces.graph.ir import Graph, Shape, element_type
 
 __all__ = ["DigitsTask", "Trained", "TrainingTask", "check_fit", "train", "train_digits", "training_task"]
@@ -89,7 +91,8 @@ def train(
         if path:
             training.restore(path)
         while not training.finished:
-            training.run_epoch()
+            with threads_for(training.multiply_adds):
+                training.run_epoch()
             if path:
                 training.save(path)
             if progress:
@@ -188,6 +191,11 @@ class _Training:
         self.curve: list[float] = []  # mean validation score after each epoch of those that did not diverge
         self.best: list[_Result | None] = [None] * self.replicas
         self.stopped = False
+
+    @property
+    def multiply_adds(self) -> float:
+        """Of one training step: forward, and backward for inputs and for weights."""
+        return 3.0 * graph_flops(self.network.graph) * self.task.batch * self.replicas
 
     @property
     def finished(self) -> bool:

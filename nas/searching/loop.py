@@ -19,7 +19,6 @@ from nas.searching import optuna_adapter
 from nas.searching.evaluators import EvaluatorError, evaluate_one
 from nas.searching.evolution import random_unseen
 from nas.searching.identity import IDENTITY_KEY, begun_with, check_same, is_unused
-from nas.searching.log import describe_trial
 from nas.searching.objectives import Constraint, parse_constraints, parse_objectives
 from nas.searching.prior import PriorFirst, PriorObservations
 from nas.searching.progress import GrowingFront, SearchProgress
@@ -29,6 +28,7 @@ from nas.searching.result import SETTINGS_KEY, SearchResult
 from nas.searching.samplers import check_sampler, create_sampler
 from nas.searching.sources import open_evaluator
 from nas.searching.storage import StorageError, address, open_storage
+from nas.searching.trial_log import describe_trial
 from nas.searching.trials import FAILED_KEY, TrialReader, is_evaluated
 from nas.searching.weights import WEIGHTS_FOLDER_KEY, WeightFolder
 from nas.searching.workers import MAX_TAKEN_UP, Worker

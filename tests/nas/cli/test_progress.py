@@ -5,11 +5,14 @@ from __future__ import annotations
 import io
 import re
 import time
+from pathlib import Path
 
 import pytest
 
+from nas import cli
 from nas.cli import progress
 from nas.cli.progress import progress_bar
+from search_spaces import get_space
 
 WHAT = "rlm, seed 0: 12 on the front, hypervolume 0.812, best digits_accuracy 95.31, cpu_latency_ms 0.2134"
 
@@ -86,3 +89,54 @@ def test_an_error_is_not_followed_by_a_line(capsys: pytest.CaptureFixture[str]) 
     with pytest.raises(KeyError):
         fail()
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_compare_and_train_tell_how_far_they_are_and_log_it(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    space = get_space("nasbench201")
+    rows = [f"{space.format(a)},{i * i % 17}" for i, a in zip(range(20), space.enumerate(), strict=False)]
+    table = tmp_path / "t.csv"
+    table.write_text("\n".join(["arch,x_accuracy", *rows]))
+    out = {command: tmp_path / command for command in ("compare", "train")}
+    monkeypatch.setattr("nas.reporting.folders.save_comparison", lambda *arguments: None)
+    commands = {
+        "compare": ("--benchmark", str(table), "--metric", "x_accuracy", "--predictors", "ridge", "--sizes", "5",
+                    "--seeds", "2"),
+        "train": ("gnn", "--benchmark", str(table), "--metrics", "x_accuracy", "--steps", "3"),
+    }  # fmt: skip
+    shown = {}
+    for command, arguments in commands.items():
+        for quiet in ([], ["--quiet"]):
+            monkeypatch.setattr("sys.argv", ["nas", command, *arguments, "--out", str(out[command]), *quiet])
+            with pytest.raises(SystemExit) as stop:
+                cli.main()
+            assert not stop.value.code
+            lines = capsys.readouterr().err.splitlines()
+            assert not quiet or not lines
+            shown[command] = lines if not quiet else shown[command]
+    assert "comparing x_accuracy on" in shown["compare"][0]
+    assert "0/2" in shown["compare"][0]
+    assert "2/2" in shown["compare"][-1]
+    assert "training gnn: 3/3, fitting, loss" in shown["train"][-1]
+    logs = {command: (folder / "nas.log").read_text() for command, folder in out.items()}
+    assert "INFO ridge, 5 architectures, seed 1: τ " in logs["compare"]
+    assert "training gnn: 3/3, fitting, loss" in logs["train"]
+
+
+def test_a_metric_that_is_a_path_stays_in_the_folder(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    space = get_space("nasbench201")
+    rows = [f"{space.format(a)},{i},{-i}" for i, a in zip(range(16), space.enumerate(), strict=False)]
+    (tmp_path / "t.csv").write_text("\n".join(["arch,../../x,../../y", *rows]))
+    monkeypatch.setattr("nas.reporting.folders.save_comparison", lambda *arguments: None)
+    out = tmp_path / "a" / "b"
+    command = ("compare", "--benchmark", str(tmp_path / "t.csv"), "--metric", "../../x", "--metric", "../../y")
+    options = ("--predictors", "ridge", "--sizes", "5", "--seeds", "1", "--out", str(out), "--quiet")
+    monkeypatch.setattr("sys.argv", ["nas", *command, *options])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert not stop.value.code
+    assert {path.name for path in out.iterdir()} == {"t-.._.._x", "t-.._.._y"}
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "cache", "t.csv"}

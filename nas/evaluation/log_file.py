@@ -1,0 +1,40 @@
+"""The log file of a command: everything that the package logs, beside the results."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+LOG_NAME = "nas.log"
+
+
+@contextmanager
+def log_to(path: Path) -> Iterator[None]:
+    """Append what the package logs to a file, which is made at the first line.
+
+    A command does not end because its log cannot be written: its results say so, if they cannot be written either.
+    """
+    logger, handler = logging.getLogger("nas"), _LogFile(path, encoding="utf-8", delay=True)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        with suppress(OSError):
+            handler.close()
+
+
+class _LogFile(logging.FileHandler):
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError):
+            Path(self.baseFilename).parent.mkdir(parents=True, exist_ok=True)
+            super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """A full disk, say: the standard way is a traceback per line on the terminal."""
