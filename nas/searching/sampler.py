@@ -118,6 +118,13 @@ class PredictorSampler(BaseSampler):
         self._candidates: list[Architecture] = []
         self._predicted: dict[Architecture, dict[str, list[float]]] = {}  # of what the last fit proposed
 
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the lock: other processes get a sampler of their own."""
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=threading.Lock())
+
     # --- Optuna's side
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
@@ -240,6 +247,7 @@ class PredictorSampler(BaseSampler):
         """Architectures that are evaluated or being evaluated, and the metric values of those that have them all."""
         taken: set[Architecture] = set()
         evaluated: dict[Architecture, np.ndarray] = {}
+        finished: list[FrozenTrial] = []
         for trial in stored_trials(study):
             attrs = trial.system_attrs
             planned = attrs.get(CHOICES_KEY) or attrs.get("fixed_params") or {}
@@ -248,10 +256,39 @@ class PredictorSampler(BaseSampler):
                 continue
             taken.add(architecture)
             if trial.state == TrialState.COMPLETE and architecture not in evaluated:
+                finished.append(trial)
                 values = self._reader.values(trial)
                 if np.isfinite(values).all():
                     evaluated[architecture] = values
+        if finished:
+            _check_directions(study, self._reader.objectives)
+        if len(finished) >= self.n_startup and not evaluated:
+            _check_constraints(finished, self._reader.constraints)
         return taken, evaluated
+
+
+def _check_directions(study: Study, objectives: Sequence[Metric]) -> None:
+    """Raise InputError where the study optimizes something else than the sampler."""
+    directions = [direction.name.lower() for direction in study.directions]
+    if len(directions) != len(objectives):
+        names = ", ".join(objective.name for objective in objectives)
+        raise InputError(f"the study has {len(directions)} objectives, its sampler {len(objectives)}: {names}")
+    for objective, direction in zip(objectives, directions, strict=True):
+        if objective.direction != direction:
+            raise InputError(
+                f"{objective.name}: the study says {direction}, its sampler {objective.direction}: give the sampler "
+                f"{f'{objective.name}:{direction[:3]}'!r}, or the study the direction {objective.direction!r}"
+            )
+
+
+def _check_constraints(finished: Sequence[FrozenTrial], constraints: Sequence[Constraint]) -> None:
+    """Raise InputError for a constraint that no trial has: the sampler would choose at random for ever."""
+    for constraint in map(str, constraints):
+        if not any(constraint in trial.constraints for trial in finished):
+            raise InputError(
+                f"no trial says whether it keeps {constraint!r}: call trial.set_constraint(str(constraint), "
+                "constraint.violation(value)) in the objective function"
+            )
 
 
 def _frame(front: np.ndarray, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

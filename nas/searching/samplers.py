@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import optuna
@@ -62,7 +63,7 @@ def create_sampler(
     """
     check_sampler(name)
     if is_predictor(name):
-        make = predictor or (lambda: create(name))  # samples differ by the seed that the search gives each fit
+        make = predictor or partial(create, name)  # samples differ by the seed that the search gives each fit
         return PredictorSampler(space, make, objectives, seed=seed, constraints=constraints, **options)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)

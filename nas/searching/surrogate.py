@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -37,6 +37,10 @@ class Surrogate:
         self._fitted: Predictor | None = None
         self._texts: dict[Architecture, str] = {}
         self._exact: dict[str, list[float]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what has been fitted and predicted, which may be large: every proposal begins with a fit."""
+        return vars(self) | {"_fitted": None, "_sampled": {}, "_estimated": {}}
 
     def fit(self, evaluated: Mapping[Architecture, np.ndarray], seed: int, bounded: np.ndarray | None = None) -> None:
         """Fit the predictor on the evaluated architectures.

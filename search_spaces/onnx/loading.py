@@ -106,23 +106,31 @@ def prepared(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[TensorProto]
 
 
 def _check_size(model: onnx.ModelProto) -> None:
-    """Refuse models whose functions, written out, are too many nodes."""
+    """Refuse models that are too many nodes when functions and the branches of control flow are written out."""
     bodies = {(f.domain, f.name): list(f.node) for f in model.functions}
     sizes: dict[tuple[str, str], int] = {}
 
     def size(nodes: Iterable[onnx.NodeProto], depth: int) -> int:
         if depth > 32:
-            raise InputError("functions call each other more than 32 deep")
+            raise InputError("functions and control flow are more than 32 deep")
         total = 0
         for node in nodes:
             key = (node.domain, node.op_type)
             if key in bodies and key not in sizes:
                 sizes[key] = size(bodies[key], depth + 1)
-            total += sizes.get(key, 1)
+            total += sizes.get(key, 1) + sum(size(graph.node, depth + 1) for graph in subgraphs(node))
         return total
 
     if (count := size(model.graph.node, 0)) > MAX_NODES:
         raise InputError(f"the model has {count:,} nodes; at most {MAX_NODES:,} are read")
+
+
+def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """The branches and bodies of a control flow node."""
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            yield attribute.g
+        yield from attribute.graphs
 
 
 def _check_domains(nodes: Iterable[onnx.NodeProto]) -> None:
@@ -132,9 +140,8 @@ def _check_domains(nodes: Iterable[onnx.NodeProto]) -> None:
                 f"operator {node.domain}.{node.op_type} (node {node.name!r}) is not a standard ONNX operator: "
                 "export the model without custom operators and without optimizations of one runtime"
             )
-        for attribute in node.attribute:
-            for graph in (attribute.g, *attribute.graphs):
-                _check_domains(graph.node)
+        for graph in subgraphs(node):
+            _check_domains(graph.node)
 
 
 def _converted(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import copy
 import doctest
+import pickle
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
@@ -282,3 +284,39 @@ def test_every_sampler_is_made_by_name(name: str) -> None:
 def test_an_unknown_sampler_names_the_nearest() -> None:
     with pytest.raises(InputError, match="did you mean 'nsga2'"):
         create_sampler("nsga-2", SPACE, METRICS)
+
+
+# --- mistakes, and samplers that travel
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda sampler: pickle.loads(pickle.dumps(sampler))])
+def test_a_copied_sampler_chooses_as_the_original(copied: Callable[[Any], Any]) -> None:
+    def chosen(change: Callable[[Any], Any]) -> list[Architecture]:
+        study = study_of(guided(), 12)  # it has a fitted predictor and a queue
+        study.sampler = change(study.sampler)
+        study.optimize(objective, n_trials=8)
+        return architectures(study)
+
+    assert chosen(copied) == chosen(lambda sampler: sampler)
+
+
+def test_a_sampler_by_name_can_be_pickled() -> None:
+    sampler = create_sampler("ridge", SPACE, METRICS, n_startup=2)
+    study_of(sampler, 3)
+    assert pickle.loads(pickle.dumps(sampler)).n_startup == 2
+
+
+def test_a_study_that_contradicts_the_samplers_objectives_is_refused() -> None:
+    study = optuna.create_study(directions=DIRECTIONS[::-1], sampler=guided())
+    with pytest.raises(InputError, match=f"{METRICS[0]}: the study says minimize, its sampler maximize"):
+        study.optimize(objective, n_trials=3)
+    study = optuna.create_study(direction="maximize", sampler=guided())
+    with pytest.raises(InputError, match="the study has 1 objectives, its sampler 2"):
+        study.optimize(lambda trial: objective(trial)[0], n_trials=3)
+
+
+def test_a_constraint_that_no_trial_sets_is_said() -> None:
+    study = optuna.create_study(directions=DIRECTIONS, sampler=guided(constraints="params <= 5000", n_startup=3))
+    with pytest.raises(InputError, match=r"no trial says whether it keeps 'params <= 5000': call trial.set_constraint"):
+        study.optimize(objective, n_trials=9)
+    assert len([trial for trial in study.trials if trial.state.is_finished()]) >= 3
