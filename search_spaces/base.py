@@ -64,6 +64,8 @@ class SearchSpace:
     input_shape: tuple[int, ...] = (3, 32, 32)
     num_classes: int = 10
 
+    _file = ""  # FILE.py:CLASS, of a class in a user's file
+
     def __init__(self, input_shape: tuple[int, ...] | None = None, num_classes: int | None = None) -> None:
         """Both are the class's own unless given: another data set's, say."""
         if min((*(input_shape or ()), num_classes or 1)) < 1:
@@ -80,6 +82,11 @@ class SearchSpace:
     def ask(self, trial: Trial) -> Any:
         """Ask `trial` what `build` asks it; a space that can do so without building is searched many times as fast."""
         return self._built(trial)
+
+    @property
+    def reference(self) -> str:
+        """What `get_space` finds the space by: its name, or `FILE.py:CLASS`, whatever name the class there has."""
+        return self._file or self.name
 
     @property
     def size(self) -> int | None:

@@ -58,6 +58,7 @@ def _from_file(reference: str) -> Callable[..., SearchSpace]:
         return partial(_of_function, reference, found)
     space: type[SearchSpace] = found
     space.name = space.name or reference
+    space._file = reference
     return space
 
 

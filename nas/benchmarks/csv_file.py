@@ -15,6 +15,7 @@ import numpy as np
 
 from search_spaces.common.errors import InputError
 
+ARCHITECTURE_COLUMNS = ("arch", "architecture")
 MAX_BYTES = 1 << 30  # of text: room for ten million rows; stops a small file that inflates without end
 
 
@@ -35,16 +36,18 @@ def read_bytes(path: Path) -> bytes:
         raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
 
 
-def parse_csv(data: bytes, path: Path, arch_column: str = "arch", ignore: Sequence[str] = ()) -> CsvTable:
+def parse_csv(
+    data: bytes, path: Path, arch_columns: Sequence[str] = ARCHITECTURE_COLUMNS, ignore: Sequence[str] = ()
+) -> CsvTable:
     """Parse the bytes of `path`, gzip-compressed where they begin as gzip does.
 
-    Every column but `arch_column` and those in `ignore` must hold finite numbers or empty cells. Anything else is an
-    InputError that names file, line, column and value.
+    Architectures are in the first of `arch_columns` that is there. Every other column but those in `ignore` must hold
+    finite numbers or empty cells. Anything else is an InputError that names file, line, column and value.
     """
     reader = csv.reader(io.StringIO(_decode(data, path), newline=""))
     try:
         header = [name.strip() for name in next(reader, [])]
-        _check_header(header, arch_column, path)
+        arch_column = _check_header(header, arch_columns, path)
         rows, lines = [], []
         for row in reader:
             if not row:
@@ -77,12 +80,16 @@ def _decode(data: bytes, path: Path) -> str:
         raise InputError(f"{path}: not UTF-8 text at byte {error.start}") from error
 
 
-def _check_header(header: list[str], arch_column: str, path: Path) -> None:
-    if arch_column not in header:
-        raise InputError(f"{path}: no column {arch_column!r}; its columns: {', '.join(header) or 'none'}")
+def _check_header(header: list[str], arch_columns: Sequence[str], path: Path) -> str:
+    """The column of the architectures."""
     for name in header:
         if not name or header.count(name) > 1:
             raise InputError(f"{path}: each column needs a name of its own; {name!r} is not")
+    for name in arch_columns:
+        if name in header:
+            return name
+    wanted = " or ".join(map(repr, arch_columns))
+    raise InputError(f"{path}: no column {wanted}; its columns: {', '.join(header) or 'none'}")
 
 
 def _numbers(cells: Sequence[str], lines: Sequence[int], column: str, path: Path) -> np.ndarray:

@@ -91,7 +91,7 @@ def _merge(contents: dict[Source, bytes]) -> Table:
         if not source.path.endswith(".csv"):
             continue
         path = Path(source.location)
-        table = parse_csv(data, path, arch_column="arch str", ignore=("cfg name",))
+        table = parse_csv(data, path, arch_columns=("arch str",), ignore=("cfg name",))
         if (archs and table.archs != archs) or np.any(table.columns["file id"] != np.arange(len(table.archs))):
             raise InputError(f"{path}: its rows are not in the order of the official index")
         archs = table.archs

@@ -8,23 +8,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nas.benchmarks.costs import COSTS, exact_costs
-from nas.benchmarks.loading import load_benchmark
 from nas.benchmarks.text_tables import TextTable, rank_correlations, split
 from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
-    from nas.benchmarks.table import Progress
+    from nas.benchmarks.table import Benchmark, Progress
     from predictors import Predictor
 
 
 def fit_to_benchmark(
-    model: Predictor, benchmark: str, metrics: Sequence[str], size: int | None, seed: int, progress: Progress
+    model: Predictor, table: Benchmark, metrics: Sequence[str], size: int | None, seed: int, progress: Progress
 ) -> None:
     """Fit a predictor to random architectures of a table.
 
     Args:
         model: the predictor.
-        benchmark: name of the table, or a CSV file.
+        table: the table.
         metrics: the metrics to learn.
         size: number of architectures; None: all.
         seed: seed of the choice of architectures.
@@ -33,10 +32,9 @@ def fit_to_benchmark(
     Raises:
         InputError: the table has no such metric, or fewer architectures.
     """
-    table = load_benchmark(benchmark)
     count = len(table) if size is None else size
     if not 1 <= count <= len(table):
-        raise InputError(f"--size {count}: {benchmark} has {len(table)} architectures")
+        raise InputError(f"--size {count}: {table.name} has {len(table)} architectures")
     rows = np.random.default_rng(seed).permutation(len(table))[:count]
     columns = exact_costs(table, [name for name in metrics if name in COSTS])
     columns |= {name: table.values(name) for name in metrics if name not in columns}

@@ -13,6 +13,7 @@ from nas.benchmarks.cache import cache_folder, sha256
 from nas.benchmarks.csv_file import parse_csv, read_bytes
 from nas.benchmarks.populations import POPULATIONS
 from nas.benchmarks.table import FORMAT, Benchmark, Header, Table, canonical
+from nas.benchmarks.text_cache import text_version
 from search_spaces.common.errors import InputError, unknown
 
 NAMES = (*POPULATIONS, "nasbench201")
@@ -21,25 +22,29 @@ PACKAGE_DATA = Path(__file__).parent / "data"
 
 
 def load_benchmark(
-    name_or_csv: str | Path, space: str = "nasbench201", space_options: Mapping[str, Any] | None = None
+    benchmark: str | Path, space: str | None = None, space_options: Mapping[str, Any] | None = None
 ) -> Benchmark:
     """A benchmark by name ("nasbench201", or a population such as "digits201"), or a CSV table.
 
-    A CSV file (`.csv` or `.csv.gz`) has a column `arch` in the notation of `space`; every other column is a metric with
-    its unit in its name, and an empty cell is a missing value. It is converted once, to a table in the cache folder.
+    A CSV file (`.csv` or `.csv.gz`) has a column `arch` or `architecture` in the notation of `space` (a name or
+    `FILE.py:CLASS`; nasbench201 by default); every other column is a metric with its unit in its name, and an empty
+    cell is a missing value. It is converted once, to a table in the cache folder.
 
     nasbench201 is `$NAS_DATA/nasbench201.csv.gz` where that exists, else the table that `fetch` or `import_file` made.
     Unknown names, missing files and bad cells are InputErrors.
     """
-    if str(name_or_csv) == "nasbench201":
-        return _nasbench201()
-    if str(name_or_csv) in POPULATIONS:
-        return _population(str(name_or_csv))
-    path = Path(name_or_csv)
+    if str(benchmark) in NAMES:
+        if space is not None:
+            raise InputError(f"benchmark {benchmark} has a space of its own: a space goes with a CSV file")
+        return _nasbench201() if str(benchmark) == "nasbench201" else _population(str(benchmark))
+    path = Path(benchmark)
     if not path.name.endswith((".csv", ".csv.gz")):
-        raise unknown("benchmark", str(name_or_csv), [*NAMES, "or the path of a .csv or .csv.gz file"])
+        raise unknown("benchmark", str(benchmark), [*NAMES, "or the path of a .csv or .csv.gz file"])
     name = path.name.removesuffix(".gz").removesuffix(".csv")
-    return _from_csv(path, Header(name, space, dict(space_options or {})))
+    header = Header(name, space or "nasbench201", dict(space_options or {}))
+    found = _from_csv(path, header)
+    found.source = {"benchmark": str(path), "space": header.space, "space_options": header.space_options}
+    return found
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,8 @@ def _population(name: str) -> Benchmark:
         raise InputError(f"benchmark {name} is missing from this installation: run `nas benchmarks build {name}`")
     try:
         card = json.loads(read_bytes(card_path))
-        header = Header(name, card["space"], card["space_options"], by_text=True)
+        whole = POPULATIONS[name].count is None
+        header = Header(name, card["space"], card["space_options"], by_text=True, is_whole=whole)
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{card_path}: not a card with `space` and `space_options`: reinstall the package") from error
     return _from_csv(path, header)
@@ -110,11 +116,12 @@ def _from_csv(path: Path, header: Header) -> Benchmark:
     """The compact table of a CSV file, converted if these very bytes were not converted before."""
     data = read_bytes(path)
     checksum = sha256(data)
-    key = sha256(json.dumps([FORMAT, checksum, asdict(header)]).encode())
+    space = header.open_space()
+    key = sha256(json.dumps([FORMAT, checksum, asdict(header), text_version(space)]).encode())
     converted = cache_folder() / "converted" / f"{header.name}-{key[:16]}.safetensors"
     if not converted.is_file():
         table = parse_csv(data, path, ignore=IDENTIFIERS)
-        archs = canonical(header.open_space(), table.archs, lambda i: f"{path}, line {table.lines[i]}")
+        archs = canonical(space, table.archs, lambda i: f"{path}, line {table.lines[i]}")
         header.sources.append({"from": str(path), "sha256": checksum})
         Table(header, archs, table.columns).save(converted)
     return Benchmark(converted)

@@ -33,7 +33,8 @@ class Header:
     """What a table says about itself.
 
     `sources` has one entry per file that the numbers come from ("from" and "sha256"). With `by_text` the table holds
-    one row per distinct network of its space, and an architecture that is not in it is looked up by its text.
+    one row per distinct network, and an architecture that is not in it is looked up by its text. `is_whole`: every
+    network of the space is there.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Header:
     space_options: dict[str, Any] = field(default_factory=dict)
     sources: list[dict[str, str]] = field(default_factory=list)
     by_text: bool = False
+    is_whole: bool = False
 
     def open_space(self) -> SearchSpace:
         """The search space of the rows."""
@@ -120,6 +122,7 @@ class Benchmark:
             if isinstance(error, InputError):
                 raise
             raise InputError(f"{path}: not a benchmark table, or a damaged one: delete it and make it again") from error
+        self.source: dict[str, Any] = {"benchmark": self.header.name}  # what `load_benchmark` finds it by
         self._columns: dict[str, np.ndarray] = {}
         self._texts: list[str] | None = None
 
@@ -132,6 +135,11 @@ class Benchmark:
     def space(self) -> SearchSpace:
         """The search space that the architectures come from."""
         return self.header.open_space()
+
+    @property
+    def is_whole(self) -> bool:
+        """True if every architecture of the space has a row."""
+        return self.header.is_whole or len(self) == self.space.size
 
     @cached_property
     def notations(self) -> list[str]:

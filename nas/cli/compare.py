@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nas.cli.console import print_json, print_table
-from nas.cli.options import Json, Quiet, parse_sizes, split_names
+from nas.cli.options import Json, Quiet, SpaceOptions, TableSpace, parse_settings, parse_sizes, split_names
 from nas.cli.progress import progress_bar
 from search_spaces.common.errors import InputError
 
@@ -43,6 +43,8 @@ def compare(
             "benchmarks or metrics, each has a folder in it."
         ),
     ] = None,
+    space: TableSpace = None,
+    option: SpaceOptions = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes; the scores do not depend on it.")] = 1,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -72,7 +74,7 @@ def compare(
         label = f"{comparison.train_metric} on {comparison.benchmark}"
         log = log_to(folder / LOG_NAME) if folder else nullcontext()
         with log, progress_bar(f"comparing {label}", quiet) as bar:
-            opened = load_benchmark(comparison.benchmark)
+            opened = load_benchmark(comparison.benchmark, space, parse_settings(option, "--option"))
             result = run(comparison, opened, folder / "scores.jsonl" if folder else None, bar, jobs)
         if folder:
             save_comparison(folder, result)

@@ -19,7 +19,10 @@ SpaceOptions = Annotated[
     list[str] | None,
     typer.Option("--option", help="Option of the space, NAME=VALUE, as input_shape=1,8,8; repeatable."),
 ]
-BenchmarkName = Annotated[str, typer.Option("--benchmark", help="digits201, nasbench201, or a CSV file.")]
+TableSpace = Annotated[
+    str | None,
+    typer.Option("--space", help="Of a CSV file's networks: a name, or FILE.py:CLASS; nasbench201 by default."),
+]
 DataSet = Annotated[
     str | None, typer.Option(help="digits (the default), a .npz file, or a folder with a folder of images per class.")
 ]

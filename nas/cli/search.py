@@ -38,7 +38,10 @@ def search(
     context: typer.Context,
     objectives: Annotated[str, typer.Option(help="Comma-separated metrics; METRIC:max or METRIC:min to override.")],
     benchmark: Annotated[
-        str | None, typer.Option(help="Look values up in this table: digits201, nasbench201, or a CSV file.")
+        str | None,
+        typer.Option(
+            help="Look values up in this table: digits201, nasbench201, or a CSV file of networks of --space."
+        ),
     ] = None,
     space: Annotated[
         str | None, typer.Option(help="Measure every network of this space: a name, or FILE.py:CLASS.")
@@ -95,6 +98,7 @@ def search(
     as_json: Json = False,
 ) -> None:
     """Search for the Pareto front of several objectives: in a benchmark's table, or by measuring a space's networks."""
+    from nas.benchmarks import load_benchmark
     from nas.cli.measured import open_measured, warn_of_missing_weights
     from nas.comparison.folders import choose_folder, folder_name
     from nas.comparison.runs import SearchOptions, run_measured_studies, run_predicted_studies, run_studies
@@ -112,10 +116,10 @@ def search(
         option=option, dataset=dataset, trainings=trainings, epochs=epochs, training=training, device=device,
         threads=threads, batch=batch, provider=provider, reference=reference, evaluator=evaluator,
     )  # fmt: skip
-    if (benchmark is None) == (space is None):
-        raise InputError("give either --benchmark, to look values up, or --space, to measure")
-    if benchmark is not None and measured:
-        raise InputError(f"--{next(iter(measured))} goes with --space: nothing is measured on a benchmark")
+    if benchmark is None and space is None:
+        raise InputError("give --benchmark, to look values up, or --space, to measure")
+    if benchmark is not None and (wrong := [name for name in measured if not (space and name == "option")]):
+        raise InputError(f"--{wrong[0]} goes with --space: nothing is measured on a benchmark")
     if predictor is not None and (benchmark is not None or measured.keys() - {"option"}):
         raise InputError("--predictor goes with --space, --option and nothing that is measured or looked up")
     if new and storage:
@@ -126,9 +130,8 @@ def search(
         out = choose_folder(out or Path("results", name), arguments, searches, new)
     with progress_bar("searching", quiet) as bar:
         if benchmark is not None:
-            studies = run_studies(
-                benchmark, objectives, samplers, evaluations, numbers, out, limits, bar, options=options
-            )
+            table = load_benchmark(benchmark, space, parse_settings(option, "--option"))
+            studies = run_studies(table, objectives, samplers, evaluations, numbers, out, limits, bar, options=options)
         elif predictor is not None:
             opened = get_space(str(space), **parse_settings(option, "--option"))
             studies = run_predicted_studies(
@@ -142,10 +145,8 @@ def search(
             )
         save_studies(out, studies)
     warn_of_missing_weights(studies, out)
-    first = studies.first
-    front = studies.front
-    failures = [f for group in studies.results.values() for result in group for f in result.failures]
-    nearest = [] if front else first.least_violating
+    front, failures = studies.front, studies.failures
+    nearest = [] if front else studies.first.least_violating
     if failures:
         print(f"nas: {len(failures)} trials failed; the last: {failures[-1]['reason']}", file=sys.stderr)
     if nearest:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from nas.cli.console import print_json, print_table
-from nas.cli.options import Json, Quiet, Seed, given_only, split_names
+from nas.cli.options import Json, Quiet, Seed, SpaceOptions, TableSpace, given_only, parse_settings, split_names
 from nas.cli.progress import progress_bar
 from search_spaces.common.errors import InputError
 
@@ -26,6 +26,8 @@ def train(
     benchmark: Annotated[
         str | None, typer.Option(help="Learn from this table of networks: digits201, nasbench201, or a CSV file.")
     ] = None,
+    space: TableSpace = None,
+    option: SpaceOptions = None,
     metrics: Annotated[str | None, typer.Option(help="The benchmark's metrics to learn, comma-separated.")] = None,
     size: Annotated[int | None, typer.Option(help="Train on this many random architectures; all by default.")] = None,
     table: Annotated[
@@ -58,6 +60,7 @@ def train(
 ) -> None:
     """Train a predictor on a benchmark, or on a table of texts, and save a checkpoint."""
     import predictors
+    from nas.benchmarks import load_benchmark
     from nas.benchmarks.fitting import fit_to_benchmark, fit_to_texts
     from nas.benchmarks.text_tables import read_text_table
     from nas.evaluation.log_file import LOG_NAME, log_to
@@ -68,9 +71,10 @@ def train(
     if benchmark is not None:
         if not metrics:
             raise InputError("--benchmark needs --metrics, the ones to learn")
+        opened = load_benchmark(benchmark, space, parse_settings(option, "--option"))
         model = predictors.create(predictor, seed=seed, **options)
         with log_to(out / LOG_NAME), progress_bar(f"training {model.kind}", quiet) as bar:
-            fit_to_benchmark(model, benchmark, split_names(metrics), size, seed, bar)
+            fit_to_benchmark(model, opened, split_names(metrics), size, seed, bar)
         rows = []
     else:
         assert table is not None

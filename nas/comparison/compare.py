@@ -151,7 +151,7 @@ def compare(
     """Run a comparison by `jobs` processes of one thread each: their number does not change a score.
 
     A `journal` keeps finished scores. They are not computed again unless the predictor's `version` changes.
-    Other processes load the benchmark anew, by the comparison's name for it.
+    Other processes load the benchmark anew, by its `source`.
     """
     _check(comparison, benchmark)
     versions = {name: version(name) for name in comparison.predictors}
@@ -207,7 +207,7 @@ def _scores(
             yield task, *_score(comparison, benchmark, *task)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(jobs, len(tasks)), context, _start_worker, (comparison,)) as pool:
+    with ProcessPoolExecutor(min(jobs, len(tasks)), context, _start_worker, (comparison, benchmark.source)) as pool:
         futures = {pool.submit(_score_in_worker, task): task for task in tasks}
         for future in as_completed(futures):
             yield futures[future], *future.result()
@@ -216,10 +216,10 @@ def _scores(
 _worker: dict[str, Any] = {}
 
 
-def _start_worker(comparison: Comparison) -> None:
+def _start_worker(comparison: Comparison, source: dict[str, Any]) -> None:
     from nas.benchmarks import load_benchmark
 
-    _worker.update(comparison=comparison, benchmark=load_benchmark(comparison.benchmark))
+    _worker.update(comparison=comparison, benchmark=load_benchmark(**source))
 
 
 def _score_in_worker(task: Task) -> tuple[Score, Predicted]:

@@ -62,17 +62,11 @@ def choose_folder(folder: Path, arguments: Mapping[str, Any], searches: Iterable
     raise AssertionError  # the count never ends
 
 
-def claim(
-    folder: Path,
-    searches: Iterable[str],
-    begun_with: Mapping[str, Any],
-    arguments: Mapping[str, Any],
-    benchmark: str | None = None,
-) -> None:
+def claim(folder: Path, searches: Iterable[str], begun_with: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
     """Write the record of a command that begins or goes on in a folder.
 
-    benchmark: name or file of the table that is searched. Raises InputError where the folder holds other searches, or
-    these were begun with other settings, data or networks (`nas.searching.identity.check_same`).
+    Raises InputError where the folder holds other searches, or these were begun with other settings, data or networks
+    (`nas.searching.identity.check_same`).
     """
     names, record = list(searches), _read(folder)
     if record is None and (strange := [name for name in RESULTS if (folder / name).exists()]):
@@ -86,10 +80,8 @@ def claim(
                 f"{folder} holds the search {missing[0]}, too: name its sampler and seed beside the others, or begin "
                 "another folder (--new, or another --out)"
             )
-        begun_with, arguments, benchmark = stored, record["arguments"], record["benchmark"]
-    record = {
-        "arguments": arguments, "benchmark": benchmark, "searches": names, "begun_with": begun_with,
-    }  # fmt: skip
+        begun_with, arguments = stored, record["arguments"]
+    record = {"arguments": arguments, "searches": names, "begun_with": begun_with}
     with replacing(folder / RECORD) as path:
         path.write_text(json.dumps(record, indent=1) + "\n")
 
@@ -100,17 +92,19 @@ def _is_unused(folder: Path) -> bool:
     return bool(journals) and all(is_unused(study) for path in journals for study in load_studies(path))
 
 
-def searched_benchmark(folder: Path) -> str | None:
-    """Name or file of the table that a folder's searches look values up in, if they do."""
+def searched_table(folder: Path) -> dict[str, Any]:
+    """What `load_benchmark` finds the table by that a folder's searches look values up in; {} if there is none."""
     record = _read(folder)
-    return record["benchmark"] if record else None
+    source = record["begun_with"]["source"] if record else {}
+    keys = ("benchmark", "space", "space_options") if "benchmark" in source else ()
+    return {key: source[key] for key in keys if key in source}
 
 
 def _read(folder: Path) -> dict[str, Any] | None:
     """The folder's record, if it has one. InputError for a damaged one."""
     try:
         record = json.loads((folder / RECORD).read_text())
-        if {"arguments", "benchmark", "searches", "begun_with"} <= record.keys():
+        if {"arguments", "searches", "begun_with"} <= record.keys():
             return record
     except (FileNotFoundError, NotADirectoryError):
         return None

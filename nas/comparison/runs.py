@@ -13,7 +13,7 @@ import numpy as np
 import optuna
 
 from nas.benchmarks import Benchmark, load_benchmark
-from nas.comparison.folders import claim, searched_benchmark
+from nas.comparison.folders import claim, searched_table
 from nas.comparison.studies import Studies
 from nas.evaluation.log_file import LOG_NAME, log_to
 from nas.searching.evaluators import (
@@ -89,9 +89,8 @@ def run_studies(
     goal = _Goal.parse(objectives, constraints)
     evaluator = TableEvaluator(table, goal.metrics)
     reference = _truth(table, goal.objectives, goal.constraints)
-    name = benchmark if isinstance(benchmark, str) else benchmark.name
     results = _run_all(
-        table.space, goal, evaluator, samplers, evaluations, seeds, folder, progress, options, sampler_options, name
+        table.space, goal, evaluator, samplers, evaluations, seeds, folder, progress, options, sampler_options
     )
     return Studies(goal.objectives, reference, results, table)
 
@@ -161,13 +160,13 @@ def open_studies(
     space, trust: see `nas.searching.reading.read_study`. Raises InputError where there is none, or where they have
     different objectives.
     """
-    folder = Path(source)
+    folder, kept = Path(source), {}
     if folder.is_dir():
         paths = sorted((folder / "studies").glob("*.journal"))
         if not paths:
             raise InputError(f"{folder} has no searches: give a folder that `nas search` wrote, or a storage")
         studies = [study for path in paths for study in load_studies(path)]
-        benchmark = benchmark or searched_benchmark(folder)
+        kept = searched_table(folder)
     else:
         studies = load_studies(source, name)
     found = [result for study in studies if (result := read_study(study, space, trust)).evaluated.architectures]
@@ -180,10 +179,10 @@ def open_studies(
             raise InputError(f"{source}: the studies {pair} have different objectives: give --study")
         settings = result.study.user_attrs.get(SETTINGS_KEY, {})
         results.setdefault(settings.get("sampler", result.study.study_name), []).append(result)
-    if benchmark is None:
+    if benchmark is None and not kept:
         return _against_best(results)
-    table = load_benchmark(benchmark)
-    constraints = parse_constraints(found[0].study.user_attrs[SETTINGS_KEY]["constraints"])
+    table = load_benchmark(**{**kept, "benchmark": benchmark or kept["benchmark"]})
+    constraints = parse_constraints(found[0].study.user_attrs.get(SETTINGS_KEY, {}).get("constraints"))
     return Studies(found[0].objectives, _truth(table, found[0].objectives, constraints), results, table)
 
 
@@ -215,9 +214,8 @@ def _against_best(results: dict[str, list[SearchResult]], point: Sequence[float]
     )
     first = every[0]
     if not len(values):
-        reasons = [failure["reason"] for result in every for failure in result.failures]
-        why = f"the last reason: {reasons[-1]}" if reasons else "nothing was evaluated"
-        raise InputError(f"no network of {first.space.name} has values: {why}")
+        failures = [failure for result in every for failure in result.failures]
+        raise InputError(f"no network of {first.space.name} has values: {failures[-1]['reason']}")
     signs = np.array([o.sign for o in first.objectives])
     worst = (values * signs).max(axis=0) * signs
     reference = Reference.of_table(values, first.objectives)
@@ -251,7 +249,6 @@ def _run_all(
     progress: Progress | None,
     options: SearchOptions,
     sampler_options: Mapping[str, Any] | None = None,
-    benchmark: str | None = None,
 ) -> dict[str, list[SearchResult]]:
     """Every sampler with every seed: studies in `folder/studies/SAMPLER-SEED.journal`, trials in `folder/nas.log`."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -260,7 +257,7 @@ def _run_all(
         check_sampler(name)
     prior = read_prior_observations(options.prior, space, evaluator.metrics) if options.prior else None
     origin = begun_with(space, goal.objectives, goal.constraints, evaluator)
-    claim(folder, [f"{name}-{seed}" for name, seed in tasks], origin, options.arguments, benchmark)
+    claim(folder, [f"{name}-{seed}" for name, seed in tasks], origin, options.arguments)
     results: dict[str, list[SearchResult]] = {name: [] for name in samplers}
     trains = isinstance(evaluator, RecordingEvaluator)
     with log_to(folder / LOG_NAME):
@@ -281,4 +278,6 @@ def _run_all(
                     weights=folder / "studies" / "weights" / f"{name}-{seed}" if trains else None,
                 )
             )  # fmt: skip
+    if not any(result.evaluated.architectures for group in results.values() for result in group):
+        raise InputError("nothing was evaluated: give the search more time")
     return results

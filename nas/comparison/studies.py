@@ -43,6 +43,11 @@ class Studies:
         """Why networks cannot be built from their choices, in one line; None if they can."""
         return self.first.space.reason if isinstance(self.first.space, RecordedSpace) else None
 
+    @property
+    def failures(self) -> list[dict[str, str]]:
+        """What failed in any of the searches, and why."""
+        return [failure for group in self.results.values() for result in group for failure in result.failures]
+
     def curves(self) -> dict[str, np.ndarray]:
         """Per sampler the shares (seeds, evaluations) of the reference's hypervolume; higher is better, 1 is all."""
         curves = {

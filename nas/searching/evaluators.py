@@ -55,12 +55,24 @@ def evaluate_one(evaluator: Evaluator, architecture: Architecture, record: Trial
 
 
 class TableEvaluator:
-    """True values, looked up in a benchmark's table. Raises InputError for an unknown metric or architecture."""
+    """True values, looked up in a benchmark's table. Raises InputError for an unknown metric or architecture.
+
+    rows: the architectures that have all these values; None where these are all of the space.
+    """
 
     def __init__(self, benchmark: Benchmark, metrics: Sequence[str]) -> None:
         check_metrics(metrics, benchmark.metrics)
         self.benchmark = benchmark
         self.metrics = tuple(metrics)
+
+    @property
+    def rows(self) -> list[Architecture] | None:
+        known = np.isfinite([self.benchmark.values(metric) for metric in self.metrics]).all(axis=0)
+        if known.all() and self.benchmark.is_whole:
+            return None
+        if not known.any():
+            raise InputError(f"no row of {self.benchmark.name} has all of {', '.join(self.metrics)}")
+        return [self.benchmark.architectures[i] for i in np.flatnonzero(known).tolist()]
 
     def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
         rows = [self.benchmark.query(architecture) for architecture in architectures]

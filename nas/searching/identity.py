@@ -59,7 +59,7 @@ def begun_with(
     device = evaluator.device if isinstance(evaluator, MeasuredEvaluator | FunctionEvaluator) else "cpu"
     return {
         "settings": {
-            "space": space.name,
+            "space": space.reference,
             "space_options": space.options,
             "objectives": [str(objective) for objective in objectives],
             "constraints": [str(constraint) for constraint in constraints],

@@ -16,7 +16,7 @@ from optuna.trial import TrialState
 
 from nas.evaluation.metrics import check_metrics
 from nas.searching import optuna_adapter
-from nas.searching.evaluators import EvaluatorError, evaluate_one
+from nas.searching.evaluators import EvaluatorError, TableEvaluator, evaluate_one
 from nas.searching.evolution import random_unseen
 from nas.searching.identity import IDENTITY_KEY, begun_with, check_same, is_unused
 from nas.searching.objectives import Constraint, parse_constraints, parse_objectives
@@ -25,6 +25,7 @@ from nas.searching.progress import GrowingFront, SearchProgress
 from nas.searching.reading import RecordedSpace, load_studies, read_study
 from nas.searching.record import TrialRecord
 from nas.searching.result import SETTINGS_KEY, SearchResult
+from nas.searching.rows import among_rows, sampler_of_rows
 from nas.searching.samplers import check_sampler, create_sampler
 from nas.searching.sources import open_evaluator
 from nas.searching.storage import StorageError, address, open_storage
@@ -99,6 +100,8 @@ def search(
     Raises InputError for bad settings, for a stored study that was begun with other ones or on other networks or data
     (`nas.searching.identity`), for an unusable storage, and after ten failed evaluations in a row.
     """
+    if isinstance(evaluator, TableEvaluator):
+        space = among_rows(space, evaluator.rows)
     reader = TrialReader(space, parse_objectives(objectives), parse_constraints(constraints))
     check_metrics(reader.metrics, evaluator.metrics)
     origin = begun_with(space, reader.objectives, reader.constraints, evaluator)
@@ -111,7 +114,7 @@ def search(
         sampler = create_sampler(
             sampler, space, reader.objectives, seed, constraints=reader.constraints, **(sampler_options or {})
         )
-    study = _open_study(storage, name, reader.objectives, sampler, origin, joins)
+    study = _open_study(storage, name, reader.objectives, sampler_of_rows(sampler, space, seed), origin, joins)
     if prior:
         evaluator = PriorFirst(evaluator, prior)
         for architecture in prior:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from nas.searching.record import TrialRecord
     from search_spaces import Architecture, SearchSpace
 
-ARCHITECTURE_COLUMN = "architecture"
 PriorObservations = Mapping["Architecture", Sequence[float]]
 """Values by architecture, in the order of the evaluator's metrics."""
 
@@ -45,7 +44,7 @@ def read_prior_observations(path: Path, space: SearchSpace, metrics: Sequence[st
     Rows without a value for every metric are left out.
 
     Args:
-        path: a file with a column `architecture`, in the space's notation, and a column for each metric.
+        path: a file with a column `architecture` or `arch`, in the space's notation, and a column for each metric.
         space: the search space.
         metrics: the m metrics of the evaluator.
 
@@ -55,7 +54,7 @@ def read_prior_observations(path: Path, space: SearchSpace, metrics: Sequence[st
     Raises:
         InputError: the file cannot be read; the message names the line or column.
     """
-    table = parse_csv(read_bytes(path), path, ARCHITECTURE_COLUMN)
+    table = parse_csv(read_bytes(path), path)
     if missing := [metric for metric in metrics if metric not in table.columns]:
         raise InputError(f"{path}: no column {missing[0]!r}; its columns: {', '.join(table.columns)}")
     values = np.column_stack([table.columns[metric] for metric in metrics])

@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from optuna.samplers import BaseSampler, RandomSampler
 from optuna.trial import TrialState
 
 from nas.searching.acquisition import ACQUISITIONS
@@ -17,6 +16,7 @@ from nas.searching.evolution import best_first, evolve, random_unseen
 from nas.searching.objectives import Constraint, parse_constraints, parse_objectives
 from nas.searching.optuna_adapter import set_system_attr, stored_trials
 from nas.searching.pareto import non_dominated
+from nas.searching.replay import CHOICES_KEY, ReplaySampler
 from nas.searching.result import PREDICTED_KEY, SETTINGS_KEY
 from nas.searching.startup import first_design
 from nas.searching.surrogate import Surrogate
@@ -26,7 +26,6 @@ from search_spaces.common.errors import InputError, unknown
 
 if TYPE_CHECKING:
     from optuna import Study
-    from optuna.distributions import BaseDistribution
     from optuna.trial import FrozenTrial
 
     from predictors import Predictor
@@ -37,10 +36,9 @@ MAX_NADIR_DEVIATIONS = 3.0  # standard deviations between the median loss and th
 STD_PER_MEDIAN_DEVIATION = 1.4826  # standard deviation of a normal distribution by its median absolute deviation
 EVALUATIONS_PER_REFIT_TRIAL = 20  # after n evaluations, a refit waits for n / 20 trials: few more change little
 SPACE_KEY = "nas:space"  # study user attribute: what this sampler searches, for reports; a search has its own settings
-CHOICES_KEY = "nas:choices"  # trial system attribute: the architecture that this sampler chose for the trial
 
 
-class PredictorSampler(BaseSampler):
+class PredictorSampler(ReplaySampler):
     """Chooses architectures for `space.choose(trial)` in any Optuna study, also a distributed or a resumed one.
 
     The first `n_startup` architectures are promising ones of all sizes (`nas.searching.startup`). Then, every
@@ -109,11 +107,10 @@ class PredictorSampler(BaseSampler):
         self.refit_every = refit_every
         self.pool = pool
         self.fresh = fresh
-        self.seed = seed
+        super().__init__(seed)
         self._reader = TrialReader(space, parse_objectives(objectives), parse_constraints(constraints))
         self._surrogate = Surrogate(space, predictor, self._reader.keys, given)
         self._lock = threading.Lock()
-        self._random = RandomSampler(seed)
         self._queue: deque[Architecture] = deque()
         self._candidates: list[Architecture] = []
         self._predicted: dict[Architecture, dict[str, list[float]]] = {}  # of what the last fit proposed
@@ -125,44 +122,18 @@ class PredictorSampler(BaseSampler):
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _lock=threading.Lock())
 
-    # --- Optuna's side
-
-    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        return {}
-
-    def sample_relative(
-        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        return {}
-
-    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
-        """Choose the whole architecture, unless the trial was enqueued or is being finished after an interruption."""
-        if trial.params or {"fixed_params", CHOICES_KEY} & trial.system_attrs.keys():
-            return
+    def choose(self, study: Study, trial: FrozenTrial) -> Architecture:
         with self._lock:
             self._describe(study)
             architecture = self._choose(study, trial)
-            set_system_attr(study, trial, CHOICES_KEY, architecture.as_dict())
             if predicted := self._predicted.get(architecture):
                 set_system_attr(study, trial, PREDICTED_KEY, predicted)
-
-    def sample_independent(
-        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
-    ) -> Any:
-        """Replay the chosen architecture; names that do not belong to the space are random."""
-        choices = trial.system_attrs.get(CHOICES_KEY, {})
-        if param_name in choices:
-            return choices[param_name]
-        return self._random.sample_independent(study, trial, param_name, param_distribution)
-
-    def reseed_rng(self) -> None:
-        """Only names outside the space: the architecture's randomness comes from the seed and the trial's number."""
-        self._random.reseed_rng()
+            return architecture
 
     def _describe(self, study: Study) -> None:
         if not {SPACE_KEY, SETTINGS_KEY} & study.user_attrs.keys():
             goals = {"objectives": self._reader.objectives, "constraints": self._reader.constraints}
-            space = {"space": self.space.name, "space_options": self.space.options}
+            space = {"space": self.space.reference, "space_options": self.space.options}
             study.set_user_attr(SPACE_KEY, space | {name: list(map(str, goal)) for name, goal in goals.items()})
 
     # --- choosing

@@ -25,7 +25,7 @@ def source_of(evaluator: Evaluator) -> dict[str, Any]:
     Of an evaluator of the user's own its `settings`, plain values on which its values depend; {} if it has none.
     """
     if isinstance(evaluator, TableEvaluator):
-        return {"benchmark": evaluator.benchmark.name, "sha256": evaluator.benchmark.checksum(evaluator.metrics)}
+        return {**evaluator.benchmark.source, "sha256": evaluator.benchmark.checksum(evaluator.metrics)}
     if isinstance(evaluator, PredictionEvaluator) and evaluator.name:
         return {"predictor": evaluator.name, "sha256": checksum(evaluator.name)}
     if isinstance(evaluator, MeasuredEvaluator):
@@ -55,7 +55,8 @@ def open_evaluator(
     Raises InputError where the data set is another one.
     """
     if "benchmark" in source:
-        return TableEvaluator(load_benchmark(path_override or source["benchmark"]), metrics)
+        path = path_override or source["benchmark"]
+        return TableEvaluator(load_benchmark(path, source.get("space"), source.get("space_options")), metrics)
     if "predictor" in source:
         return PredictionEvaluator.load(path_override or source["predictor"], space, metrics)
     if "evaluator" in source:

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from nas.comparison import folders
-from nas.comparison.folders import choose_folder, claim, folder_name, searched_benchmark
+from nas.comparison.folders import choose_folder, claim, folder_name, searched_table
 from search_spaces.common.errors import InputError
 
 ORIGIN: dict[str, Any] = {
     "settings": {"space": "s"},
-    "source": {},
+    "source": {"benchmark": "digits201", "sha256": "0"},
     "identity": {
         "text_version": 1, "networks": [["a", "b"]], "machine": {"processor": "P", "device": "cpu"}, "versions": {},
     },
@@ -54,14 +54,14 @@ def test_a_command_goes_on_in_its_folder_and_another_one_has_its_own(tmp_path: P
 
 
 def test_a_folder_with_other_searches_is_refused(tmp_path: Path) -> None:
-    claim(tmp_path, ["rlm-0"], ORIGIN, {}, "digits201")
+    claim(tmp_path, ["rlm-0"], ORIGIN, {})
     other = {**ORIGIN, "settings": {"space": "t"}}
     with pytest.raises(InputError, match=r"holds another search, begun with space 's', not 't': .*--new"):
         claim(tmp_path, ["rlm-0"], other, {})
     with pytest.raises(InputError, match="holds the search rlm-0, too"):
         claim(tmp_path, ["nsga2-0"], ORIGIN, {})
     claim(tmp_path, ["rlm-0", "nsga2-0"], ORIGIN, {})
-    assert searched_benchmark(tmp_path) == "digits201"
+    assert searched_table(tmp_path) == {"benchmark": "digits201"}
     assert json.loads((tmp_path / "search.json").read_text())["searches"] == ["rlm-0", "nsga2-0"]
 
 

@@ -96,5 +96,5 @@ def test_space_of_which_nothing_can_be_measured_is_told(
     nothing = Measured(float("nan"), float("nan"), float("nan"))
     found = Measurements({"params": nothing, "flops": nothing})
     monkeypatch.setattr(Measurement, "__call__", lambda *_, **__: found)
-    with pytest.raises(InputError, match=r"no network of switches has values: .*params is nan"):
+    with pytest.raises(InputError, match=r"no network of switches has values: params is nan"):
         run(switches, tmp_path)

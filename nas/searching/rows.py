@@ -1,0 +1,151 @@
+"""Searching a table that lacks architectures of its space: every proposal becomes the nearest row that is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+from nas.searching.optuna_adapter import stored_trial, stored_trials, trial_id
+from nas.searching.replay import CHOICES_KEY, ReplaySampler
+from search_spaces.common.errors import InputError
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.distributions import BaseDistribution
+    from optuna.samplers import BaseSampler
+    from optuna.trial import FrozenTrial, TrialState
+
+    from search_spaces import Architecture, SearchSpace
+
+
+class RowSpace:
+    """The space of a table's rows, its architectures: they are drawn, changed and mixed among themselves.
+
+    Everything else is the search space's own.
+    """
+
+    def __init__(self, space: SearchSpace, rows: Sequence[Architecture]) -> None:
+        self.space, self.rows, self.size = space, list(rows), len(rows)
+        self._row = {row: i for i, row in enumerate(self.rows)}
+        self._column: dict[str, int] = {}
+        self._codes: dict[tuple[str, Any], int] = {}
+        for name, value in (choice for row in self.rows for choice in row.choices):
+            self._column.setdefault(name, len(self._column))
+            self._codes.setdefault((name, value), len(self._codes))
+        self._table = np.stack([self._coded(row.as_dict()) for row in self.rows])  # (rows, names)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.space, name)
+
+    def sample(self, rng: np.random.Generator) -> Architecture:
+        return self.rows[int(rng.integers(self.size))]
+
+    def mutate(self, arch: Architecture, rng: np.random.Generator) -> Architecture:
+        """The row nearest to the changed architecture, but another one."""
+        return self.nearest(self.space.mutate(arch, rng).as_dict(), {arch}, rng) or arch
+
+    def crossover(self, a: Architecture, b: Architecture, rng: np.random.Generator) -> Architecture:
+        return self.nearest(self.space.crossover(a, b, rng).as_dict(), set(), rng) or a
+
+    def enumerate(self) -> Iterator[Architecture]:
+        return iter(self.rows)
+
+    def nearest(
+        self, choices: Mapping[str, Any], taken: Set[Architecture], rng: np.random.Generator
+    ) -> Architecture | None:
+        """A random one of the rows outside `taken` that share most choices; None where no row is left."""
+        shared = (self._table == self._coded(choices)).sum(axis=1)
+        shared[[self._row[row] for row in taken if row in self._row]] = -1
+        best = np.flatnonzero(shared == shared.max())
+        return self.rows[int(best[rng.integers(len(best))])] if shared.max() >= 0 else None
+
+    def _coded(self, choices: Mapping[str, Any]) -> np.ndarray:
+        """A number (names,) for each name's value; -1 where it is not chosen, -2 where no row has the value."""
+        coded = np.full(len(self._column), -1)
+        for name, value in choices.items():
+            if name in self._column:
+                coded[self._column[name]] = self._codes.get((name, value), -2)
+        return coded
+
+
+def among_rows(space: SearchSpace, rows: Sequence[Architecture] | None) -> SearchSpace:
+    """The space of these rows; the space itself, where they are None."""
+    return space if rows is None else cast("SearchSpace", RowSpace(space, rows))
+
+
+def sampler_of_rows(sampler: BaseSampler, space: SearchSpace, seed: int) -> BaseSampler:
+    """The sampler, made to choose rows where the space consists of some; one that was made for it does so itself."""
+    if isinstance(space, RowSpace) and getattr(sampler, "space", None) is not space:
+        return RowSampler(sampler, space, seed)
+    return sampler
+
+
+class RowSampler(ReplaySampler):
+    """Another sampler, whose proposals become the nearest rows that have not been taken yet.
+
+    The other sampler sees the rows as what it has chosen, and learns from their values.
+    """
+
+    def __init__(self, sampler: BaseSampler, space: RowSpace, seed: int) -> None:
+        super().__init__(seed)
+        self.sampler, self.space = sampler, space
+        self._row_of = {frozenset(row.choices): row for row in space.rows}
+
+    def choose(self, study: Study, trial: FrozenTrial) -> Architecture:
+        rng = np.random.default_rng([self.seed, trial.number])
+        return self.space.nearest(self._proposed(study, trial), self._taken(study), rng) or self.space.sample(rng)
+
+    def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
+        self.sampler.after_trial(study, trial, state, values)
+
+    def reseed_rng(self) -> None:
+        super().reseed_rng()
+        self.sampler.reseed_rng()
+
+    def _proposed(self, study: Study, trial: FrozenTrial) -> dict[str, Any]:
+        """What the other sampler would choose, as far as the space allows it."""
+        self.sampler.before_trial(study, trial)
+        trial = stored_trial(study, trial_id(trial))  # with what the other sampler has written down
+        searched = self.sampler.infer_relative_search_space(study, trial)
+        proposal = _Proposal(study, trial, self.sampler, self.sampler.sample_relative(study, trial, searched))
+        with suppress(InputError):  # the nearest row to what goes together so far
+            self.space.choose(proposal)
+        return proposal.choices
+
+    def _taken(self, study: Study) -> set[Architecture]:
+        """Rows that are evaluated or being evaluated."""
+        chosen = (trial.params or trial.system_attrs.get(CHOICES_KEY, {}) for trial in stored_trials(study))
+        keys = (frozenset(choices.items()) for choices in chosen)
+        return {self._row_of[key] for key in keys if key in self._row_of}
+
+
+class _Proposal:
+    """A trial's `suggest_*` methods, answered by a sampler without touching the trial."""
+
+    def __init__(self, study: Study, trial: FrozenTrial, sampler: BaseSampler, relative: Mapping[str, Any]) -> None:
+        self.study, self.trial, self.sampler, self.relative = study, trial, sampler, relative
+        self.choices: dict[str, Any] = {}
+
+    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
+        return self._answer(name, CategoricalDistribution(choices))
+
+    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
+        return self._answer(name, IntDistribution(low, high, log, step))
+
+    def suggest_float(
+        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
+    ) -> float:
+        return self._answer(name, FloatDistribution(low, high, log, step))
+
+    def _answer(self, name: str, distribution: BaseDistribution) -> Any:
+        if name not in self.choices:
+            self.choices[name] = (
+                self.relative[name]
+                if name in self.relative
+                else self.sampler.sample_independent(self.study, self.trial, name, distribution)
+            )
+        return self.choices[name]

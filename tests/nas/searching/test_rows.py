@@ -1,0 +1,117 @@
+"""Claims about searches of tables that lack architectures of their space."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import optuna
+import pytest
+
+from nas import TableEvaluator, create_sampler, load_benchmark, search
+from nas.benchmarks import Benchmark
+from nas.searching.loop import join
+from nas.searching.rows import RowSpace
+from search_spaces import Architecture, InputError, get_space
+
+SPACE = get_space("tiny-resnet")
+METRICS = ["x_accuracy", "y_latency_ms"]
+
+
+@pytest.fixture
+def table(cache: Path, tmp_path: Path) -> Benchmark:
+    """60 of the space's architectures; accuracy grows with the widths, and every fifth latency is missing."""
+    rng = np.random.default_rng(0)
+    rows = list(dict.fromkeys(SPACE.sample(rng) for _ in range(70)))[:60]
+    path = tmp_path / "mine.csv"
+    lines = [
+        f'"{SPACE.format(a)}",{accuracy(a)},{"" if i % 5 == 4 else SPACE.flops(a) / 1e6}' for i, a in enumerate(rows)
+    ]
+    path.write_text("\n".join(["architecture,x_accuracy,y_latency_ms", *lines]))
+    return load_benchmark(path, "tiny-resnet")
+
+
+def accuracy(architecture: Architecture) -> float:
+    choices = dict(architecture.choices)
+    return sum(value for name, value in choices.items() if name.startswith("width")) + choices["stage0_kernel"] / 10
+
+
+@pytest.mark.parametrize(
+    "sampler", ["random", "nsga2", "tpe", pytest.param("optuna-gp", marks=pytest.mark.slow), "ridge"]
+)
+def test_a_partial_table_is_searched_among_its_rows_by_any_sampler(table: Benchmark, sampler: str) -> None:
+    result = search(table.space, ",".join(METRICS), TableEvaluator(table, METRICS), sampler, 15)
+    found = result.evaluated
+    assert len(set(found.architectures)) == 15
+    assert not result.failures
+    assert np.isfinite(found.values).all(), "rows without a value are left out"
+    for architecture, values in zip(found.architectures, found.values.tolist(), strict=True):
+        row = table.query(architecture)
+        assert values == [row["x_accuracy"], row["y_latency_ms"]]
+
+
+def test_all_rows_that_have_the_values_are_evaluated_and_the_search_ends(table: Benchmark) -> None:
+    result = search(table.space, ",".join(METRICS), TableEvaluator(table, METRICS), "nsga2", 100)
+    assert len(result.evaluated.architectures) == 48
+    assert len(search(table.space, "x_accuracy", TableEvaluator(table, METRICS[:1]), "random", 100).front) >= 1
+
+
+def test_a_sampler_still_learns_which_rows_are_good(table: Benchmark) -> None:
+    def found(sampler: str) -> float:
+        evaluator = TableEvaluator(table, METRICS[:1])
+        seeds = [search(table.space, "x_accuracy", evaluator, sampler, 25, seed).evaluated.values for seed in range(4)]
+        return float(np.mean([values[-10:].mean() for values in seeds]))
+
+    assert found("tpe") > found("random") + 1
+
+
+def test_a_sampler_of_the_users_own_proposes_rows_too(table: Benchmark) -> None:
+    evaluator = TableEvaluator(table, METRICS)
+    sampler = create_sampler("ridge", SPACE, ",".join(METRICS), n_startup=4)  # made for the whole space
+    result = search(table.space, ",".join(METRICS), evaluator, sampler, 12)
+    assert len(result.evaluated.architectures) == 12
+    assert not result.failures
+    plain = search(table.space, ",".join(METRICS), evaluator, optuna.samplers.NSGAIIISampler(seed=1), 12)
+    assert len(plain.evaluated.architectures) == 12
+
+
+def test_a_worker_searches_the_same_rows_of_the_same_table(table: Benchmark, tmp_path: Path) -> None:
+    storage, evaluator = tmp_path / "j.log", TableEvaluator(table, METRICS)
+    search(table.space, ",".join(METRICS), evaluator, "random", 9, storage=storage, seconds=0)
+    result = join(storage)
+    assert len(result.evaluated.architectures) == 9
+    assert not result.failures
+
+
+def test_a_table_without_any_complete_row_is_refused(cache: Path, tmp_path: Path) -> None:
+    first, second = list(SPACE.enumerate())[:2]
+    lines = [f'"{SPACE.format(first)}",1,', f'"{SPACE.format(second)}",,2']
+    (tmp_path / "gaps.csv").write_text("\n".join(["arch,x_accuracy,y_latency_ms", *lines]))
+    table = load_benchmark(tmp_path / "gaps.csv", "tiny-resnet")
+    with pytest.raises(InputError, match="no row of gaps has all of x_accuracy, y_latency_ms"):
+        search(table.space, ",".join(METRICS), TableEvaluator(table, METRICS), "random", 3)
+
+
+def test_the_nearest_row_shares_most_choices_and_is_not_taken() -> None:
+    rows = [SPACE.sample(np.random.default_rng(seed)) for seed in range(20)]
+    space, rng = RowSpace(SPACE, rows), np.random.default_rng(0)
+    for row in rows:
+        assert space.nearest(row.as_dict(), set(), rng) == row
+    other = space.nearest(rows[0].as_dict(), {rows[0]}, rng)
+    assert other is not None
+
+    def shared(row: Architecture) -> int:
+        return len(set(row.choices) & set(rows[0].choices))
+
+    assert shared(other) == max(shared(row) for row in rows[1:])
+    assert space.nearest(rows[0].as_dict(), set(rows), rng) is None
+    assert {space.sample(rng) for _ in range(200)} == set(rows)
+    assert set(space.enumerate()) == set(rows)
+
+
+def test_the_shipped_partial_table_is_searched(cache: Path) -> None:
+    table = load_benchmark("digits-darts")
+    objectives = "digits_accuracy,cpu_latency_ms"
+    result = search(table.space, objectives, TableEvaluator(table, objectives.split(",")), "nsga2", 10)
+    assert len(result.evaluated.architectures) == 10
+    assert not result.failures
