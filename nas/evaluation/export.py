@@ -21,7 +21,8 @@ MAX_WEIGHT_BYTES = 8 << 30
 
 def trained_model(network: Trainable, state: State) -> onnx.ModelProto:
     """The ONNX model of a network with trained weights."""
-    return to_model(network.graph, trained=network.onnx_weights(state))
+    graph, numbers = network.trained(state)
+    return to_model(graph, numbers=numbers)
 
 
 def save_onnx(path: Path, network: Trainable, state: State | None, metadata: Mapping[str, str] | None = None) -> None:
@@ -29,10 +30,10 @@ def save_onnx(path: Path, network: Trainable, state: State | None, metadata: Map
 
     metadata: further entries of the model's `metadata_props`, beside `weights`: trained or initial.
     """
-    trained = None if state is None else network.onnx_weights(state)
+    graph, numbers = (network.graph, None) if state is None else network.trained(state)
     about = {"weights": "initial" if state is None else "trained", **(metadata or {})}
     with replacing(path) as temporary, temporary.open("wb") as file:
-        write_model(network.graph, file, trained=trained, metadata=about)
+        write_model(graph, file, numbers=numbers, metadata=about)
 
 
 def preprocessing(data: Dataset) -> dict[str, str]:

@@ -14,7 +14,7 @@ from nas.evaluation.layers import layer
 from nas.evaluation.operation import needs_batch_size
 from search_spaces.common.errors import InputError
 from search_spaces.graph.ir import Graph, Node
-from search_spaces.graph.owned_weights import Weight, weights
+from search_spaces.graph.owned_weights import Weight, initializers
 
 if TYPE_CHECKING:
     import onnx
@@ -64,13 +64,14 @@ class GraphModule(nn.Module):
             if own is not None:
                 _assign(own, torch.tensor(onnx.numpy_helper.to_array(found)), self.replicas)
 
-    def onnx_weights(self) -> list[np.ndarray | None]:
-        """The weights in the order of `search_spaces.onnx.to_model`'s; None for those that nothing depends on.
-
-        Those of the first replica.
-        """
-        own = ((weight, tensor) for _, weight, tensor in self._weights())
-        return [None if t is None else _of_replica(t, w.shape, self.replicas, 0).numpy() for w, t in own]
+    def numbers(self) -> dict[int, list[np.ndarray]]:
+        """The weights of the first replica as `search_spaces.onnx.to_model` takes them; without unused nodes."""
+        found: dict[int, list[np.ndarray]] = {}
+        for node, weight, tensor in self._weights():
+            if tensor is not None:
+                array = _of_replica(tensor, weight.shape, self.replicas, 0).numpy()
+                found.setdefault(node.outputs[0], []).append(array)
+        return found
 
     def state_of(self, replica: int) -> dict[str, Tensor]:
         """A copy on the CPU of one replica's tensors, by the names that they have in a module of one replica."""
@@ -86,9 +87,8 @@ class GraphModule(nn.Module):
         layers = dict(zip([node.outputs for node in self.nodes], self.layers, strict=True))
         for node in self.graph.nodes:
             own = _tensors(layers[node.outputs]) if node.outputs in layers else repeat(None)
-            for weight in weights(node.op, node.attrs, tuple(self.graph.shapes[v] for v in node.inputs)):
-                if weight.trained or weight.name not in ("scale", "shift"):  # else constants of a normalization
-                    yield node, weight, next(own)
+            for weight in initializers(node.op, node.attrs, tuple(self.graph.shapes[v] for v in node.inputs)):
+                yield node, weight, next(own)
 
 
 def _live(graph: Graph) -> set[int]:

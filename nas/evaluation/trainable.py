@@ -1,16 +1,20 @@
-"""A network as it is trained, and its trained weights as the ONNX model has them."""
+"""A network as it is trained, and as ONNX with its trained weights."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
+from torch.utils._pytree import tree_leaves
 
 from nas.evaluation.module import GraphModule
+from search_spaces import TorchSpace
 from search_spaces.common.errors import InputError
 from search_spaces.text.program import compact
 from search_spaces.text.syntax import write
@@ -27,16 +31,21 @@ State = dict[str, Tensor]
 class Trainable:
     """A network and the PyTorch module in which it is trained.
 
-    graph: what the network computes. build: makes the module with fresh weights; None: a `GraphModule`.
+    graph: what the network computes. build: makes the user's own module with fresh weights; None: the module is a
+    `GraphModule`. example: an input of the user's own module.
     """
 
     graph: Graph
     build: Callable[[], nn.Module] | None = None
+    example: Any = None
 
     @classmethod
     def of(cls, space: SearchSpace, architecture: Architecture) -> Trainable:
         """An architecture of a space."""
-        return cls(space.graph(architecture))
+        graph = space.graph(architecture)
+        if isinstance(space, TorchSpace):
+            return cls(graph, lambda: space.module(architecture), space.example_input)
+        return cls(graph)
 
     @cached_property
     def text(self) -> str:
@@ -49,7 +58,17 @@ class Trainable:
             return GraphModule(self.graph, replicas)
         if replicas > 1:
             raise InputError("modules of your own are trained one by one")
-        return self.build()
+        module = self.build()
+        if any(isinstance(parameter, UninitializedParameter) for parameter in module.parameters()):
+            with torch.no_grad():
+                call(module.eval(), self.example)
+        return module.train()
+
+    def outputs(self, module: nn.Module, x: Tensor) -> Tensor:
+        """What the module gives for a batch; the first tensor of several."""
+        named = isinstance(self.example, Mapping)
+        made = module(**{next(iter(self.example)): x}) if named else module(x)
+        return made if isinstance(made, Tensor) else next(y for y in tree_leaves(made) if isinstance(y, Tensor))
 
     def state(self, module: nn.Module, replica: int = 0) -> State:
         """A copy on the CPU of one network's tensors, by the names that they have in `module()`."""
@@ -57,21 +76,26 @@ class Trainable:
             return module.state_of(replica)
         return {name: tensor.detach().cpu().clone() for name, tensor in module.state_dict().items()}
 
-    def onnx_weights(self, state: Mapping[str, Tensor]) -> list[np.ndarray | None]:
-        """Trained tensors in the order of `search_spaces.onnx.to_model`'s; None for weights that nothing depends on.
+    def trained(self, state: Mapping[str, Tensor]) -> tuple[Graph, dict[int, list[np.ndarray]]]:
+        """The network with these tensors, as `search_spaces.onnx.to_model` takes it: a graph and its numbers.
 
         Raises InputError for the state of another network.
         """
         module = self.module()
-        load_state(module, state)
-        assert isinstance(module, GraphModule)
-        return module.onnx_weights()
+        try:
+            module.load_state_dict(dict(state))
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())[:200]
+            raise InputError(f"the weights are not those of this network ({reason})") from None
+        if isinstance(module, GraphModule):
+            return self.graph, module.numbers()
+        from search_spaces.pytorch import record_with_numbers
+
+        return record_with_numbers(module, self.example)
 
 
-def load_state(module: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Give a module the tensors of `Trainable.state`; InputError for those of another network."""
-    try:
-        module.load_state_dict(dict(state))
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"the weights are not those of this network ({reason})") from None
+def call(module: nn.Module, example: Any) -> Any:
+    """What a module gives for an example input: a tensor, positional arguments or keyword arguments."""
+    if isinstance(example, Mapping):
+        return module(**example)
+    return module(example) if isinstance(example, Tensor) else module(*example)

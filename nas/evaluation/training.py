@@ -206,7 +206,7 @@ class _Training:
         self.net.train()
         for x, y in self._batches():
             self.optimizer.zero_grad()
-            outputs = self.net(x).unflatten(1, (self.replicas, -1))
+            outputs = self._outputs(x)
             # The mean over replicas would shrink each one's gradient.
             (self.goal.loss(outputs, y) * self.replicas).backward()
             self.optimizer.step()
@@ -214,6 +214,10 @@ class _Training:
         self.epoch += 1
         if self.task.patience is not None or self.report:
             self._validate()
+
+    def _outputs(self, x: Tensor) -> Tensor:
+        """Outputs (n, replicas, outputs) for inputs (n, replicas · channels, …)."""
+        return self.network.outputs(self.net, x).unflatten(1, (self.replicas, -1))
 
     def _validate(self) -> None:
         scores = self._scores(self.validation)
@@ -259,7 +263,7 @@ class _Training:
             some = part.rows(slice(start, start + TEST_BATCH))
             x = torch.from_numpy(some.inputs).to(self.device)
             with torch.no_grad():
-                outputs = self.net(torch.cat([x] * self.replicas, 1)).unflatten(1, (self.replicas, -1)).cpu()
+                outputs = self._outputs(torch.cat([x] * self.replicas, 1)).cpu()
             total += self.goal.terms(outputs, torch.from_numpy(some.targets)).sum(0)
         return [self.goal.score(mean) for mean in (total / len(part)).tolist()]
 

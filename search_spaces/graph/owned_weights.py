@@ -153,6 +153,11 @@ def weights(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> tuple[Weight, .
         raise misfit(op, attrs, shapes) from error
 
 
+def initializers(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> tuple[Weight, ...]:
+    """The tensors of `weights` that an ONNX file stores: not the scale and shift of a normalization without them."""
+    return tuple([w for w in weights(op, attrs, shapes) if w.trained or w.name not in ("scale", "shift")])
+
+
 def onnx_attrs(op: str, attrs: Attrs) -> Attrs:
     """Those attributes of an operator in `OWNERS` that are ONNX's."""
     return tuple([(name, value) for name, value in attrs if name not in OWNERS[op]])

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
-from itertools import repeat
 from math import prod, sqrt
 from typing import BinaryIO
 
@@ -18,23 +17,23 @@ from search_spaces.common.errors import InputError
 from search_spaces.graph.costs import graph_params
 from search_spaces.graph.ir import Graph
 from search_spaces.graph.owned_weights import Weight
-from search_spaces.onnx.writing import Outline
+from search_spaces.onnx.writing import Numbers, Outline
 
 MAX_WEIGHTS = 100_000_000  # 0.4 GB, and as much again while a model is written
 _NOISE = 1 << 22
 _PART = 1 << 17  # numbers that stay in the cache until they are written
 
 
-def to_model(graph: Graph, seed: int = 0, trained: Sequence[np.ndarray | None] | None = None) -> ModelProto:
+def to_model(graph: Graph, seed: int = 0, numbers: Numbers | None = None) -> ModelProto:
     """A runnable ONNX model with freshly initialized weights (He normal; normalizations at identity).
 
-    The random numbers are one stream per seed, which begins again after four million. trained: the weights to write
-    instead, in the order of the model's initializers; None for one that is to be initialized.
+    The random numbers are one stream per seed, which begins again after four million. numbers: those of trained weights
+    and of long constants instead, see `Outline`.
     """
-    weights, outline = _Weights(graph, seed, trained), Outline(graph)
-    for tensor, weight in outline.tensors:
+    weights, outline = _Weights(graph, seed), Outline(graph, numbers)
+    for tensor, weight, array in outline.tensors:
         outline.model.graph.initializer.append(tensor)
-        outline.model.graph.initializer[-1].raw_data = b"".join(weights.parts(tensor, weight))
+        outline.model.graph.initializer[-1].raw_data = b"".join(weights.parts(tensor, weight, array))
     return outline.model
 
 
@@ -42,26 +41,26 @@ def write_model(
     graph: Graph,
     file: BinaryIO,
     seed: int = 0,
-    trained: Sequence[np.ndarray | None] | None = None,
+    numbers: Numbers | None = None,
     metadata: Mapping[str, str] | None = None,
 ) -> None:
     """Write the content of `to_model`'s model to a file: faster, since its weights are never together in memory.
 
     metadata: entries of the model's `metadata_props`.
     """
-    weights, outline = _Weights(graph, seed, trained), Outline(graph)
+    weights, outline = _Weights(graph, seed), Outline(graph, numbers)
     for key, value in (metadata or {}).items():
         outline.model.metadata_props.add(key=key, value=value)
-    heads = [_head(tensor) for tensor, _ in outline.tensors]
-    rest = sum(map(len, heads)) + sum(_size(tensor) for tensor, _ in outline.tensors)
+    heads = [_head(tensor) for tensor, *_ in outline.tensors]
+    rest = sum(map(len, heads)) + sum(_size(tensor) for tensor, *_ in outline.tensors)
     nodes = outline.model.graph.SerializeToString()
     outline.model.ClearField("graph")
     start = outline.model.SerializeToString() + _field(ModelProto.GRAPH_FIELD_NUMBER, len(nodes) + rest) + nodes
     _reserve(file, len(start) + rest)
     file.write(start)
-    for head, (tensor, weight) in zip(heads, outline.tensors, strict=True):
+    for head, described in zip(heads, outline.tensors, strict=True):
         file.write(head)
-        file.writelines(weights.parts(tensor, weight))
+        file.writelines(weights.parts(*described))
 
 
 def _reserve(file: BinaryIO, size: int) -> None:
@@ -93,21 +92,17 @@ def _size(tensor: TensorProto) -> int:
 class _Weights:
     """Weights of a graph's tensors, one after another; `position` is where the stream of random ones stands."""
 
-    def __init__(self, graph: Graph, seed: int, trained: Sequence[np.ndarray | None] | None) -> None:
+    def __init__(self, graph: Graph, seed: int) -> None:
         count = graph_params(graph)
         if count > MAX_WEIGHTS:
             raise InputError(f"the network has {count:,} weights; models with at most {MAX_WEIGHTS:,} are written")
         self.noise, self.position = _noise(seed, min(_NOISE, 1 << count.bit_length())), 0
-        self.trained = repeat(None) if trained is None else iter(trained)
 
-    def parts(self, tensor: TensorProto, weight: Weight) -> Iterator[bytes | memoryview]:
-        """The next tensor's numbers as bytes, some at a time."""
+    def parts(self, tensor: TensorProto, weight: Weight, given: np.ndarray | None) -> Iterator[bytes | memoryview]:
+        """A tensor's numbers as bytes, some at a time: the given ones, or initial ones."""
         size, dtype = prod(tensor.dims), tensor_dtype_to_np_dtype(tensor.data_type)
-        trained = next(self.trained, None)
-        if trained is not None:
-            if trained.shape != tuple(tensor.dims):
-                raise InputError(f"weight {tensor.name} has shape {tuple(tensor.dims)}, not {trained.shape}")
-            yield np.ascontiguousarray(trained, dtype).tobytes()
+        if given is not None:
+            yield np.ascontiguousarray(given, dtype).tobytes()
             return
         if weight.init != "kaiming":
             yield _filled(size, float(weight.init == "ones"), dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -19,19 +19,25 @@ from search_spaces.graph.ir import BATCH, UNKNOWN, Attrs, Graph, Node, Shape, Va
 from search_spaces.graph.operators import is_own
 from search_spaces.graph.owned_weights import OWNERS, Weight, onnx_attrs, weights
 
+Numbers = Mapping[int, Sequence[np.ndarray]]
+
 
 class Outline:
     """The ONNX model of a graph; names carry the scope, as torch's exporter does.
 
-    `model` lacks the weights: `tensors` has each, still without numbers, and which numbers it is to begin with.
+    `model` lacks the weights: `tensors` has each, still without numbers, which numbers it is to begin with, and which
+    it has instead, if `numbers` says so.
+
+    numbers: arrays of the weights and of the long constants that nodes own, by the value that the node makes.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, numbers: Numbers | None = None) -> None:
         opset = max([standard.opset(op) for op in {node.op for node in graph.nodes}], default=standard.OPSET)
         self.model = onnx.ModelProto(ir_version=standard.IR_VERSION)
         self.model.opset_import.add(domain="", version=opset)
         self.graph, self.proto = graph, self.model.graph
-        self.tensors: list[tuple[onnx.TensorProto, Weight]] = []
+        self.numbers = numbers or {}
+        self.tensors: list[tuple[onnx.TensorProto, Weight, np.ndarray | None]] = []
         self.used: Counter[str] = Counter()
         self.constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
         self.names = dict(zip(graph.inputs, _numbered("input", len(graph.inputs)), strict=True))
@@ -47,7 +53,8 @@ class Outline:
         name = self._unique("/".join((*node.scope, node.op)))
         result = self.graph.shapes[node.outputs[0]]
         owned = weights(node.op, node.attrs, shapes)
-        tensors = [self._tensor(f"{name}.{weight.name}", weight, result) for weight in owned]
+        given = iter(self.numbers.get(node.outputs[0], ()))
+        tensors = [self._tensor(f"{name}.{weight.name}", weight, result, given) for weight in owned]
         inputs = [self.names[v] for v in node.inputs]
         output = self.results.get(node.outputs[0]) or f"{name}_out"
         self.names[node.outputs[0]] = output
@@ -70,7 +77,7 @@ class Outline:
         elif node.op == "Param":
             self._add("Identity", name, tensors, output)
         elif node.op == "Buffer":
-            self._buffer(name, dict(node.attrs), output)
+            self._buffer(name, dict(node.attrs), output, next(given, None))
         else:
             self._standard(node, name, inputs, tensors, shapes, output)
 
@@ -116,11 +123,13 @@ class Outline:
         source = inputs or [self._constant(np.array(attrs["input"], np.float32))]
         self._add("Expand", name, [*source, self._sizes(f"{name}.shape", attrs["shape"])], output)
 
-    def _buffer(self, name: str, attrs: dict[str, Any], output: str) -> None:
-        """Numbers that are none of the constants which are written as they are: uneven, the first the largest."""
+    def _buffer(self, name: str, attrs: dict[str, Any], output: str, given: np.ndarray | None) -> None:
+        """Without given numbers, some that are none of the constants which are written as they are: uneven, the first
+        the largest."""
         count, limit = np.arange(prod(attrs["shape"])), attrs.get("limit", 2)
         dtype = standard.numpy_type(attrs.get("element", "float"))
         numbers = limit - 1 - count * (count + 1) // 2 % limit if dtype.kind in "iub" else np.cos(count)
+        numbers = numbers if given is None else given
         tensor = onnx.numpy_helper.from_array(numbers.astype(dtype).reshape(attrs["shape"]))
         self._add("Constant", name, [], output, [helper.make_attribute("value", tensor)])
 
@@ -179,11 +188,14 @@ class Outline:
             self._add("Constant", name, [], name, [tensor])
         return self.constants[key]
 
-    def _tensor(self, name: str, weight: Weight, result: Shape) -> str:
+    def _tensor(self, name: str, weight: Weight, result: Shape, given: Iterator[np.ndarray]) -> str:
         if not weight.trained and weight.name in ("scale", "shift"):
             return self._constant(np.full(weight.shape, float(weight.init == "ones"), _dtype(result)))
         element = standard.enum(element_type(result))
-        self.tensors.append((onnx.TensorProto(name=name, dims=weight.shape, data_type=element), weight))
+        array = next(given, None)
+        if array is not None and array.shape != weight.shape:
+            raise InputError(f"weight {name} has shape {weight.shape}, not {array.shape}")
+        self.tensors.append((onnx.TensorProto(name=name, dims=weight.shape, data_type=element), weight, array))
         return name
 
 

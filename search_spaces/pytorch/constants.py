@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from search_spaces.common.errors import InputError
-from search_spaces.graph.ir import Attrs, typed
+from search_spaces.graph.ir import typed
 from search_spaces.graph.standard import number
 from search_spaces.onnx.constants import add_buffer, add_constant
 from search_spaces.onnx.folding import Known
 from search_spaces.pytorch.dtypes import element
 
-Emit = Callable[[str, tuple[int, ...], Attrs], int]  # adds an operator with these inputs and attributes to a graph
+if TYPE_CHECKING:
+    import numpy as np
+
+    from search_spaces.pytorch.recorder import Recorder
+
 IsBatch = Callable[[int], bool]  # whether a size is a multiple of the batch size
 
 _FACTORIES = {"zeros": 0, "ones": 0, "full": 0, "empty": 0, "rand": 0, "randn": 0}
@@ -37,11 +41,11 @@ def compute(is_batch: IsBatch, name: str, func: Callable[..., Any], args: tuple[
     return func(*args[:at], small, *rest, **given).expand(sizes)
 
 
-def add(emit: Emit, is_batch: IsBatch, x: Tensor) -> int:
+def add(recorder: Recorder, x: Tensor) -> int:
     """Add a constant to the graph; the number of its value."""
-    kind, batched = element(x.dtype), [i for i, size in enumerate(x.shape) if is_batch(size)]
+    kind, batched = element(x.dtype), [i for i, size in enumerate(x.shape) if recorder.is_batch(size)]
     if x.is_meta:
-        return add_buffer(emit, typed(x.shape, kind), None)
+        return _add_buffer(recorder, x, None)
     if batched:
         one = x
         for axis in batched:
@@ -51,9 +55,13 @@ def add(emit: Emit, is_batch: IsBatch, x: Tensor) -> int:
         target = tuple([0 if i in batched else size for i, size in enumerate(x.shape)])
         first = one.reshape(-1)[0]
         if kind == "float" and bool((one == first).all()):
-            return emit("Expand", (), (("input", number(first.item())), ("shape", target)))
-        return emit("Expand", (add(emit, is_batch, one),), (("shape", target),))
+            return recorder.emit("Expand", (), (("input", number(first.item())), ("shape", target)))
+        return recorder.emit("Expand", (add(recorder, one),), (("shape", target),))
     array = x.detach().numpy() if x.dtype != torch.bfloat16 else x.detach().float().numpy()
-    known = Known(typed(array.shape, kind), (array, array))
-    value = add_constant(emit, known)
-    return add_buffer(emit, known.shape, array) if value is None else value
+    value = add_constant(recorder.emit, Known(typed(array.shape, kind), (array, array)))
+    return _add_buffer(recorder, x, array) if value is None else value
+
+
+def _add_buffer(recorder: Recorder, x: Tensor, array: np.ndarray | None) -> int:
+    recorder.keep(lambda: x)
+    return add_buffer(recorder.emit, typed(x.shape, element(x.dtype)), array)

@@ -113,7 +113,7 @@ def _linear_without_bias(r: Recorder, x: Tensor, weight: Tensor) -> Tensor | Non
     """The product with a matrix of weights (inputs, features); None where it is shared."""
     if r.owned_shape(weight) is None or weight.shape[0] != x.shape[-1]:
         return None
-    r.take(weight)
+    r.take(weight, transposed=True)
     return r.own("Linear", x, features=int(weight.shape[1]), bias=0)
 
 
@@ -186,10 +186,11 @@ def _batch_norm(
         raise InputError("batch normalization by the batch's own statistics computes samples from each other")
     if input.shape[1] != running_mean.shape[0]:
         raise InputError(f"batch normalization of {running_mean.shape[0]} channels has an input {list(input.shape)}")
-    if (weight is None) != (bias is None) or _owned(r, weight, bias) is None:
-        y = r.own("BatchNorm", input, affine=0, epsilon=_epsilon(eps))
-        return _scaled(r, y, weight, bias, input.dim() - 2)
-    return r.own("BatchNorm", input, affine=int(weight is not None), epsilon=_epsilon(eps))
+    owned = (weight is None) == (bias is None) and _owned(r, weight, bias) is not None
+    statistics = running_mean, running_var
+    r.keep(*(lambda x=x: r.computed(x) for x in statistics))
+    y = r.own("BatchNorm", input, affine=int(owned and weight is not None), epsilon=_epsilon(eps))
+    return y if owned else _scaled(r, y, weight, bias, input.dim() - 2)
 
 
 @handles("layer_norm")

@@ -20,6 +20,7 @@ from search_spaces.common.errors import InputError
 from search_spaces.graph import standard
 from search_spaces.graph.ir import BATCH, UNKNOWN, Attrs, Dim, Node, Shape, Value, element_type
 from search_spaces.graph.operators import canonical_attrs, output_shape
+from search_spaces.graph.owned_weights import initializers
 from search_spaces.onnx.loading import MAX_NODES
 from search_spaces.pytorch import constants
 from search_spaces.pytorch.dtypes import DTYPES, element
@@ -28,6 +29,8 @@ BATCH_SIZE = 9973  # a prime that no other size is a multiple of: sizes that are
 MAX_WRITTEN_NUMBERS = 64  # numbers of a constant operand that are written as an attribute
 
 Handler = Callable[..., Any]
+Numbers = Callable[[], Tensor]
+"""Gives the numbers of a weight or constant; they are not computed unless somebody writes them."""
 HANDLERS: dict[str, Handler] = {}
 """What adds a function's operators, by the function's name; it is called with the recorder and the arguments."""
 
@@ -92,6 +95,8 @@ class Recorder(TorchFunctionMode):
         self._derived: dict[int, _Derived] = {}
         self._materialized: dict[int, Tensor] = {}
         self._constants: dict[int, tuple[Tensor, int]] = {}
+        self.numbers: dict[int, list[Numbers]] = {}  # of the weights and constants that nodes own, by their value
+        self._pending: list[Numbers] = []
         self._uses: Counter[int] = Counter()
         self._owners: list[tuple[list[int], list[int]]] = []
 
@@ -115,8 +120,14 @@ class Recorder(TorchFunctionMode):
         shapes = tuple([self.shapes[v] for v in inputs])
         kept = canonical_attrs(op, tuple(sorted(attrs)), shapes)
         self.shapes.append(output_shape(op, kept, shapes))
-        self.nodes.append(Node(op, inputs, (len(self.shapes) - 1,), kept))
-        return len(self.shapes) - 1
+        number = len(self.shapes) - 1
+        self.nodes.append(Node(op, inputs, (number,), kept))
+        count = len(initializers(op, kept, shapes)) if op != "Buffer" else 1
+        if count and len(self._pending) >= count:
+            # The last ones: an operand that is computed from weights is added in between, and has its own first.
+            self.numbers[number] = self._pending[-count:]
+            del self._pending[-count:]
+        return number
 
     def add(self, op: str, *operands: Tensor | float | None, **attrs: Value) -> Tensor:
         """Add an operator of ONNX: small constant operands become attributes. Returns its result."""
@@ -190,7 +201,7 @@ class Recorder(TorchFunctionMode):
         if self.is_weight(x):
             return self.value(self._materialize(x))
         if id(x) not in self._constants:
-            self._constants[id(x)] = (x, constants.add(self.emit, self.is_batch, x))
+            self._constants[id(x)] = (x, constants.add(self, x))
         return self._constants[id(x)][1]
 
     def is_value(self, x: Any) -> bool:
@@ -220,14 +231,32 @@ class Recorder(TorchFunctionMode):
         fits = x.numel() in [p.numel() for p in sources.values()]
         return tuple(x.shape) if fits and not self.shared & sources.keys() else None
 
-    def take(self, x: Tensor) -> tuple[int, ...]:
-        """Make a weight the own of the layer that is added next. Returns its shape."""
+    def take(self, x: Tensor, transposed: bool = False) -> tuple[int, ...]:
+        """Make a weight the own of the layer that is added next. Returns its shape.
+
+        transposed: the layer has it the other way round.
+        """
         rest = dict(self._sources(x))
         self._uses.update(rest.keys())
         rest.pop(next(i for i, p in rest.items() if p.numel() == x.numel()))
         for p in rest.values():  # what a layer's weight is scaled by, for example
-            self.emit("Param", (), (("shape", tuple(p.shape) or (1,)),))
+            self.param(tuple(p.shape), lambda p=p: self.computed(p))  # type: ignore[misc]
+        self.keep(lambda: self.computed(x).T if transposed else self.computed(x))
         return tuple(x.shape)
+
+    def keep(self, *numbers: Numbers) -> None:
+        """Numbers of further weights, or of the constant, of the layer that is added next, in the order of ONNX's."""
+        self._pending += numbers
+
+    def computed(self, x: Tensor) -> Tensor:
+        """The numbers of a weight or constant, where the module has any."""
+        if id(x) not in self._derived:
+            return x.detach()
+        func, args, kwargs = self._derived[id(x)].call
+        own = Tensor.clone if _name(func).endswith("_") else _same  # what is changed in place must stay
+        made = func(*_mapped(lambda y: own(self.computed(y)), args), **_mapped(self.computed, kwargs))
+        part = self._derived[id(x)].part
+        return made if part is None else made[part]
 
     def add_owner(self, outputs: list[Tensor], weights: Sequence[Tensor]) -> None:
         """Operators for the outputs of one layer, each of which owns these weights."""
@@ -239,9 +268,11 @@ class Recorder(TorchFunctionMode):
             for _ in live.intersection(outputs):
                 self._uses.update(weights)
 
-    def param(self, shape: tuple[int, ...]) -> int:
-        """A learned tensor as a value of the graph."""
-        return self.emit("Param", (), (("shape", shape),))
+    def param(self, shape: tuple[int, ...], numbers: Numbers, kind: str = "float") -> int:
+        """A learned tensor as a value of the graph; single numbers are lists of one."""
+        attrs: Attrs = (("shape", shape or (1,)),)
+        self.keep(numbers)
+        return self.emit("Param", (), attrs if kind == "float" else (("element", kind), *attrs))
 
     def as_value(self, x: Tensor) -> Tensor:
         """Any tensor as a tensor of the graph."""
@@ -258,9 +289,7 @@ class Recorder(TorchFunctionMode):
             derived = self._derived.get(id(x))
             if derived is None or (alone and x.numel() == next(iter(sources.values())).numel()):
                 self._uses.update(sources.keys())
-                kind = element(x.dtype)
-                attrs: Attrs = (("shape", tuple(x.shape) or (1,)),)
-                number = self.emit("Param", (), attrs if kind == "float" else (("element", kind), *attrs))
+                number = self.param(tuple(x.shape), lambda: self.computed(x), element(x.dtype))
                 self._materialized[id(x)] = self.tensor(number, tuple(x.shape))
             else:
                 func, args, kwargs = derived.call
@@ -362,6 +391,10 @@ def _opened(func: python_types.FunctionType) -> Callable[..., Any]:
 
 def _no(*_: Any) -> bool:
     return False
+
+
+def _same(x: Tensor) -> Tensor:
+    return x
 
 
 def _without_data(x: Tensor) -> Tensor:

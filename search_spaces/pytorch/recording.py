@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from math import prod
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
@@ -17,6 +19,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from search_spaces.common.errors import InputError
 from search_spaces.graph.fusion import fuse
 from search_spaces.graph.ir import BATCH, Dim, Graph, Node, Shape, typed
+from search_spaces.graph.owned_weights import initializers
 from search_spaces.pytorch import attention, layers, math, moves, recurrent  # noqa: F401  each names the functions that it reads
 from search_spaces.pytorch.dtypes import element
 from search_spaces.pytorch.recorder import BATCH_SIZE, Recorder
@@ -34,13 +37,35 @@ def record(module: nn.Module, example: Example) -> Graph:
     Raises InputError for an operator that is not supported and for what depends on the data. Errors of the module's
     own code pass through.
     """
-    module.eval()
-    try:
-        return _recorded(module, example, BATCH_SIZE)
-    except Exception as error:
-        with suppress(Exception):
-            return _recorded(module, example, None)
-        raise error
+    return fuse(_recorded(module, example)[0])
+
+
+def record_with_numbers(module: nn.Module, example: Example) -> tuple[Graph, dict[int, list[np.ndarray]]]:
+    """A graph of `module(example)`, and the numbers of the weights and long constants that its nodes own.
+
+    The graph is what `record` gives, before neighbouring nodes are fused; it is written as the same ONNX model. The
+    numbers are those of `search_spaces.onnx.to_model`, by the value that the node makes.
+    """
+    graph, recorder = _recorded(module, example)
+    found: dict[int, list[np.ndarray]] = {}
+    for node in graph.nodes:
+        value = node.outputs[0]
+        expected = initializers(node.op, node.attrs, tuple([graph.shapes[v] for v in node.inputs]))
+        shapes = [weight.shape for weight in expected]
+        if node.op == "Buffer":
+            shapes = [dict(node.attrs)["shape"]]  # type: ignore[list-item]
+        if shapes and value not in recorder.numbers:
+            raise InputError(f"the weights of an operator {node.op} cannot be told")
+        made = zip(recorder.numbers.get(value, ()), shapes, strict=True)
+        found |= {value: [_array(numbers(), shape) for numbers, shape in made]} if shapes else {}
+    return graph, found
+
+
+def _array(numbers: Tensor, shape: tuple[int, ...]) -> np.ndarray:
+    if numbers.numel() != prod(shape):
+        raise InputError(f"weights of shape {list(shape)} are computed as {list(numbers.shape)}")
+    numbers = numbers.detach().cpu()
+    return (numbers.float() if numbers.dtype == torch.bfloat16 else numbers).reshape(shape).numpy()
 
 
 def example_tensors(example: Example) -> list[Tensor]:
@@ -48,7 +73,18 @@ def example_tensors(example: Example) -> list[Tensor]:
     return [x for x in tree_leaves(_arguments(example)) if isinstance(x, Tensor)]
 
 
-def _recorded(module: nn.Module, example: Example, batch: int | None) -> Graph:
+def _recorded(module: nn.Module, example: Example) -> tuple[Graph, Recorder]:
+    """The graph before it is fused, and the recorder that made it."""
+    module.eval()
+    try:
+        return _recorded_in_batches(module, example, BATCH_SIZE)
+    except Exception as error:
+        with suppress(Exception):
+            return _recorded_in_batches(module, example, None)
+        raise error
+
+
+def _recorded_in_batches(module: nn.Module, example: Example, batch: int | None) -> tuple[Graph, Recorder]:
     shared: frozenset[int] = frozenset()
     while True:
         recorder = Recorder(shared, batch)
@@ -63,7 +99,7 @@ def _recorded(module: nn.Module, example: Example, batch: int | None) -> Graph:
             result = module(*args, **kwargs)
         graph = _graph(recorder, result)
         if recorder.used_twice <= shared:
-            return fuse(graph)
+            return graph, recorder
         shared |= recorder.used_twice
 
 

@@ -11,8 +11,9 @@ from torch import Tensor
 from search_spaces.common.errors import InputError
 from search_spaces.graph.ir import Value
 from search_spaces.graph.owned_weights import RECURRENT
-from search_spaces.pytorch.recorder import Recorder, handles
+from search_spaces.pytorch.recorder import Numbers, Recorder, handles
 
+_GATES = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}  # torch's number of each of ONNX's gates
 _OPERATORS = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN", "rnn_relu": "RNN"}
 
 
@@ -58,13 +59,33 @@ def _layer(
     if op == "RNN":
         attrs["activations"] = (name[4:].capitalize(),) * directions
     outputs = range(3 if op == "LSTM" else 2)
+    numbers = _onnx_weights(r, op, weights, directions)
     if all(r.owned_shape(w) for w in weights):
-        own = [r.own(op, x, bias=int(has_biases), **attrs, **({"output": i} if i else {})) for i in outputs]
+        own = []
+        for i in outputs:
+            r.keep(*numbers)
+            own.append(r.own(op, x, bias=int(has_biases), **attrs, **({"output": i} if i else {})))
         r.add_owner(own, weights)
         return own
     shapes = [(gates, int(x.shape[-1])), (gates, hidden), *([(2 * gates,)] if has_biases else [])]
-    params = [r.param((directions, *shape)) for shape in shapes]
+    params = [r.param((directions, *shape), made) for shape, made in zip(shapes, numbers, strict=True)]
     return [r.own(op, x, *params, **attrs, **({"output": i} if i else {})) for i in outputs]
+
+
+def _onnx_weights(r: Recorder, op: str, weights: Sequence[Tensor], directions: int) -> list[Numbers]:
+    """The weights of a layer as ONNX has them: the directions and both biases in one tensor, gates in its order."""
+
+    def ordered(weight: Tensor) -> Tensor:
+        gates = r.computed(weight).chunk(RECURRENT[op])
+        return torch.cat([gates[i] for i in _GATES[op]])
+
+    def stacked(names: Sequence[int]) -> Tensor:
+        each = len(weights) // directions
+        parts = [[ordered(weights[start + i]) for i in names] for start in range(0, len(weights), each)]
+        return torch.stack([torch.cat(part) for part in parts])
+
+    biases = [(2, 3)] if len(weights) == 4 * directions else []
+    return [lambda names=names: stacked(names) for names in ((0,), (1,), *biases)]  # type: ignore[misc]
 
 
 for _name in _OPERATORS:

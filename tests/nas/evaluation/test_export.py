@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 import torch
+from torch import nn
 
 from nas.evaluation.datasets import Dataset, Part, digits, load_dataset
 from nas.evaluation.export import load_weights, preprocessing, save_onnx, save_weights, trained_model
 from nas.evaluation.goals import goal_of
 from nas.evaluation.trainable import Trainable
 from nas.evaluation.training import TrainingTask, train
-from search_spaces import InputError, get_space
+from search_spaces import InputError, TorchSpace, get_space, to_text
 from search_spaces.graph.builder import Network, Tensor
 from search_spaces.graph.ir import BATCH, Typed
 
@@ -121,6 +124,38 @@ def token_network(rows: int) -> Trainable:
     x = net.op("Embedding", net.input, attrs=(("features", 16), ("rows", rows)))
     x = net.op("ReduceMax", x, attrs=(("axes", (1,)), ("keepdims", 0)))
     return Trainable(net.graph(net.linear(x, 4)))
+
+
+def build(trial: Any) -> nn.Module:
+    """Convolutions with a lazy classifier and dropout."""
+    width = trial.suggest_categorical("width", [4, 8])
+    block = nn.Conv2d(1, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()
+    return nn.Sequential(*block, nn.MaxPool2d(2), nn.Flatten(), nn.Dropout(0.1), nn.LazyLinear(10))
+
+
+build.example_input = torch.zeros(1, 1, 8, 8)  # type: ignore[attr-defined]
+
+
+def test_a_users_own_module_is_trained_and_written_with_its_weights(tmp_path: Path) -> None:
+    space, data = TorchSpace(build), digits()
+    network = Trainable.of(space, space.sample(np.random.default_rng(0)))
+    assert isinstance(network.module(), nn.Sequential)
+    whole = train(network, data, (0, 1), TASK)
+
+    def kill(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    for _ in range(len(whole.validation) * TASK.epochs):  # dropout goes on as it would have, too
+        with suppress(KeyboardInterrupt):
+            train(network, data, (0, 1), TASK, checkpoint=tmp_path / "t.pt", progress=kill)
+    trained = train(network, data, (0, 1), TASK, checkpoint=tmp_path / "t.pt")
+    assert trained.validation == whole.validation
+    assert trained.state is not None
+    path = tmp_path / "net.onnx"
+    save_onnx(path, network, trained.state)
+    assert score(path, data, data.test) == pytest.approx(trained.test[trained.best], abs=100.5 / len(data.test))
+    assert to_text(onnx.load(path)) == network.text
+    space.module(space.sample(np.random.default_rng(0))).load_state_dict(trained.state)
 
 
 def test_weights_are_kept_as_safetensors(tmp_path: Path) -> None:
