@@ -103,11 +103,12 @@ class TorchSpace(SearchSpace):
         return built
 
     def graph(self, arch: Architecture) -> Graph:
-        from search_spaces.pytorch import record
+        from search_spaces.pytorch import is_lazy, record
 
         self.check_member(arch)
         with self.user_code():
-            return record(self._built(choosers.ReplayChooser(arch.as_dict())), self.example_input)
+            module = self._built(choosers.ReplayChooser(arch.as_dict()))
+            return record(self.module(arch) if is_lazy(module) else module, self.example_input)
 
     def module(self, arch: Architecture) -> nn.Module:
         """The module of an architecture, with its initial weights."""

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedParameter
 from torch.utils._pytree import tree_leaves
 
 from nas.evaluation.module import GraphModule
 from search_spaces import TorchSpace
 from search_spaces.common.errors import InputError
+from search_spaces.pytorch import is_lazy, record_with_numbers, run
 from search_spaces.text.program import compact
 from search_spaces.text.syntax import write
 
@@ -59,9 +59,9 @@ class Trainable:
         if replicas > 1:
             raise InputError("modules of your own are trained one by one")
         module = self.build()
-        if any(isinstance(parameter, UninitializedParameter) for parameter in module.parameters()):
+        if is_lazy(module):
             with torch.no_grad():
-                call(module.eval(), self.example)
+                run(module.eval(), self.example)
         return module.train()
 
     def outputs(self, module: nn.Module, x: Tensor) -> Tensor:
@@ -89,13 +89,4 @@ class Trainable:
             raise InputError(f"the weights are not those of this network ({reason})") from None
         if isinstance(module, GraphModule):
             return self.graph, module.numbers()
-        from search_spaces.pytorch import record_with_numbers
-
         return record_with_numbers(module, self.example)
-
-
-def call(module: nn.Module, example: Any) -> Any:
-    """What a module gives for an example input: a tensor, positional arguments or keyword arguments."""
-    if isinstance(example, Mapping):
-        return module(**example)
-    return module(example) if isinstance(example, Tensor) else module(*example)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 from torch.overrides import TorchFunctionMode
+
+Example = Tensor | Sequence[Any] | Mapping[str, Any]
 
 _RANDOM = frozenset({"uniform_", "normal_", "trunc_normal_", "bernoulli_", "exponential_", "erfinv_", "random_"})
 _SMALL = 64  # numbers; smaller constants are part of the architecture even where they are drawn
@@ -38,3 +41,21 @@ def without_weights() -> Iterator[None]:
     """Modules that are built inside have the shapes of their weights, but no numbers: as fast as it gets."""
     with _WithoutWeights(), torch.no_grad():
         yield
+
+
+def is_lazy(module: nn.Module) -> bool:
+    """True if the module has weights whose shapes follow from the first input, such as those of `nn.LazyLinear`."""
+    return any(isinstance(p, UninitializedParameter) for p in module.parameters())
+
+
+def run(module: nn.Module, example: Example) -> Any:
+    """What the module gives for an example input."""
+    args, kwargs = arguments(example)
+    return module(*args, **kwargs)
+
+
+def arguments(example: Example) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and keyword arguments of an example input: a tensor, a tuple of tensors, or a dictionary."""
+    if isinstance(example, Mapping):
+        return (), dict(example)
+    return (example,) if isinstance(example, Tensor) else tuple(example), {}

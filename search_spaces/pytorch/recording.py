@@ -6,7 +6,6 @@ that ONNX has for it, in the words that an imported ONNX model has, so that both
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from math import prod
 from typing import Any
@@ -21,10 +20,9 @@ from search_spaces.graph.fusion import fuse
 from search_spaces.graph.ir import BATCH, Dim, Graph, Node, Shape, typed
 from search_spaces.graph.owned_weights import initializers
 from search_spaces.pytorch import attention, layers, math, moves, recurrent  # noqa: F401  each names the functions that it reads
+from search_spaces.pytorch.building import Example, arguments, is_lazy, run
 from search_spaces.pytorch.dtypes import element
 from search_spaces.pytorch.recorder import BATCH_SIZE, Recorder
-
-Example = Tensor | Sequence[Any] | Mapping[str, Any]
 
 
 def record(module: nn.Module, example: Example) -> Graph:
@@ -70,12 +68,15 @@ def _array(numbers: Tensor, shape: tuple[int, ...]) -> np.ndarray:
 
 def example_tensors(example: Example) -> list[Tensor]:
     """The tensors of an example input, in the order of the graph's inputs."""
-    return [x for x in tree_leaves(_arguments(example)) if isinstance(x, Tensor)]
+    return [x for x in tree_leaves(arguments(example)) if isinstance(x, Tensor)]
 
 
 def _recorded(module: nn.Module, example: Example) -> tuple[Graph, Recorder]:
     """The graph before it is fused, and the recorder that made it."""
     module.eval()
+    if is_lazy(module):
+        with torch.no_grad():
+            run(module, example)
     try:
         return _recorded_in_batches(module, example, BATCH_SIZE)
     except Exception as error:
@@ -88,7 +89,7 @@ def _recorded_in_batches(module: nn.Module, example: Example, batch: int | None)
     shared: frozenset[int] = frozenset()
     while True:
         recorder = Recorder(shared, batch)
-        leaves, structure = tree_flatten(_arguments(example))
+        leaves, structure = tree_flatten(arguments(example))
         given = [x for x in leaves if isinstance(x, Tensor)]
         if not given:
             raise InputError("the example input holds no tensor")
@@ -101,12 +102,6 @@ def _recorded_in_batches(module: nn.Module, example: Example, batch: int | None)
         if recorder.used_twice <= shared:
             return graph, recorder
         shared |= recorder.used_twice
-
-
-def _arguments(example: Example) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(example, Mapping):
-        return (), dict(example)
-    return (example,) if isinstance(example, Tensor) else tuple(example), {}
 
 
 def _input_shape(x: Tensor, batch: int | None) -> Shape:

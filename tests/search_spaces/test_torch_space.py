@@ -132,3 +132,14 @@ def test_texts_of_a_space_are_drawn_by_its_choices_alone() -> None:
     space = Sequences()
     texts = {space.to_text(space.sample(np.random.default_rng(seed))) for seed in range(12)}
     assert len(texts) == 3
+
+
+def test_sizes_of_lazy_layers_follow_from_the_example_input() -> None:
+    def build(trial: Any) -> nn.Module:
+        width = trial.suggest_categorical("width", [4, 8])
+        return nn.Sequential(nn.LazyConv2d(width, 3), nn.Flatten(), nn.LazyLinear(10))
+
+    space = TorchSpace(build, torch.zeros(1, 1, 8, 8))
+    arch = space.architecture({"width": 4})
+    assert space.params(arch) == 4 * 9 + 4 + 4 * 36 * 10 + 10
+    assert space.num_classes == 10

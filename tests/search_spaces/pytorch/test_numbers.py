@@ -1,4 +1,4 @@
-"""Claims about modules with their weights: ONNX Runtime computes what the module does, and the text is that of the graph."""
+"""Claims about modules with their weights: ONNX Runtime computes what the module does, and the text stays the same."""
 
 from __future__ import annotations
 
