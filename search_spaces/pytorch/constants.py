@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
 from search_spaces.common.errors import InputError
-from search_spaces.graph.ir import typed
+from search_spaces.graph.ir import Attrs, typed
 from search_spaces.graph.standard import number
 from search_spaces.onnx.constants import add_buffer, add_constant
 from search_spaces.onnx.folding import Known
@@ -17,8 +17,6 @@ from search_spaces.pytorch.dtypes import element
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from search_spaces.pytorch.recorder import Recorder
 
 IsBatch = Callable[[int], bool]  # whether a size is a multiple of the batch size
 
@@ -39,6 +37,16 @@ def compute(is_batch: IsBatch, name: str, func: Callable[..., Any], args: tuple[
     small = [1 if is_batch(size) else size for size in sizes]
     given = {name: value for name, value in kwargs.items() if name != "size"}
     return func(*args[:at], small, *rest, **given).expand(sizes)
+
+
+class Recorder(Protocol):
+    """What adds constants to a graph: see `search_spaces.pytorch.recorder.Recorder`."""
+
+    def emit(self, op: str, inputs: tuple[int, ...], attrs: Attrs) -> int: ...
+
+    def is_batch(self, size: int) -> bool: ...
+
+    def keep(self, *numbers: Callable[[], Tensor]) -> None: ...
 
 
 def add(recorder: Recorder, x: Tensor) -> int:
