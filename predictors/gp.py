@@ -161,7 +161,10 @@ class TextGP(_GP):
 
 
 class ChoicesGP(_GP):
-    """A Gaussian process on one-hot choices: what a user would try first. It reads `Architecture`s, not texts."""
+    """A Gaussian process on one-hot choices, and on those that are numbers as they are: what a user would try first.
+
+    It reads `Architecture`s, not texts.
+    """
 
     kind = "gp-choices"
     reads_choices: ClassVar[bool] = True
@@ -169,19 +172,20 @@ class ChoicesGP(_GP):
     def _select(self, architectures: Inputs) -> list[str]:
         found = [_options(a) for a in architectures]
         names = sorted(set().union(*found))
-        return [name for name in names if 0 < sum(name in options for options in found) < len(found)]
+        return [name for name in names if len({options.get(name, 0.0) for options in found}) > 1]
 
     def _encode(self, architectures: Inputs) -> np.ndarray:
-        column = {name: i for i, name in enumerate(self._names)}
-        matrix = np.zeros((len(architectures), len(column)))
-        for row, architecture in zip(matrix, architectures, strict=True):
-            row[[column[name] for name in _options(architecture) if name in column]] = 1.0
-        return matrix
+        found = [_options(a) for a in architectures]
+        return np.array([[options.get(name, 0.0) for name in self._names] for options in found]).reshape(len(found), -1)
 
 
-def _options(architecture: Any) -> set[str]:
+def _options(architecture: Any) -> dict[str, float]:
+    """1 for each option that was chosen; a choice of a float is itself."""
     from search_spaces import Architecture
 
     if not isinstance(architecture, Architecture):
         raise InputError(f"gp-choices reads architectures with their choices, not {str(architecture)[:60]!r}")
-    return {f"{name}={value}" for name, value in architecture.choices}
+    return {
+        name if isinstance(value, float) else f"{name}={value}": value if isinstance(value, float) else 1.0
+        for name, value in architecture.choices
+    }

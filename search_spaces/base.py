@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from search_spaces import choosers
-from search_spaces.choosers import Choice, Chooser, Trial
+from search_spaces.choosers import Chooser, Trial
 from search_spaces.common.errors import Infeasible, InputError, describe, where
+from search_spaces.domains import Choice, count
 from search_spaces.graph.builder import Network, Tensor
 from search_spaces.graph.costs import graph_flops, graph_params
 from search_spaces.graph.ir import Graph
@@ -23,6 +24,7 @@ from search_spaces.text import compact, write
 if TYPE_CHECKING:
     import onnx
 
+MISTAKEN_DRAWS = 20  # that raise the same error from the first on: a mistake, whatever is chosen
 MAX_REFUSED_DRAWS = 200  # in a row, after which a space counts as one without any feasible architecture
 
 
@@ -121,8 +123,8 @@ class SearchSpace:
                 return self._chosen(chooser())
             except InputError as error:
                 refused.append(str(error))
-        if len(set(refused)) == 1:  # a mistake, whatever is chosen
-            raise InputError(refused[0])
+                if len(refused) == MISTAKEN_DRAWS and len(set(refused)) == 1 and not isinstance(error, Infeasible):
+                    raise
         raise Infeasible(f"{self.name}: {MAX_REFUSED_DRAWS} draws in a row were infeasible; the last: {refused[-1]}")
 
     def architecture(self, choices: Mapping[str, Choice]) -> Architecture:
@@ -134,8 +136,7 @@ class SearchSpace:
 
     def choose(self, trial: Trial) -> Architecture:
         """Let an Optuna trial choose; use it in your own objective function."""
-        recorder = _Recorder(trial)
-        return self._chosen(recorder)
+        return self._chosen(choosers.TrialChooser(trial))
 
     def sample(self, rng: np.random.Generator) -> Architecture:
         """A random architecture: every choice uniform, all drawn again where they are infeasible."""
@@ -149,7 +150,7 @@ class SearchSpace:
         parent = arch.as_dict()
         replay = choosers.ReplayChooser(parent)
         self.ask(replay)
-        free = [name for name, options in replay.options.items() if len(options) > 1]
+        free = [name for name, options in replay.options.items() if count(options) != 1]
         if not free:
             return arch
         try:
@@ -209,7 +210,7 @@ class SearchSpace:
         try:
             yield
         except InputError as error:
-            if place := where(error):
+            if not isinstance(error, Infeasible) and (place := where(error)):
                 error.args = (f"{place}{error}",)
             raise
         except Exception as error:
@@ -243,19 +244,3 @@ class SearchSpace:
     def flops(self, arch: Architecture) -> int:
         """Multiply-accumulates of convolutions and linear layers for one input."""
         return graph_flops(self.graph(arch))
-
-
-class _Recorder(Chooser):
-    """Passes every question on to a trial and records the answer."""
-
-    def __init__(self, trial: Trial) -> None:
-        super().__init__()
-        self.trial = trial
-
-    def suggest_categorical(self, name: str, choices: Any) -> Choice:
-        self.choices[name] = self.trial.suggest_categorical(name, choices)
-        return self.choices[name]
-
-    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1) -> int:
-        self.choices[name] = self.trial.suggest_int(name, low, high, step=step)
-        return self.choices[name]

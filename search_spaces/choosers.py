@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
+from search_spaces import domains
 from search_spaces.common.errors import InputError, unknown
-
-Choice = Any
-"""A chosen value: str, int, float or bool."""
+from search_spaces.domains import MISSING, Choice, Domain, Interval, Steps
 
 
 class Trial(Protocol):
@@ -18,42 +17,81 @@ class Trial(Protocol):
 
     def suggest_categorical(self, name: str, choices: Sequence[Choice]) -> Choice: ...
 
-    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1) -> int: ...
+    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int: ...
+
+    def suggest_float(
+        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
+    ) -> float: ...
 
 
 class Chooser:
     """Base of the choosers: records what was chosen and from which options.
 
-    Asking again for a name gives what was chosen before, as an Optuna trial does.
+    Asking again for a name gives what was chosen before, as an Optuna trial does; InputError for other options.
     """
 
     def __init__(self) -> None:
         self.choices: dict[str, Choice] = {}
-        self.options: dict[str, Sequence[Choice]] = {}
+        self.options: dict[str, Domain] = {}
 
-    def pick(self, name: str, options: Sequence[Choice]) -> Choice:
+    def pick(self, name: str, options: Domain) -> Choice:
         """Decide: one of `options`."""
         raise InputError(f"{type(self).__name__} does not say how to pick {name}")
 
-    def suggest_categorical(self, name: str, choices: Sequence[Choice]) -> Choice:
+    def _choose(self, name: str, options: Domain) -> Choice:
         if name not in self.choices:
-            self.options[name] = choices
-            self.choices[name] = self.pick(name, choices)
+            self.options[name] = options
+            self.choices[name] = self.pick(name, options)
+        elif self.options[name] != options:
+            first, second = domains.shown(self.options[name]), domains.shown(options)
+            raise InputError(f"{name!r} is asked twice, of {first} and of {second}: give each question its own name")
         return self.choices[name]
 
-    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1) -> int:
-        return self.suggest_categorical(name, range(low, high + 1, step))
+    def suggest_categorical(self, name: str, choices: Sequence[Choice]) -> Choice:
+        return self._choose(name, domains.categories(name, choices))
+
+    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
+        return self._choose(name, domains.integers(name, low, high, step, log))
+
+    def suggest_float(
+        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
+    ) -> float:
+        return self._choose(name, domains.floats(name, low, high, step, log))
+
+
+class TrialChooser(Chooser):
+    """Passes every question on to a trial, and records the answer."""
+
+    def __init__(self, trial: Trial) -> None:
+        super().__init__()
+        self.trial = trial
+
+    def pick(self, name: str, options: Domain) -> Choice:
+        answer = self._ask(name, options)
+        found = domains.find(options, answer)
+        return answer if found is MISSING else found
+
+    def _ask(self, name: str, options: Domain) -> Choice:
+        if isinstance(options, range):
+            return self.trial.suggest_int(name, options.start, options.stop - 1, step=options.step)
+        if isinstance(options, Steps):
+            return self.trial.suggest_float(name, options.low, options[-1], step=options.step)
+        if isinstance(options, Interval) and options.whole:
+            return self.trial.suggest_int(name, int(options.low), int(options.high), log=options.log)
+        if isinstance(options, Interval):
+            return self.trial.suggest_float(name, options.low, options.high, log=options.log)
+        return self.trial.suggest_categorical(name, options)
 
 
 class RandomChooser(Chooser):
-    """Every choice uniformly at random."""
+    """Every choice at random: evenly, or evenly in its logarithm where it is asked for so."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         super().__init__()
         self.rng = rng
 
-    def pick(self, name: str, options: Sequence[Choice]) -> Choice:
-        return options[int(self.rng.integers(len(options)))]
+    def pick(self, name: str, options: Domain) -> Choice:
+        return domains.draw(options, self.rng)
 
 
 class ReplayChooser(Chooser):
@@ -63,12 +101,15 @@ class ReplayChooser(Chooser):
         super().__init__()
         self.given = given
 
-    def pick(self, name: str, options: Sequence[Choice]) -> Choice:
+    def pick(self, name: str, options: Domain) -> Choice:
         if name not in self.given:
-            raise InputError(f"the choice {name!r} is missing; options: {', '.join(map(str, options))}")
-        if self.given[name] not in options:
-            raise unknown(f"option for {name}:", str(self.given[name]), map(str, options))
-        return self.given[name]
+            raise InputError(f"the choice {name!r} is missing; options: {domains.shown(options)}")
+        found = domains.find(options, self.given[name])
+        if found is not MISSING:
+            return found
+        if isinstance(options, Interval | Steps):
+            raise InputError(f"{name} = {self.given[name]} is not one of {domains.shown(options)}")
+        raise unknown(f"option for {name}:", str(self.given[name]), map(str, options))
 
     def check_all_used(self) -> None:
         """`InputError` if a given choice was not asked for."""
@@ -84,12 +125,11 @@ class MutationChooser(RandomChooser):
         super().__init__(rng)
         self.parent, self.changed = parent, changed
 
-    def pick(self, name: str, options: Sequence[Choice]) -> Choice:
+    def pick(self, name: str, options: Domain) -> Choice:
         if name == self.changed:
-            options = [o for o in options if o != self.parent[name]]
-        elif name in self.parent and self.parent[name] in options:
-            return self.parent[name]
-        return super().pick(name, options)
+            return domains.draw_other(options, self.parent[name], self.rng)
+        found = domains.find(options, self.parent[name]) if name in self.parent else MISSING
+        return super().pick(name, options) if found is MISSING else found
 
 
 class CrossoverChooser(RandomChooser):
@@ -99,8 +139,9 @@ class CrossoverChooser(RandomChooser):
         super().__init__(rng)
         self.parents = (a, b)
 
-    def pick(self, name: str, options: Sequence[Choice]) -> Choice:
-        candidates = [p[name] for p in self.parents if name in p and p[name] in options]
+    def pick(self, name: str, options: Domain) -> Choice:
+        found = [domains.find(options, parent[name]) for parent in self.parents if name in parent]
+        candidates = [value for value in found if value is not MISSING]
         return super().pick(name, candidates or options)
 
 
@@ -111,17 +152,20 @@ class EnumerationChooser(Chooser):
         super().__init__()
         self.positions = list(positions)
 
-    def pick(self, name: str, options: Sequence[Choice]) -> Choice:
+    def pick(self, name: str, options: Domain) -> Choice:
         at = len(self.choices)
         if at == len(self.positions):
             self.positions.append(0)
-        return options[self.positions[at]]
+        return domains.option(options, self.positions[at])
 
     def following(self) -> list[int] | None:
-        """Positions of the next combination, or None after the last."""
-        sizes = [len(options) for options in self.options.values()]
+        """Positions of the next combination, or None after the last. InputError where a choice is continuous."""
+        sizes = [domains.count(options) for options in self.options.values()]
+        for name, size in zip(self.options, sizes, strict=True):
+            if size is None:
+                raise InputError(f"{name!r} is continuous, so the space has no list of architectures: give it a step")
         positions = self.positions[: len(sizes)]
-        while positions and positions[-1] == sizes[len(positions) - 1] - 1:
+        while positions and positions[-1] == sizes[len(positions) - 1] - 1:  # type: ignore[operator]
             positions.pop()
         if not positions:
             return None

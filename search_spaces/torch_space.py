@@ -12,7 +12,7 @@ import numpy as np
 from search_spaces import choosers
 from search_spaces.base import Architecture, SearchSpace
 from search_spaces.choosers import Trial
-from search_spaces.common.errors import InputError
+from search_spaces.common.errors import InputError, describe, where
 from search_spaces.graph.ir import Graph, Shape, typed
 
 if TYPE_CHECKING:
@@ -103,12 +103,18 @@ class TorchSpace(SearchSpace):
         return built
 
     def graph(self, arch: Architecture) -> Graph:
-        from search_spaces.pytorch import is_lazy, record
+        from search_spaces.pytorch import is_lazy, layer_of, record
 
         self.check_member(arch)
         with self.user_code():
             module = self._built(choosers.ReplayChooser(arch.as_dict()))
-            return record(self.module(arch) if is_lazy(module) else module, self.example_input)
+        module = self.module(arch) if is_lazy(module) else module
+        try:
+            return record(module, self.example_input)
+        except Exception as error:
+            place = where(error) or f"{self.name}: "
+            reason = describe(error).removeprefix(place)
+            raise InputError(f"{place}{reason}{layer_of(error, module)}") from error
 
     def module(self, arch: Architecture) -> nn.Module:
         """The module of an architecture, with its initial weights."""

@@ -35,6 +35,7 @@ from nas.searching.weights import WEIGHTS_FOLDER_KEY, WeightFolder
 from nas.searching.workers import MAX_TAKEN_UP, Worker
 from predictors.metrics import Metric
 from search_spaces.common.errors import InputError, describe
+from search_spaces.repeatable import check_repeatable
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -104,6 +105,7 @@ def search(
         space = among_rows(space, evaluator.rows)
     reader = TrialReader(space, parse_objectives(objectives), parse_constraints(constraints))
     check_metrics(reader.metrics, evaluator.metrics)
+    check_repeatable(space)
     origin = begun_with(space, reader.objectives, reader.constraints, evaluator)
     origin["settings"] |= {
         "sampler": sampler if isinstance(sampler, str) else type(sampler).__name__,

@@ -6,6 +6,7 @@ import difflib
 import sysconfig
 import traceback
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 
 _PROJECT = Path(__file__).parents[2]
@@ -35,12 +36,15 @@ def describe(error: BaseException) -> str:
 
 def where(error: BaseException) -> str:
     """File and line of the user's own code in which an error was raised, to begin its message; empty where in none."""
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(Path(frame.filename))]
-    return f"{own[-1].filename}, line {own[-1].lineno}: " if own else ""
+    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    own = next(((file, line) for file, line in reversed(frames) if _is_users(file)), None)
+    return f"{own[0]}, line {own[1]}: " if own else ""
 
 
-def _is_users(file: Path) -> bool:
+@lru_cache(maxsize=1024)
+def _is_users(name: str) -> bool:
     """False for files of this project's packages, of Python and of installed packages."""
+    file = Path(name)
     places = [_PROJECT / name for name in ("search_spaces", "predictors", "nas")]
     places += [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]
     return file.is_file() and not any(file.is_relative_to(place) for place in places)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, NoReturn
 
-from search_spaces.common.errors import InputError
+from search_spaces.common.errors import InputError, unknown
 from search_spaces.graph.convolutions import Convolution, pair, same_pads
 from search_spaces.graph.fusion import fuse
 from search_spaces.graph.ir import BATCH, Attrs, Graph, Node, Shape, Value
@@ -56,6 +56,10 @@ class Network:
         self._scope: tuple[str, ...] = ()
         self._blocks: Counter[tuple[tuple[str, ...], str]] = Counter()
 
+    def __getattr__(self, name: str) -> NoReturn:
+        methods = [method for method in dir(type(self)) if not method.startswith("_")]
+        raise AttributeError(str(unknown("method of the builder", name, methods)))
+
     @contextmanager
     def block(self, name: str) -> Iterator[None]:
         """Begins the names that the nodes added inside have in ONNX files: `cell1/…`, `cell2/…`."""
@@ -66,8 +70,10 @@ class Network:
         finally:
             self._scope = outer
 
-    def op(self, op: str, *inputs: Tensor, attrs: Attrs = ()) -> Tensor:
-        """Add any supported operator by its ONNX name, with its attributes in alphabetical order."""
+    def op(self, op: str, *inputs: Tensor, attrs: Attrs | Mapping[str, Any] = ()) -> Tensor:
+        """Add any supported operator by its ONNX name; attributes are a dictionary, or pairs in alphabetical order."""
+        if isinstance(attrs, Mapping):
+            attrs = tuple(sorted([(name, tuple(v) if isinstance(v, list) else v) for name, v in attrs.items()]))
         number = len(self._shapes)
         shape = output_shape(op, attrs, tuple([x.shape for x in inputs]))
         self._nodes.append(Node(op, tuple([x.number for x in inputs]), (number,), attrs, self._scope))

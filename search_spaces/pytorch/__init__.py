@@ -1,6 +1,6 @@
 """PyTorch modules as graphs: what a module's `forward` computes is recorded on tensors without data. Imports torch."""
 
 from search_spaces.pytorch.building import is_lazy, run, without_weights
-from search_spaces.pytorch.recording import example_tensors, record, record_with_numbers
+from search_spaces.pytorch.recording import example_tensors, layer_of, record, record_with_numbers
 
-__all__ = ["example_tensors", "is_lazy", "record", "record_with_numbers", "run", "without_weights"]
+__all__ = ["example_tensors", "is_lazy", "layer_of", "record", "record_with_numbers", "run", "without_weights"]

@@ -98,6 +98,7 @@ class Recorder(TorchFunctionMode):
         self.numbers: dict[int, list[Numbers]] = {}  # of the weights and constants that nodes own, by their value
         self._pending: list[Numbers] = []
         self._uses: Counter[int] = Counter()
+        self._opened: list[python_types.FunctionType] = []
         self._owners: list[tuple[list[int], list[int]]] = []
 
     @property
@@ -333,9 +334,8 @@ class Recorder(TorchFunctionMode):
             handler, in_place = HANDLERS.get(f"__{name[3:]}"), True
         if name in _ANSWERS:
             raise InputError(f"{name.strip('_')} depends on the data: what is computed must not")
-        if handler is None and isinstance(func, python_types.FunctionType) and func.__module__.startswith("torch."):
-            with self:
-                return _opened(func)(*args, **kwargs)
+        if handler is None and isinstance(func, python_types.FunctionType) and func not in self._opened:
+            return self._inside(func, args, kwargs)
         if handler is None or kwargs.get("out") is not None:
             raise InputError(f"torch's function {name!r} is not supported")
         try:
@@ -345,6 +345,15 @@ class Recorder(TorchFunctionMode):
                 raise
             raise InputError(f"torch's function {name!r} is not supported with these arguments: {error}") from None
         return self.assign(args[0], made) if in_place else made
+
+    def _inside(self, func: python_types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record what a function consists of."""
+        self._opened.append(func)
+        try:
+            with self:
+                return _opened(func)(*args, **kwargs)
+        finally:
+            self._opened.pop()
 
     def assign(self, target: Tensor, made: Tensor) -> Tensor:
         """Change a tensor in place."""

@@ -6,7 +6,7 @@ that ONNX has for it, in the words that an imported ONNX model has, so that both
 
 from __future__ import annotations
 
-from contextlib import suppress
+import traceback
 from math import prod
 from typing import Any
 
@@ -66,6 +66,14 @@ def _array(numbers: Tensor, shape: tuple[int, ...]) -> np.ndarray:
     return (numbers.float() if numbers.dtype == torch.bfloat16 else numbers).reshape(shape).numpy()
 
 
+def layer_of(error: BaseException, module: nn.Module) -> str:
+    """The innermost of a module's layers in which an error was raised, to end its message; empty for none."""
+    names = {id(layer): name for name, layer in module.named_modules() if name}
+    found = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    layer = next((layer for layer in reversed(found) if id(layer) in names), None)
+    return "" if layer is None else f" (in layer {names[id(layer)]!r}, {type(layer).__name__})"
+
+
 def example_tensors(example: Example) -> list[Tensor]:
     """The tensors of an example input, in the order of the graph's inputs."""
     return [x for x in tree_leaves(arguments(example)) if isinstance(x, Tensor)]
@@ -79,10 +87,8 @@ def _recorded(module: nn.Module, example: Example) -> tuple[Graph, Recorder]:
             run(module, example)
     try:
         return _recorded_in_batches(module, example, BATCH_SIZE)
-    except Exception as error:
-        with suppress(Exception):
-            return _recorded_in_batches(module, example, None)
-        raise error
+    except Exception:  # whatever its own code does with the batch size
+        return _recorded_in_batches(module, example, None)
 
 
 def _recorded_in_batches(module: nn.Module, example: Example, batch: int | None) -> tuple[Graph, Recorder]:

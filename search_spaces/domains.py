@@ -1,0 +1,151 @@
+"""Options of a question: a list of them, or numbers of a range. Continuous ranges have no list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, floor, inf, isfinite, log
+from typing import Any, overload
+
+import numpy as np
+
+from search_spaces.common.errors import InputError
+
+Choice = Any
+"""A chosen value: str, int, float or bool."""
+MISSING: Any = object()
+"""What is found for a value that is no option: `None` may be one."""
+_TOLERANCE = 1e-8  # of a number's place between two steps, as Optuna has it
+_MAX_SHOWN = 20
+_MAX_DRAWS = 100
+
+
+@dataclass(frozen=True)
+class Steps(Sequence[float]):
+    """low, low + step, … up to high."""
+
+    low: float
+    high: float
+    step: float
+
+    def __len__(self) -> int:
+        return floor((self.high - self.low) / self.step + _TOLERANCE) + 1
+
+    @overload
+    def __getitem__(self, index: int) -> float: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[float]: ...
+    def __getitem__(self, index: int | slice) -> float | Sequence[float]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        return float(f"{self.low + index % len(self) * self.step:.12g}")
+
+    def find(self, value: Choice) -> Choice:
+        place = (value - self.low) / self.step if _is_number(value) else inf
+        near = isfinite(place) and 0 <= round(place) < len(self) and abs(place - round(place)) < _TOLERANCE
+        return self[round(place)] if near else MISSING
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Numbers from low to high, whole or all; drawn evenly, or evenly in their logarithm."""
+
+    low: float
+    high: float
+    log: bool = False
+    whole: bool = False
+
+    def draw(self, rng: np.random.Generator) -> float:
+        low, high = (self.low - 0.5, self.high + 0.5) if self.whole else (self.low, self.high)
+        value = exp(rng.uniform(log(low), log(high))) if self.log else rng.uniform(low, high)
+        value = min(max(round(value) if self.whole else value, self.low), self.high)
+        return int(value) if self.whole else float(value)
+
+    def find(self, value: Choice) -> Choice:
+        inside = _is_number(value) and self.low <= value <= self.high
+        if self.whole:
+            return int(value) if inside and value == int(value) else MISSING
+        return float(value) if inside else MISSING
+
+
+Domain = Sequence[Choice] | Interval
+
+
+def categories(name: str, choices: Sequence[Choice]) -> Domain:
+    """The options of `suggest_categorical`."""
+    if not len(choices):
+        raise InputError(f"{name!r} has no options: give at least one")
+    return choices if isinstance(choices, range) else tuple(choices)
+
+
+def integers(name: str, low: int, high: int, step: int, log: bool) -> Domain:
+    """The options of `suggest_int`."""
+    _check(name, low, high, step, log and step != 1, log and low < 1)
+    return Interval(low, high, log=True, whole=True) if log else range(low, high + 1, step)
+
+
+def floats(name: str, low: float, high: float, step: float | None, log: bool) -> Domain:
+    """The options of `suggest_float`."""
+    _check(name, low, high, step, log and step is not None, log and low <= 0)
+    return Interval(float(low), float(high), log) if step is None else Steps(float(low), float(high), float(step))
+
+
+def _check(name: str, low: float, high: float, step: float | None, both: bool, below: bool) -> None:
+    if not low <= high or not isfinite(low) or not isfinite(high):
+        raise InputError(f"{name!r} from {low} to {high}: the first must not be above the second")
+    if step is not None and not 0 < step < inf:
+        raise InputError(f"{name!r} has step = {step}: it must be positive")
+    if both:
+        raise InputError(f"{name!r} has both a step and log=True: give one of them")
+    if below:
+        raise InputError(f"{name!r} has log=True from {low}: it must begin above 0")
+
+
+def count(domain: Domain) -> int | None:
+    """Number of options; None for a continuous range."""
+    if not isinstance(domain, Interval):
+        return len(domain)
+    if domain.low == domain.high:
+        return 1
+    return int(domain.high - domain.low) + 1 if domain.whole else None
+
+
+def option(domain: Domain, index: int) -> Choice:
+    """The option at a place, of a domain that has a list."""
+    return int(domain.low) + index if isinstance(domain, Interval) else domain[index]
+
+
+def find(domain: Domain, value: Choice) -> Choice:
+    """The option that a value is, in the domain's own type; `MISSING` for a value that is none."""
+    if isinstance(domain, Interval | Steps):
+        return domain.find(value)
+    return value if value in domain else MISSING
+
+
+def draw(domain: Domain, rng: np.random.Generator) -> Choice:
+    """A random option."""
+    return domain.draw(rng) if isinstance(domain, Interval) else domain[int(rng.integers(len(domain)))]
+
+
+def draw_other(domain: Domain, value: Choice, rng: np.random.Generator) -> Choice:
+    """A random option that is not this one, of which there is at least one."""
+    if not isinstance(domain, Interval):
+        return draw([o for o in domain if o != value], rng)
+    for _ in range(_MAX_DRAWS):
+        if (other := domain.draw(rng)) != value:
+            return other
+    return int(domain.low if value != domain.low else domain.high) if domain.whole else domain.low
+
+
+def shown(domain: Domain) -> str:
+    """The options in words."""
+    if isinstance(domain, Interval):
+        return f"{domain.low} to {domain.high}"
+    names = list(map(str, domain[:_MAX_SHOWN]))
+    return ", ".join(names if len(domain) <= _MAX_SHOWN else [*names, "…"])
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,39 @@
+"""Whether `build` is a function of the choices alone, as everything else relies on."""
+
+from __future__ import annotations
+
+import difflib
+
+import numpy as np
+
+from search_spaces.base import SearchSpace
+from search_spaces.common.errors import Infeasible, InputError
+
+CHECKED = 3  # architectures
+
+
+def check_repeatable(space: SearchSpace, seed: int = 0) -> None:
+    """Build a few random architectures twice; InputError where the same choices give two networks or new questions."""
+    rng = np.random.default_rng(seed)
+    for _ in range(CHECKED):
+        arch = space.sample(rng)
+        try:
+            first, second = space.to_text(arch), space.to_text(arch)
+            again = space.architecture(arch.as_dict())
+        except Infeasible:  # said after all questions are answered
+            continue
+        if again != arch:
+            raise InputError(f"{space.name}: build does not ask the same questions again for {space.format(arch)}")
+        if first != second:
+            raise InputError(
+                f"{space.name}: build made two networks of the same choices ({_difference(first, second)}): it must "
+                f"depend on the trial alone, without random numbers and state; choices: {space.format(arch)}"
+            )
+
+
+def _difference(first: str, second: str) -> str:
+    """The first lines in which two texts differ."""
+    changed = [line for line in difflib.ndiff(first.splitlines(), second.splitlines()) if line[:1] in "-+"]
+    a = next((line[2:].strip() for line in changed if line.startswith("-")), "nothing")
+    b = next((line[2:].strip() for line in changed if line.startswith("+")), "nothing")
+    return f"{a!r} and {b!r}"
