@@ -10,6 +10,7 @@ _HOME = {
     "Benchmark": "nas.benchmarks",
     "Constraint": "nas.searching.objectives",
     "Evaluator": "nas.searching.evaluators",
+    "FunctionEvaluator": "nas.searching.own_evaluator",
     "MeasuredEvaluator": "nas.searching.evaluators",
     "Measurement": "nas.evaluation.measurement",
     "Metric": "predictors.metrics",

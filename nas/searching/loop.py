@@ -70,7 +70,7 @@ def search(
     seconds: float = math.inf,
     patience: float = math.inf,
     joins: bool = False,
-    weights: Path | None = None,
+    weights: str | Path | None = None,
 ) -> SearchResult:
     """Evaluate `evaluations` distinct architectures and return what was found.
 
@@ -125,8 +125,8 @@ def search(
     study.set_user_attr(EVALUATIONS_KEY, evaluations + len(prior))
     budget = Budget(evaluations + len(prior), time.monotonic() + seconds, patience)
     if weights and not joins:
-        study.set_user_attr(WEIGHTS_FOLDER_KEY, str(weights.absolute()))
-    folder = WeightFolder(weights) if weights else None
+        study.set_user_attr(WEIGHTS_FOLDER_KEY, str(Path(weights).absolute()))
+    folder = WeightFolder(Path(weights)) if weights else None
     with Worker(study) as worker:
         _Search(study, reader, evaluator, prior, np.random.default_rng(seed), worker, folder).run(budget, progress)
     return SearchResult.of_study(study, reader)

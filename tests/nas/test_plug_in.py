@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import re
 import runpy
 import shlex
@@ -10,6 +12,7 @@ import tomllib
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from nas import cli
@@ -56,6 +59,11 @@ def follow(tutorial: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     return commands
 
 
+def first_row(path: str) -> dict[str, str]:
+    with open(path, newline="") as file:
+        return next(csv.DictReader(file))
+
+
 def install(tutorial: str, module: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Install a tutorial's class as `my_package.MODULE`, with the tutorial's entry point; the name that it gives."""
     (points,) = (tomllib.loads(text)["project"]["entry-points"] for kind, text in blocks_of(tutorial) if kind == "toml")
@@ -93,6 +101,27 @@ def test_every_block_about_predictors_runs(
     assert load("my-nearest", type(create("my_predictor.py:Nearest"))).metrics == ("digits_accuracy",)
     with pytest.raises(InputError, match=r"'nearest', which no installed package has: name its class"):
         load("my-nearest")  # the file is there, but a checkpoint runs none
+
+
+@pytest.mark.slow
+def test_every_block_about_training_runs_and_the_shipped_network_has_the_reported_accuracy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_training", raising=False)
+    assert follow("how-to/own_training.md", tmp_path, monkeypatch) == 4
+    (found,) = re.findall(r"test accuracy: ([\d.]+)", capsys.readouterr().out)
+    best = first_row("results/digits/front.csv")
+    assert float(found) == pytest.approx(float(best["digits_test_accuracy"]), abs=100.5 / 642)  # one image
+    for folder in ("digits", "own"):
+        summary = json.loads(Path(f"results/{folder}/retrained/00/summary.json").read_text())
+        row = first_row(f"results/{folder}/front.csv")
+        metric = "digits_accuracy" if folder == "digits" else "quality"
+        assert summary["architecture"] == row["architecture"]
+        assert summary["values"][metric] > float(row[metric])  # after more than twice as many epochs
+    model = onnx.load("results/own/front/00.onnx")
+    values = {entry.key: entry.value for entry in model.metadata_props}["values"]
+    assert json.loads(values).keys() == {"architecture", "quality", "params", "cpu_latency_ms", "test_quality"}
 
 
 def test_a_class_derived_from_ours_keeps_its_own_checkpoints(tmp_path: Path) -> None:
