@@ -89,6 +89,10 @@ class Predictor(ABC):
         """Point estimates (n, metrics), as cheap as this predictor can make them; see `predict` for the arguments."""
         return self.predict(architectures, metrics, given, samples=ESTIMATE_SAMPLES).median
 
+    def novelty(self, architectures: Inputs) -> np.ndarray:
+        """How far (n,) architectures are from those learned, in units of how far these are apart; NaN if unknown."""
+        return np.full(len(architectures), np.nan)
+
     def predict_stream(
         self,
         architectures: Iterable[str | onnx.ModelProto | Architecture],

@@ -24,7 +24,7 @@ NETWORKS, MANY_NETWORKS = 260, 1200  # of a generated space; of every tenth, for
 PROXY_NETWORKS = 110  # of a small generated space that gets proxies, which take a tenth of a second each
 PROXY_FLOPS, PROXY_NODES, PROXY_PIXELS = 6e6, 160, 40
 PROXY_SEEDS = 1000  # generated spaces from this seed on are tried for proxies
-CELL_NETWORKS, CELL_FILES = 600, 3
+CELL_NETWORKS, CELL_FILES = 600, 11
 CELLS = "nasbench201"
 CELL_SKELETON = {"prune": True, "channels": 8, "cells": 2, "input_shape": (3, 16, 16)}
 PUBLISHED: dict[str, dict[str, int]] = {
@@ -50,15 +50,17 @@ def generated_files(generated: int, with_proxies: int) -> list[str]:
     return [f"generated-{seed}" for seed in range(generated)] + proxies
 
 
-def published_files() -> list[str]:
-    """Names of files of published spaces, without any of their benchmarks' numbers, and of our own populations.
+def published_files(quick: bool = False) -> tuple[list[str], list[str]]:
+    """Names of files of published spaces and of our own populations, and of NAS-Bench-201's cells with proxies.
 
-    `digits201` is not among them: it is of the space that most experiments test on.
+    No published benchmark's numbers are in them. `digits201` is not there: most experiments test on its space.
     """
     from nas.benchmarks.populations import POPULATIONS
 
-    cells = [f"cells-{number}" for number in range(CELL_FILES)]
-    return [*(f"published-{name}" for name in PUBLISHED), *cells, *(n for n, p in POPULATIONS.items() if p.proxies)]
+    if quick:
+        return ["published-two-path"], []
+    others = [*(f"published-{name}" for name in PUBLISHED), *(n for n, p in POPULATIONS.items() if p.proxies)]
+    return others, [f"cells-{number}" for number in range(CELL_FILES)]
 
 
 def build_bank(folder: Path, names: Sequence[str], progress: Progress | None = None) -> list[Path]:

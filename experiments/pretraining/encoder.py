@@ -13,16 +13,19 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from experiments.pretraining.bank import BankedSpace
-from predictors.rlm.context import EXACT
+from predictors.rlm.context import COMMON
 from predictors.rlm.coordinates import COST_WEIGHT
 from predictors.rlm.encoder import TextEncoder, collate
+from predictors.rlm.lines import TEXT_NUMBERS
 
 LEARNING_RATE = 1e-3
 SUPPORTS, QUERIES = (16, 32, 48, 64), 32
 TARGETS, TARGETS_PER_NOISE = 32, 8  # targets of a step; as many share a level of noise, and so a solve
 MAX_NETWORKS = 600
+PROXY_WEIGHT = 0.5
 SAVE_EVERY = 200
 Progress = Callable[[int, int, float], None]
 
@@ -55,27 +58,33 @@ class KernelRegression(nn.Module):
 
 def pretrain_encoder(
     encoder: TextEncoder,
-    spaces: Sequence[BankedSpace],
+    pools: Sequence[Sequence[BankedSpace]],
     steps: int,
     seed: int,
     checkpoint: Path,
     progress: Progress | None = None,
+    rate: float = LEARNING_RATE,
 ) -> None:
-    """Train in place; resumes from `checkpoint`, which is kept every 200 steps."""
+    """Train in place; resumes from `checkpoint`, which is kept every 200 steps.
+
+    Every step is of one space of one pool. Pools are equally likely; so are, within a pool, spaces with proxies or
+    measurements, and all spaces.
+    """
     head = KernelRegression()
     parameters = [*encoder.parameters(), *head.parameters()]
     optimizer = torch.optim.AdamW(parameters, LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01)
     first = resume(checkpoint, {"encoder": encoder, "head": head}, optimizer)
-    with_others = [space for space in spaces if space.others.shape[1]]
     for step in range(first, steps):
         rng = np.random.default_rng([seed, step])
-        pool = with_others if with_others and rng.random() < 0.5 else spaces
+        pool = pools[int(rng.integers(len(pools)))]
+        with_others = [space for space in pool if space.others.shape[1]]
+        pool = with_others if with_others and rng.random() < 0.5 else pool
         loss = _loss(encoder, head, pool[int(rng.integers(len(pool)))], rng)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         for group in optimizer.param_groups:
-            group["lr"] = LEARNING_RATE * min((step + 1) / 100, 0.5 * (1 + math.cos(math.pi * step / steps)) + 0.01)
+            group["lr"] = rate * min((step + 1) / 100, 0.5 * (1 + math.cos(math.pi * step / steps)) + 0.01)
         optimizer.step()
         if (step + 1) % SAVE_EVERY == 0 or step + 1 == steps:
             keep(checkpoint, {"encoder": encoder, "head": head}, optimizer, step + 1)
@@ -86,21 +95,38 @@ def pretrain_encoder(
 def _loss(encoder: TextEncoder, head: KernelRegression, space: BankedSpace, rng: np.random.Generator) -> Tensor:
     """Error of what the queries' states predict, half of it on a logarithmic scale, so that easy targets count too."""
     lines = space.lines[:MAX_NETWORKS]
-    n = int(rng.choice(SUPPORTS))
+    n = min(int(rng.choice(SUPPORTS)), len(lines) // 2)
     rows = rng.choice(len(lines), min(n + QUERIES, len(lines)), replace=False)
     noise = np.exp(rng.uniform(-4, 0, TARGETS // TARGETS_PER_NOISE))
     clean = _targets(space, rows, rng)
     noisy = clean + np.sqrt(np.repeat(noise, TARGETS_PER_NOISE)) * rng.standard_normal(clean.shape)
-    states = _joint(encoder(collate([lines[i] for i in rows])), n)
+    with torch.autocast("cpu", torch.bfloat16):  # twice as fast
+        read = encoder(collate([lines[i] for i in rows])).float()
+    states = _joint(read, n)
     support, query = states[:n], states[n:]
     targets, level = torch.from_numpy(noisy[:n]).float(), torch.from_numpy(noise).float()
     error = (head(support, query, targets, level) - torch.from_numpy(clean[n:]).float()).square()
-    return 0.5 * (error.mean(0) + 1e-3).log().mean() + 0.5 * error.clamp(max=9).mean()
+    loss = 0.5 * (error.mean(0) + 1e-3).log().mean() + 0.5 * error.clamp(max=9).mean()
+    proxies = encoder.config.proxies
+    if space.others.shape[1] >= proxies:
+        loss = loss + PROXY_WEIGHT * _proxy_loss(read[:, -TEXT_NUMBERS - proxies : -TEXT_NUMBERS], space.others[rows])
+    return loss
+
+
+def _proxy_loss(predicted: Tensor, others: np.ndarray) -> Tensor:
+    """Mean of 1 - correlation of predicted (n, P) and computed proxies, the first P of others (n, R), as ranks."""
+    ranks = others[:, : predicted.shape[1]].argsort(0).argsort(0).astype(np.float32)
+    usable = np.isfinite(others[:, : predicted.shape[1]]).all(0) & (np.ptp(others[:, : predicted.shape[1]], 0) > 0)
+    if not usable.any():
+        return predicted.sum() * 0
+    a, b = predicted[:, usable], torch.from_numpy(ranks[:, usable])
+    a, b = a - a.mean(0), b - b.mean(0)
+    return (1 - functional.cosine_similarity(a, b, dim=0)).mean()
 
 
 def _joint(states: Tensor, n: int) -> Tensor:
     """States and exact costs as the in-context decoder weights them, by the first n rows."""
-    free, costs = states[:, :-EXACT], states[:, -EXACT:]
+    free, costs = states[:, :-COMMON], states[:, -COMMON:]
     free = free / (free - free[:n].mean(0)).square().sum(1).mean().sqrt().clamp(min=1e-6)
     costs = (costs - costs[:n].mean(0)) / costs[:n].std(0).clamp(min=1e-3)
     return torch.cat([free, COST_WEIGHT * costs.clamp(-5, 5)], 1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -46,10 +47,12 @@ def main(
         "results/pretrain"
     ),
     generated: Annotated[int, typer.Option(min=1, help="Generated spaces.")] = 130,
-    with_proxies: Annotated[int, typer.Option(min=0, help="Further ones that are tried for zero-cost proxies.")] = 280,
-    encoder_steps: Annotated[int, typer.Option(min=1, help="Steps of the encoder on generated spaces.")] = 2500,
-    published_steps: Annotated[int, typer.Option(min=1, help="rlm-base: further steps with published spaces.")] = 1000,
-    steps: Annotated[int, typer.Option(min=1, help="Steps of the in-context decoder.")] = 7000,
+    with_proxies: Annotated[int, typer.Option(min=0, help="Further ones that are tried for zero-cost proxies.")] = 600,
+    encoder_steps: Annotated[int, typer.Option(min=1, help="Steps of the encoder on generated spaces.")] = 8000,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of the in-context decoder on generated spaces.")] = 8000,
+    further_steps: Annotated[
+        int, typer.Option(min=1, help="rlm-base: the encoder's further steps on all spaces.")
+    ] = 8000,
     seed: Annotated[int, typer.Option(help="Seed of weights and tasks.")] = 0,
     quick: Quick = False,
 ) -> None:
@@ -59,49 +62,61 @@ def main(
     from experiments.pretraining.bank import build_bank, generated_files, load_space, published_files
 
     if quick:
-        generated, with_proxies, encoder_steps, published_steps, steps = 4, 0, 3, 3, 3
+        generated, with_proxies, encoder_steps, steps, further_steps = 4, 0, 3, 3, 9
     accelerator = Accelerator()
-    names = generated_files(generated, with_proxies)
-    others = published_files() if checkpoint == Checkpoint.base and not quick else []
     with progress_bar("pretraining") as bar:
         with accelerator.main_process_first():
-            spaces = [load_space(path) for path in build_bank(out / "bank", names, bar)]
-            further = [load_space(path) for path in build_bank(out / "bank", others, bar)]
-        model = _with_encoder(spaces, further, out, (encoder_steps, published_steps), seed, accelerator, bar)
-        states = [_states(model, space) for space in (*spaces, *further)]
-        path = out / f"context-{checkpoint.value}.safetensors"
-        _pretrain_context(model, states, steps, seed, path, accelerator, bar)
+            spaces = [
+                load_space(path) for path in build_bank(out / "bank", generated_files(generated, with_proxies), bar)
+            ]
+        model = _seeded(seed)
+        train = partial(_train, model, out=out, accelerator=accelerator, bar=bar)
+        train("generated", [spaces], encoder_steps, steps, LEARNING_RATE, seed)
+        if checkpoint == Checkpoint.base:
+            pools = [spaces]
+            for names in filter(None, published_files(quick)):
+                with accelerator.main_process_first():
+                    pools.append([load_space(path) for path in build_bank(out / "bank", names, bar)])
+            train("base", pools, further_steps, further_steps // 3, LEARNING_RATE / 2, seed + 1)
     if accelerator.is_main_process:
         _write(model, out / checkpoint.value)
         print(out / checkpoint.value)
 
 
-def _with_encoder(
-    spaces: list[BankedSpace],
-    further: list[BankedSpace],
-    out: Path,
-    steps: tuple[int, int],
-    seed: int,
-    accelerator: Accelerator,
-    bar: Progress,
-) -> Model:
-    """A model whose encoder is trained: on generated spaces, and then with the `further` ones, if there are any."""
+def _seeded(seed: int) -> Model:
     import torch
 
-    from experiments.pretraining.encoder import pretrain_encoder
     from predictors.rlm.model import Model, ModelConfig
 
     torch.manual_seed(seed)
-    model = Model(ModelConfig())
-    phases = [("generated", spaces, steps[0])] + [("published", [*spaces, *further], steps[1])] * bool(further)
-    for number, (name, some, count) in enumerate(phases):
-        with accelerator.main_process_first():  # the others load what the first has trained
-            path = out / f"encoder-{name}.safetensors"
-            pretrain_encoder(
-                model.encoder, some, count, seed + number, path,
-                lambda step, of, loss, name=name: bar(f"encoder, {name}, loss {loss:.3f}", step, of),  # type: ignore[misc]
-            )  # fmt: skip
-    return model
+    return Model(ModelConfig())
+
+
+def _train(
+    model: Model,
+    name: str,
+    pools: list[list[BankedSpace]],
+    encoder_steps: int,
+    steps: int,
+    rate: float,
+    seed: int,
+    *,
+    out: Path,
+    accelerator: Accelerator,
+    bar: Progress,
+) -> None:
+    """Train the encoder, on pools of spaces that are equally likely, and then reader and decoder, in place."""
+    from experiments.pretraining.encoder import pretrain_encoder
+
+    with accelerator.main_process_first():  # the others load what the first has trained
+        path = out / f"encoder-{name}.safetensors"
+
+        def progress(step: int, of: int, loss: float) -> None:
+            bar(f"encoder, {name}, loss {loss:.3f}", step, of)
+
+        pretrain_encoder(model.encoder, pools, encoder_steps, seed, path, progress, rate)
+    states = [_states(model, space) for pool in pools for space in pool]
+    _pretrain_context(model, states, steps, rate, seed, out / f"context-{name}.safetensors", accelerator, bar)
 
 
 def _states(model: Model, space: BankedSpace) -> SpaceStates:
@@ -116,7 +131,14 @@ def _states(model: Model, space: BankedSpace) -> SpaceStates:
 
 
 def _pretrain_context(
-    model: Model, spaces: list[SpaceStates], steps: int, seed: int, path: Path, accelerator: Accelerator, bar: Progress
+    model: Model,
+    spaces: list[SpaceStates],
+    steps: int,
+    rate: float,
+    seed: int,
+    path: Path,
+    accelerator: Accelerator,
+    bar: Progress,
 ) -> None:
     """Train reader and decoder on random tasks; every process draws its own, and gradients are averaged."""
     import torch
@@ -128,7 +150,7 @@ def _pretrain_context(
     for module in modules.values():
         module.to(accelerator.device)
     parameters = [p for module in modules.values() for p in module.parameters()]
-    optimizer = torch.optim.AdamW(parameters, LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.02)
+    optimizer = torch.optim.AdamW(parameters, rate, betas=(0.9, 0.98), weight_decay=0.02)
     for step in range(resume(path, modules, optimizer), steps):
         rng = np.random.default_rng([seed, step, accelerator.process_index])
         loss = task_loss(model.reader, model.decoder, _tasks(spaces, rng))
@@ -139,7 +161,7 @@ def _pretrain_context(
                 parameter.grad = accelerator.reduce(parameter.grad, "mean")
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         for group in optimizer.param_groups:
-            group["lr"] = LEARNING_RATE * min((step + 1) / 200, 0.5 * (1 + math.cos(math.pi * step / steps)) + 0.02)
+            group["lr"] = rate * min((step + 1) / 200, 0.5 * (1 + math.cos(math.pi * step / steps)) + 0.02)
         optimizer.step()
         done = step + 1
         if accelerator.is_main_process and (done % SAVE_EVERY == 0 or done == steps):
@@ -152,7 +174,7 @@ def _tasks(spaces: list[SpaceStates], rng: np.random.Generator) -> list[Task]:
     """Tasks of equal numbers of examples and queries, of spaces that have as many networks."""
     from experiments.pretraining.random_tasks import draw_task
 
-    if rng.random() < 0.85:
+    if rng.random() < 0.8:
         n, q = int(np.exp(rng.uniform(*np.log(SMALL)))), 32
     else:
         n, q = int(rng.integers(*MANY)), 64
@@ -160,7 +182,7 @@ def _tasks(spaces: list[SpaceStates], rng: np.random.Generator) -> list[Task]:
     n, q = min(n, largest - 8), min(q, max(8, largest - n))
     able = [space for space in spaces if len(space.states) >= n + q]
     count = max(1, min(TASKS, CONTEXT_TOKENS // (n + q)))
-    return [draw_task(able[rng.integers(len(able))], n, q, rng) for _ in range(count)]
+    return [draw_task(able, n, q, rng) for _ in range(count)]
 
 
 def _write(model: Model, folder: Path) -> None:

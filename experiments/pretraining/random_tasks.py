@@ -2,65 +2,84 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 
-from predictors.rlm.context import EXACT, MAX_METRICS
+from predictors.rlm.context import COMMON
 from predictors.rlm.coordinates import COST_WEIGHT, Axes
 from predictors.rlm.tasks import Task
 from predictors.scores import Scores
 
-KEPT_AXES = 96  # principal axes of a space's states that are kept
-FUNCTION_AXES = 48  # of these, that random functions depend on
+FUNCTION_AXES = 128  # principal axes of a space's states that random functions depend on
 FEATURES = 384  # random features of a function of a stationary kernel
 MIN_SPREAD = 1e-9
 
 
+EXTRAPOLATING, STRANGE = 0.15, 0.07  # tasks whose queries lie beyond the examples, or are of another space
+
+
 @dataclass(frozen=True)
 class SpaceStates:
-    """States (N, S) of a space's networks, structural targets (N, T), and proxies or measurements (N, R)."""
+    """States (N, S) of a space's networks, structural targets (N, T), and proxies or measurements (N, R).
+
+    axes (S - COMMON, FUNCTION_AXES): principal axes of what is not common to all contexts.
+    """
 
     states: np.ndarray
     targets: np.ndarray
     others: np.ndarray
+    axes: np.ndarray
 
     @classmethod
     def of(cls, states: np.ndarray, targets: np.ndarray, others: np.ndarray) -> Self:
-        """States rotated to their principal axes: no distance changes, and there are fewer numbers to work with."""
-        free = states[:, :-EXACT] - states[:, :-EXACT].mean(0)
+        """With the states' principal axes."""
+        free = states[:, :-COMMON] - states[:, :-COMMON].mean(0)
         _, vectors = np.linalg.eigh(free.T @ free)
-        return cls(np.concatenate([free @ vectors[:, ::-1][:, :KEPT_AXES], states[:, -EXACT:]], 1), targets, others)
+        return cls(states, targets, others, vectors[:, ::-1][:, :FUNCTION_AXES])
 
-    def coordinates(self, rows: np.ndarray) -> np.ndarray:
-        """(n, d): in these, random functions of the rows are drawn."""
-        free = self.states[rows, :-EXACT]
-        free = free - free.mean(0)
-        free = free / np.sqrt((free**2).sum(1).mean() + 1e-12)
-        return np.concatenate([free[:, :FUNCTION_AXES], COST_WEIGHT * _standard(self.states[rows, -EXACT:])], 1)
+    def coordinates(self, states: np.ndarray, n: int) -> np.ndarray:
+        """(m, d) of states (m, S): in these, random functions are drawn. The first n rows have unit mean square."""
+        free = (states[:, :-COMMON] - states[:n, :-COMMON].mean(0)) @ self.axes
+        free = free / np.sqrt((free[:n] ** 2).sum(1).mean() + 1e-12)
+        common = states[:, -COMMON:]
+        common = (common - common[:n].mean(0)) / np.where((spread := common[:n].std(0)) > 1e-4, spread, np.inf)
+        return np.concatenate([free, COST_WEIGHT * common.clip(-9, 9)], 1)
 
 
-def draw_task(space: SpaceStates, n: int, q: int, rng: np.random.Generator) -> Task:
-    """A task of n examples and q queries: up to six metrics and sixteen covariates that share random functions."""
+def draw_task(spaces: Sequence[SpaceStates], n: int, q: int, rng: np.random.Generator) -> Task:
+    """A task of n examples and q queries of one of these spaces, each of which has as many networks.
+
+    It has a metric, and up to sixteen covariates that share random functions with it.
+    """
+    space, other = (spaces[int(i)] for i in rng.integers(len(spaces), size=2))
     rows = rng.choice(len(space.states), n + q, replace=False)
-    metrics = int(rng.choice([1, 2, 3, 4, 6], p=[0.45, 0.3, 0.12, 0.08, 0.05]))
-    total = metrics + int(rng.choice([0, 1, 3, 8, 16], p=[0.6, 0.15, 0.1, 0.1, 0.05]))
-    values = _mixtures(space, rows, total, rng)
-    values = _noisy(values, rng)
+    states = space.states[rows]
+    strange = rng.random() < STRANGE
+    if strange:
+        states[n + q // 2 :] = other.states[rng.choice(len(other.states), q - q // 2, replace=False)]
+    coordinates = space.coordinates(states, n)
+    if rng.random() < EXTRAPOLATING:
+        order = (coordinates @ (rng.standard_normal(coordinates.shape[1]) * coordinates[:n].std(0))).argsort()
+        rows, states, coordinates = rows[order], states[order], coordinates[order]
+    total = 1 + int(rng.choice([0, 1, 2, 3, 8, 16], p=[0.6, 0.16, 0.06, 0.06, 0.08, 0.04]))
+    targets = np.zeros((n + q, 0)) if strange else space.targets[rows]
+    values = _noisy(_mixtures(coordinates, targets, total, rng), rng)
     values = np.stack([_warped(column, rng) for column in values.T], 1)
-    if space.others.shape[1] and rng.random() < 0.5:
-        columns = rng.permutation(space.others.shape[1])[:total]
+    known = np.flatnonzero(np.isfinite(space.others[rows]).all(0))
+    if len(known) and not strange and rng.random() < 0.5:
+        columns = rng.permutation(known)[:total]
         values[:, rng.permutation(total)[: len(columns)]] = space.others[np.ix_(rows, columns)]
     if rng.random() < 0.1:
         step = 10.0 ** rng.uniform(-1.5, 0)
         values = np.round(values / step) * step
-    return _task(space.states[rows], n, values, metrics, rng)
+    return _task(states, n, values, rng)
 
 
-def _mixtures(space: SpaceStates, rows: np.ndarray, total: int, rng: np.random.Generator) -> np.ndarray:
-    """Values (n, total) that share a few random functions."""
-    coordinates, targets = space.coordinates(rows), space.targets[rows]
+def _mixtures(coordinates: np.ndarray, targets: np.ndarray, total: int, rng: np.random.Generator) -> np.ndarray:
+    """Values (m, total) that share a few random functions of coordinates (m, d) or targets (m, T)."""
     latent = int(rng.integers(1, min(total, 6) + 2))
     base = np.stack([_function(coordinates, targets, rng) for _ in range(latent)], 1)
     mix = rng.standard_normal((latent, total)) * np.exp(rng.normal(0, 1.2, (latent, total)))
@@ -85,7 +104,7 @@ def _function(x: np.ndarray, targets: np.ndarray, rng: np.random.Generator) -> n
 
 
 def _selected(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Coordinates (n, d) of unit mean square, some of them left out, or weighted at random."""
+    """Coordinates (n, d) whose median square is one, some of them left out, or weighted at random."""
     d = x.shape[1]
     weights = np.ones(d)
     if rng.random() < 0.6:
@@ -95,7 +114,7 @@ def _selected(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     z = x * weights
     if rng.random() < 0.3:
         z = z / (z.std(0) + 0.15 * z.std(0).max() + MIN_SPREAD)
-    return z / np.sqrt((z**2).sum(1).mean() + 1e-12)
+    return z / np.sqrt(np.median((z**2).sum(1)) + 1e-12)
 
 
 def _kernel(z: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -148,26 +167,18 @@ def _warped(f: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return f
 
 
-def _task(states: np.ndarray, n: int, values: np.ndarray, metrics: int, rng: np.random.Generator) -> Task:
-    """The task of values (n + q, metrics + covariates), in slots at random; some examples may lack some metrics."""
+def _task(states: np.ndarray, n: int, values: np.ndarray, rng: np.random.Generator) -> Task:
+    """The task of values (n + q, 1 + covariates); the metric is one that is known of all."""
     scores = np.full(values.shape, np.nan)
-    by_rank = rng.random() < 0.5
+    by_rank = rng.random() < 0.75
     for column in range(values.shape[1]):
-        known = values[:n, column][np.isfinite(values[:n, column])]
-        if len(known) >= 3:
-            scores[:, column] = Scores.fit(known, by_rank).normalize(values[:, column])
-    covariates = scores[:, metrics:]
-    covariates = covariates[:, np.isfinite(covariates).all(0)]
-    slots = np.sort(rng.choice(MAX_METRICS, metrics, replace=False))
-    placed = np.full((len(states), MAX_METRICS), np.nan)
-    placed[:, slots] = scores[:, :metrics]
-    if metrics > 1 and rng.random() < 0.3:
-        lost = rng.random((n, MAX_METRICS)) < rng.uniform(0, 0.6)
-        lost[np.arange(n), slots[rng.integers(0, metrics, n)]] = False
-        placed[:n][lost] = np.nan
+        if np.isfinite(values[:, column]).all():
+            scores[:, column] = Scores.fit(values[:n, column], by_rank).normalize(values[:, column])
+    scores = scores[:, np.isfinite(scores).all(0)]
+    metric, covariates = scores[:, 0], scores[:, 1:].clip(-1e6, 1e6)
     axes = Axes.fit(states[:n], covariates[:n])
     coordinates = axes(states, covariates)
-    return Task(coordinates[:n], placed[:n], coordinates[n:], placed[n:])
+    return Task(coordinates[:n], metric[:n], coordinates[n:], metric[n:])
 
 
 def _standard(f: np.ndarray) -> np.ndarray:

@@ -14,6 +14,8 @@ from search_spaces.common.errors import InputError
 if TYPE_CHECKING:
     import onnx
 
+FAR = 3.0  # in units of how far a checkpoint's examples are from each other
+
 
 def predict(
     networks: Annotated[list[Path], typer.Argument(help=".onnx or .txt files")],
@@ -45,11 +47,15 @@ def predict(
         values = {m: {"mean": result.mean[i, j], "std": result.std[i, j]} for j, m in enumerate(learned)}
         values |= {name: {"mean": column[i], "std": 0.0} for name, column in exact.items()}
         rows.append({"network": str(path), **{name: values[name] for name in asked}})
+    novelty = model.novelty(inputs).tolist()  # NaN of a predictor that cannot say
     if as_json:
-        print_json(rows)
+        print_json([{**row, "novelty": None if far != far else far} for row, far in zip(rows, novelty, strict=True)])
         return
     shown = [{k: f"{v['mean']:.4g} ± {v['std']:.2g}" if isinstance(v, dict) else v for k, v in r.items()} for r in rows]
     print_table(f"Predictions of {checkpoint}", shown)
+    for path, far in zip(networks, novelty, strict=True):
+        if far > FAR and learned:
+            print(f"{path}: far from what this checkpoint knows ({far:.0f} times as far as its examples are apart)")
 
 
 def _exact(networks: list[str | onnx.ModelProto], metrics: list[str]) -> dict[str, list[float]]:

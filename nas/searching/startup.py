@@ -25,16 +25,19 @@ def first_design(
 ) -> list[Architecture]:
     """Up to `size` distinct architectures, fewer in a smaller space.
 
-    Random ones are ordered by FLOPs and cut into groups of equal numbers. Of each group, the one whose state is the
-    farthest from those chosen before is taken, so all sizes are there. texts: writes architectures' texts.
+    Random ones are ordered by FLOPs and cut into groups of equal numbers. Of the half of each group whose predicted
+    zero-cost proxies are higher, the one whose state is the farthest from those chosen before is taken: all sizes are
+    there, and in each a promising one. texts: writes architectures' texts.
     """
     drawn = list(dict.fromkeys(space.sample(rng) for _ in range(DRAWS_PER_ARCHITECTURE * size)))
-    states = _reader().states(texts(drawn) if texts else [space.to_text(architecture) for architecture in drawn])
+    written = texts(drawn) if texts else [space.to_text(architecture) for architecture in drawn]
+    states, promise = _reader().states(written), _reader().proxies(written).argsort(0).argsort(0).mean(1)
     by_flops = np.argsort([space.flops(architecture) for architecture in drawn], kind="stable")
     groups = np.array_split(by_flops, min(size, len(drawn)))
     chosen: list[int] = []
     nearest = ((states - states.mean(0)) ** 2).sum(1)  # until the first is chosen: from the mean
     for group in groups:
+        group = group[promise[group] >= np.median(promise[group])]
         best = int(group[nearest[group].argmax()]) if chosen else int(group[nearest[group].argmin()])
         away = ((states - states[best]) ** 2).sum(1)
         nearest = np.minimum(nearest, away) if chosen else away

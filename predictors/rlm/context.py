@@ -1,9 +1,9 @@
 """The in-context decoder: labelled examples and a query in, the query's numbers out, digit by digit.
 
-Every example is one token: the coordinates of its text and its known numbers. Examples attend to each other, a query
-attends to the examples (as in TabPFN, arXiv 2207.01848); attention goes by learned products and by learned distances.
-From what a query has gathered, a small causal decoder writes its numbers, metric after metric, each conditioned on
-those before. Sizes in comments: B tasks, n examples, q queries, M metrics, D width, h heads, L number tokens.
+Every example is one token: the coordinates of its text and its number. Examples attend to each other, a query attends
+to the examples (as in TabPFN, arXiv 2207.01848); attention goes by learned products, by learned distances, and by least
+squares. From what a query has gathered, a small causal decoder writes its number, digit after digit.
+Sizes in comments: B tasks, n examples, q queries, C coordinates, D width, h heads, L number tokens.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from predictors.rlm.digits import NUMBER_LENGTH, NUMBER_TOKENS
+from predictors.rlm.kernels import KernelRegression, Solved
 
-MAX_METRICS = 8  # that are decoded one after another
 NUMBER_HEADS = 4
-COMPONENTS, WHITENED, COVARIATES, EXACT = 48, 16, 8, 5
-COORDINATES = COMPONENTS + WHITENED + COVARIATES + EXACT + 3
+START = NUMBER_TOKENS  # the token before a number
+COMPONENTS, WHITENED, COVARIATES, COMMON = 128, 16, 8, 13
+COORDINATES = COMPONENTS + WHITENED + COVARIATES + COMMON + 3
+COMPONENT_SCALE = 4.0  # of coordinates along principal axes, whose mean squares sum to one before
 
 
 @dataclass(frozen=True)
@@ -28,8 +30,9 @@ class ContextConfig:
 
     width: int = 128
     heads: int = 4
-    layers: int = 6
+    layers: int = 4
     distance: int = 16
+    kernels: int = 8
     number_width: int = 64
     number_layers: int = 2
 
@@ -152,32 +155,42 @@ class ContextReader(nn.Module):
 
     def __init__(self, config: ContextConfig) -> None:
         super().__init__()
-        self.place = nn.Linear(COORDINATES, config.width)
-        self.number = nn.Linear(6 * MAX_METRICS, config.width, bias=False)
-        self.role = nn.Parameter(torch.zeros(2, config.width))
+        d = config.width
+        self.kernels = KernelRegression(config.kernels, _kernel_scales())
+        self.place = nn.Linear(COORDINATES, d)
+        self.number = nn.Linear(5, d, bias=False)
+        self.regressed = nn.Linear(self.kernels.outputs, d, bias=False)
+        self.role = nn.Parameter(torch.zeros(2, d))
         self.layers = nn.ModuleList(ContextLayer(config) for _ in range(config.layers))
-        self.norm = nn.RMSNorm(config.width)
+        self.norm = nn.RMSNorm(d)
+        self.again = nn.Linear(self.kernels.outputs, d, bias=False)
 
-    def examples(self, coordinates: Tensor, scores: Tensor) -> list[Kept]:
-        """Each layer's keys and values of the examples: coordinates (B, n, C), scores (B, n, M), NaN where unknown."""
-        known = ~scores.isnan()
-        z = scores.nan_to_num().clamp(-10, 10)
-        features = torch.stack(
-            [z, z.clamp(-1, 1), z.square() / 4, torch.sin(2 * z), torch.cos(2 * z), known.float()], -1
-        )
-        x = self.place(coordinates) + self.number((features * known[..., None]).flatten(2)) + self.role[0]
+    def examples(self, coordinates: Tensor, scores: Tensor) -> tuple[Solved, list[Kept]]:
+        """What queries need of the examples: coordinates (B, n, C), scores (B, n)."""
+        found, solved = self.kernels.solve(coordinates, scores)
+        z = scores.clamp(-10, 10)
+        number = torch.stack([z, z.clamp(-1, 1), z.square() / 4, torch.sin(2 * z), torch.cos(2 * z)], -1)
+        x = self.place(coordinates) + self.number(number) + self.regressed(found) + self.role[0]
         kept = []
         for layer in self.layers:
             x, own = layer.examples(x, coordinates)  # type: ignore[operator]
             kept.append(own)
-        return kept
+        return solved, kept
 
-    def forward(self, coordinates: Tensor, kept: list[Kept]) -> Tensor:
+    def forward(self, coordinates: Tensor, kept: tuple[Solved, list[Kept]]) -> Tensor:
         """Queries' coordinates (B, q, C) -> (B, q, D)"""
-        x = self.place(coordinates) + self.role[1]
-        for layer, own in zip(self.layers, kept, strict=True):
+        found = self.kernels(coordinates, kept[0])
+        x = self.place(coordinates) + self.regressed(found) + self.role[1]
+        for layer, own in zip(self.layers, kept[1], strict=True):
             x = layer(x, coordinates, own)
-        return self.norm(x)
+        return self.norm(x) + self.again(found)
+
+
+def _kernel_scales() -> Tensor:
+    """Of coordinates: principal axes, and the common ones, are what a kernel of length one goes by; others hardly."""
+    sizes = (COMPONENTS, WHITENED, COVARIATES, COMMON, 3)
+    scales = (1 / COMPONENT_SCALE, 0.05, 0.3, 0.1, 0.01)
+    return torch.cat([torch.full((size,), scale) for size, scale in zip(sizes, scales, strict=True)])
 
 
 class NumberLayer(nn.Module):
@@ -212,25 +225,22 @@ class NumberDecoder(nn.Module):
     def __init__(self, config: ContextConfig) -> None:
         super().__init__()
         d = config.number_width
-        self.token = nn.Embedding(NUMBER_TOKENS + MAX_METRICS, d)
-        self.place = nn.Embedding(NUMBER_LENGTH + 1, d)
-        self.metric = nn.Embedding(MAX_METRICS, 2 * d)
+        self.token = nn.Embedding(NUMBER_TOKENS + 1, d)
+        self.place = nn.Embedding(NUMBER_LENGTH, d)
         self.hidden = nn.Linear(config.width, 2 * d)
         self.condition = nn.Linear(2 * d, d)
         self.layers = nn.ModuleList(NumberLayer(d) for _ in range(config.number_layers))
         self.norm = nn.RMSNorm(d)
         self.head = nn.Linear(d, NUMBER_TOKENS)
         nn.init.normal_(self.token.weight, std=0.5)
-        nn.init.normal_(self.metric.weight, std=0.5)
 
-    def conditions(self, gathered: Tensor, slots: Tensor) -> Tensor:
-        """What each query's (R, D) numbers of the metrics `slots` (M,) depend on: (R, M, d)."""
-        return self.condition(functional.gelu(self.hidden(gathered)[:, None] + self.metric(slots)))
+    def conditions(self, gathered: Tensor) -> Tensor:
+        """What each query's (…, D) number depends on: (…, d)."""
+        return self.condition(functional.gelu(self.hidden(gathered)))
 
     def forward(self, conditions: Tensor, tokens: Tensor) -> Tensor:
-        """Logits (R, L, 12) of the token after each of `tokens` (R, L); conditions (R, L, d)."""
-        place = torch.arange(tokens.shape[1], device=tokens.device) % (NUMBER_LENGTH + 1)
-        x = self.token(tokens) + self.place(place) + conditions
+        """Logits (R, L, 12) of the token after each of `tokens` (R, L), which begin with `START`; conditions (R, d)."""
+        x = self.token(tokens) + self.place.weight[: tokens.shape[1]] + conditions[:, None]
         for layer in self.layers:
             x, _ = layer(x)
         return self.head(self.norm(x))

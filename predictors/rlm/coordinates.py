@@ -1,4 +1,7 @@
-"""Coordinates of texts in a context: principal axes of the examples' states, exact costs, and known covariates."""
+"""Coordinates of texts in a context: principal axes of its states, what all contexts share, and known covariates.
+
+Exact costs and predicted proxies mean the same in every context; principal axes of the rest of a state do not.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from predictors.rlm.context import COMPONENTS, COORDINATES, COVARIATES, EXACT, WHITENED
+from predictors.rlm.context import COMMON, COMPONENT_SCALE, COMPONENTS, COORDINATES, COVARIATES, WHITENED
 
 LIMIT = 5.0
 COST_WEIGHT = 0.2
@@ -26,8 +29,8 @@ class Axes(NamedTuple):
 
     @classmethod
     def fit(cls, states: np.ndarray, covariates: np.ndarray) -> Axes:
-        """Axes of n examples: states (n, S + EXACT), covariates (n, c) as scores, NaN where unknown."""
-        free, exact = states[:, :-EXACT], states[:, -EXACT:]
+        """Axes of n examples: states (n, S + COMMON), covariates (n, c) as scores, NaN where unknown."""
+        free, exact = states[:, :-COMMON], states[:, -COMMON:]
         center = free.mean(0)
         scale = float(np.sqrt(((free - center) ** 2).sum(1).mean())) or 1.0
         cost_center, cost_scale = exact.mean(0), exact.std(0)
@@ -39,14 +42,14 @@ class Axes(NamedTuple):
         return cls(center, scale, cost_center, cost_scale, directions, spread, across, np.log2(len(states) / 64) / 4)
 
     def __call__(self, states: np.ndarray, covariates: np.ndarray) -> np.ndarray:
-        """(n, COORDINATES) of states (n, S + EXACT) and covariates (n, c)."""
-        free, exact = states[:, :-EXACT], states[:, -EXACT:]
+        """(n, COORDINATES) of states (n, S + COMMON) and covariates (n, c)."""
+        free, exact = states[:, :-COMMON], states[:, -COMMON:]
         joint = _joint(free, exact, self.center, self.scale, self.cost_center, self.cost_scale)
         along = joint @ self.directions  # (n, k)
         rest = np.sqrt(np.maximum((joint**2).sum(1) - (along**2).sum(1), 0))
         k = along.shape[1]
         found = np.zeros((len(states), COORDINATES), np.float32)
-        found[:, :k] = along * 4
+        found[:, :k] = along * COMPONENT_SCALE
         w = min(k, WHITENED)
         found[:, COMPONENTS : COMPONENTS + w] = along[:, :w] / self.spread[:w]
         at = COMPONENTS + WHITENED
@@ -54,9 +57,9 @@ class Axes(NamedTuple):
         across = filled @ self.covariate_directions / max(1.0, filled.shape[1]) ** 0.5
         found[:, at : at + across.shape[1]] = across
         at += COVARIATES
-        found[:, at : at + EXACT] = (exact - self.cost_center) / self.cost_scale
-        found[:, at + EXACT] = rest
-        found[:, at + EXACT + 1] = float(covariates.shape[1] > 0)
+        found[:, at : at + COMMON] = (exact - self.cost_center) / self.cost_scale
+        found[:, at + COMMON] = rest
+        found[:, at + COMMON + 1] = float(covariates.shape[1] > 0)
         found = found.clip(-LIMIT, LIMIT)
         found[:, -1] = self.size
         return found

@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from predictors.rlm import digits
-from predictors.rlm.context import NumberDecoder
+from predictors.rlm.context import START, NumberDecoder
 
 _ALLOWED = torch.from_numpy(digits.allowed())
 
 
 @torch.inference_mode()
-def sample_scores(decoder: NumberDecoder, conditions: Tensor, quantiles: np.ndarray, slot: int = 0) -> np.ndarray:
-    """Scores (R,) at quantiles (R,) of the distributions of numbers that conditions (R, d) give, in one slot."""
-    token = torch.full((len(conditions),), digits.NUMBER_TOKENS + slot)
+def sample_scores(decoder: NumberDecoder, conditions: Tensor, quantiles: np.ndarray) -> np.ndarray:
+    """Scores (R,) at quantiles (R,) of the distributions of numbers that conditions (R, d) give."""
+    token = torch.full((len(conditions),), START)
     quantile, past, written = torch.from_numpy(quantiles), None, []
     for place in range(digits.NUMBER_LENGTH):
         logits, past = decoder.step(conditions, token, place, past)

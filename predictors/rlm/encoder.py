@@ -20,18 +20,23 @@ from predictors.rlm.lines import BUCKETS, LINE_NUMBERS, TEXT_NUMBERS, Lines
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """Sizes of the encoder. windows: soft thirds (or so) of a text that are pooled apart, beside the whole."""
+    """Sizes of the encoder.
+
+    windows: soft thirds (or so) of a text that are pooled apart, beside the whole.
+    proxies: zero-cost proxies whose order within a space the encoder predicts.
+    """
 
     width: int = 128
     layers: int = 3
     windows: int = 3
     state: int = 256
     frequencies: int = 4
+    proxies: int = 8
 
     @property
     def outputs(self) -> int:
         """Numbers of a text's state."""
-        return self.state + TEXT_NUMBERS
+        return self.state + self.proxies + TEXT_NUMBERS
 
 
 class Batch(NamedTuple):
@@ -107,7 +112,7 @@ class Flow:
 
 
 class TextEncoder(nn.Module):
-    """Lines of B texts to states (B, state + TEXT_NUMBERS)."""
+    """Lines of B texts to states (B, state + proxies + TEXT_NUMBERS)."""
 
     frequency: Tensor
 
@@ -125,6 +130,7 @@ class TextEncoder(nn.Module):
         self.layers = nn.ModuleList(Layer(d) for _ in range(config.layers))
         self.norm = nn.RMSNorm(d)
         self.out = nn.Linear((1 + config.windows) * d, config.state, bias=False)
+        self.proxies = nn.Linear(config.state, config.proxies, bias=False)
         nn.init.orthogonal_(self.out.weight)
 
     def forward(self, batch: Batch) -> Tensor:
@@ -138,4 +144,5 @@ class TextEncoder(nn.Module):
         centers = torch.linspace(0, 1, self.config.windows)
         window = torch.exp(-12.5 * (batch.position[:, None] - centers) ** 2)  # (n, K)
         pooled = [flow.total(x), *(flow.total(x * w[:, None]) for w in window.T)]
-        return torch.cat([self.out(torch.cat(pooled, 1) / flow.counts.sqrt()), batch.totals], 1)
+        state = self.out(torch.cat(pooled, 1) / flow.counts.sqrt())
+        return torch.cat([state, self.proxies(state), batch.totals], 1)

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from predictors.rlm.context import MAX_METRICS
 from predictors.rlm.coordinates import Axes
 from predictors.rlm.model import Model
 
@@ -29,18 +28,16 @@ class Context:
     def __init__(self, model: Model, states: np.ndarray, scores: np.ndarray, covariates: np.ndarray) -> None:
         self.model = model
         self.axes = Axes.fit(states, covariates)
-        in_slots = np.full((1, len(states), MAX_METRICS), np.nan, np.float32)
-        in_slots[0, :, 0] = scores
         with torch.inference_mode():
             coordinates = torch.from_numpy(self.axes(states, covariates))[None]
-            self.kept = model.reader.examples(coordinates, torch.from_numpy(in_slots))
+            self.kept = model.reader.examples(coordinates, torch.from_numpy(scores).float()[None])
 
     @torch.inference_mode()
     def conditions(self, states: np.ndarray, covariates: np.ndarray) -> Tensor:
         """What the numbers of queries depend on (q, d): states (q, S), covariates (q, c)."""
         coordinates = torch.from_numpy(self.axes(states, covariates))[None]
         gathered = self.model.reader(coordinates, self.kept)[0]
-        return self.model.decoder.conditions(gathered, torch.zeros(1, dtype=torch.long))[:, 0]
+        return self.model.decoder.conditions(gathered)
 
 
 class Group(NamedTuple):

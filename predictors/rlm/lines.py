@@ -28,7 +28,8 @@ from search_spaces.text.program import Program
 BUCKETS = 8192  # of hashed words; bucket 0 is padding
 MAX_LINES = 60_000
 MAX_DEPTH = 32
-LINE_NUMBERS = 9
+OPERATOR_NUMBERS = 9  # of one operator
+LINE_NUMBERS = OPERATOR_NUMBERS + 2
 TEXT_NUMBERS = 5
 WIDTHS = frozenset({"channels", "features"})
 _TOKEN = re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|[^\W\d]\w*|[^\w\s]|\s+")
@@ -38,7 +39,8 @@ class Lines(NamedTuple):
     """n lines with w words and e references.
 
     words (w,): hashed words of all lines, one line after another; starts (n,): where each line's words begin.
-    numbers (n, LINE_NUMBERS): log2 of sizes and costs. edges (2, e): the line that makes a value, the line that reads
+    numbers (n, LINE_NUMBERS): log2 of sizes and costs, and of the lines on the longest path from an input and to an
+    output. edges (2, e): the line that makes a value, the line that reads
     it. position (n,): in [0, 1], how far along the longest path a line stands. totals (TEXT_NUMBERS,): log2 of 1 plus
     the text's parameters, multiply-accumulates, written elements, lines and depth.
     """
@@ -122,7 +124,7 @@ class _Reader:
         return _Body(
             _joined([p.words for p in parts], (0,), np.int64),
             _joined([p.lengths for p in parts], (0,), np.int64),
-            _joined([p.numbers for p in parts], (0, LINE_NUMBERS), np.float32),
+            _joined([p.numbers for p in parts], (0, OPERATOR_NUMBERS), np.float32),
             _joined(edges, (2, 0), np.int64, axis=1),
             _joined(reads, (2, 0), np.int64, axis=1),
             tuple([makers[v] for v in block.outputs]),
@@ -223,14 +225,27 @@ def _joined(parts: list[np.ndarray], empty: tuple[int, ...], kind: type, axis: i
 
 def _finished(body: _Body) -> Lines:
     starts = np.cumsum(body.lengths) - body.lengths
-    depth = _depths(len(starts), body.edges)
-    totals = np.log2(1 + np.array([*body.costs, len(starts), depth.max()])).astype(np.float32)
-    position = ((depth - 0.5) / depth.max()).astype(np.float32)
-    return Lines(body.words, starts, body.numbers, body.edges, position, totals)
+    totals = np.log2(1 + np.array([*body.costs, len(starts), 0.0])).astype(np.float32)
+    return with_depths(Lines(body.words, starts, body.numbers, body.edges, np.empty(0), totals))
 
 
-def _depths(count: int, edges: np.ndarray) -> np.ndarray:
-    """Lines on the longest path that ends with each line."""
+def with_depths(lines: Lines) -> Lines:
+    """Lines whose numbers are those of operators, with their places in the data flow."""
+    n = len(lines.starts)
+    depth = _longest(n, lines.edges)
+    height = _longest(n, n - 1 - lines.edges[::-1])[::-1]
+    places = np.log2(np.stack([depth, height], 1)).astype(np.float32)
+    totals = lines.totals.copy()
+    totals[-1] = np.log2(1 + depth.max())
+    return lines._replace(
+        numbers=np.concatenate([lines.numbers, places], 1),
+        position=((depth - 0.5) / depth.max()).astype(np.float32),
+        totals=totals,
+    )
+
+
+def _longest(count: int, edges: np.ndarray) -> np.ndarray:
+    """Lines on the longest path that ends with each line; every edge leads to a later line."""
     depth = [1] * count
     for source, target in edges[:, np.argsort(edges[1], kind="stable")].T.tolist():
         if depth[source] >= depth[target]:
@@ -265,7 +280,7 @@ def _plain(text: str) -> Lines:
     tokens = _TOKEN.findall(text)
     if len(tokens) > MAX_LINES:
         raise InputError(f"the text has {len(tokens)} words, numbers and signs; at most {MAX_LINES} are read")
-    words, numbers = [], np.zeros((len(tokens), LINE_NUMBERS), np.float32)
+    words, numbers = [], np.zeros((len(tokens), OPERATOR_NUMBERS), np.float32)
     for row, token in zip(numbers, tokens, strict=True):
         if token[0].isdecimal():
             words.append(bucket("#"))
@@ -275,5 +290,4 @@ def _plain(text: str) -> Lines:
     n = len(tokens)
     edges = np.stack([np.arange(n - 1), np.arange(1, n)])
     totals = np.array([0, 0, 0, log2(1 + n), 0], np.float32)
-    position = ((np.arange(n) + 0.5) / n).astype(np.float32)
-    return Lines(np.array(words), np.arange(n), numbers, edges, position, totals)
+    return with_depths(Lines(np.array(words), np.arange(n), numbers, edges, np.empty(0), totals))

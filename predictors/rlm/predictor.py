@@ -16,8 +16,10 @@ from predictors.checkpoint import checkpoint, load
 from predictors.files import beneath, examples, weights
 from predictors.inputs import Inputs, Metrics, as_targets, as_texts, check_request, patterns
 from predictors.metrics import decoding_order
+from predictors.rlm.context import COMMON
 from predictors.rlm.decoding import sample_scores
-from predictors.rlm.examples import MAX_EXAMPLES, Context, Group, assign, groups
+from predictors.rlm.examples import MAX_EXAMPLES, Context, Group, assign, groups, squared_distances
+from predictors.rlm.lines import TEXT_NUMBERS
 from predictors.rlm.model import Model, ModelConfig
 from predictors.rlm.tuning import tune
 from predictors.scores import Scores
@@ -81,6 +83,7 @@ class RLM(Predictor):
         self._cache: dict[str, np.ndarray] = {}
         self._values: dict[str, np.ndarray] = {}
         self._states = np.empty((0, 0), np.float32)
+        self._neighbours: float | None = None
 
     @classmethod
     def of(cls, model: Model) -> Self:
@@ -121,13 +124,34 @@ class RLM(Predictor):
 
     def _store(self, states: np.ndarray, values: dict[str, np.ndarray]) -> None:
         """Keep the examples: states (n, S) and values (n,) per metric."""
-        self._states, self._values = states, values
+        self._states, self._values, self._neighbours = states, values, None
         self._scales = {name: Scores.fit(v[~np.isnan(v)], by_rank=True) for name, v in values.items()}
         self._groups: dict[tuple[str, ...], list[Group]] = {}
 
     def states(self, architectures: Inputs) -> np.ndarray:
         """States (n, S), float32, of n architectures: what the model reads of them. No `fit` is needed."""
         return self._read(as_texts(architectures))
+
+    def proxies(self, architectures: Inputs) -> np.ndarray:
+        """Scores (n, P) by which networks of one space are ordered as by zero-cost proxies. No `fit` is needed."""
+        if self.backbone:
+            raise InputError("rlm: a backbone predicts no proxies")
+        count = self.model.config.encoder.proxies
+        return self.states(architectures)[:, -TEXT_NUMBERS - count : -TEXT_NUMBERS]
+
+    def novelty(self, architectures: Inputs) -> np.ndarray:
+        """How far (n,) each architecture is from its nearest example, in units of how far these are from each other.
+
+        The unit is the distance to the nearest other example that 95 % of the examples do not exceed. What is several
+        units away is far from what this model knows, and its predictions are guesses.
+        """
+        known = self._states[:MAX_EXAMPLES, :-COMMON]
+        if self._neighbours is None:
+            distances = squared_distances(known, known)
+            np.fill_diagonal(distances, np.inf)
+            self._neighbours = float(np.quantile(distances.min(1), 0.95)) if len(known) > 1 else np.inf
+        nearest = squared_distances(self.states(architectures)[:, :-COMMON], known).min(1)
+        return np.sqrt(nearest / max(self._neighbours, 1e-12))
 
     def _read(self, texts: Sequence[str]) -> np.ndarray:
         """States (n, S), each distinct text read once."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import torch
 
-from predictors.rlm.context import MAX_METRICS
 from predictors.rlm.coordinates import Axes
 from predictors.rlm.encoder import collate
 from predictors.rlm.lines import lines
@@ -61,20 +60,18 @@ def tune(
 
 
 def _tasks(states: np.ndarray, scores: np.ndarray, rng: np.random.Generator) -> list[Task]:
-    """Random splits of random rows, for random metrics."""
+    """Random splits of random rows, for a random metric each."""
     count = min(len(states), MAX_ROWS)
     n = int(rng.integers(2, max(3, count - max(1, count // 4)))) if count > 4 else 2
     found = []
     for _ in range(TASKS):
-        rows = rng.permutation(len(states))[:count]
-        columns = rng.permutation(scores.shape[1])[: rng.integers(1, min(scores.shape[1], MAX_METRICS) + 1)]
-        slots = np.sort(rng.choice(MAX_METRICS, len(columns), replace=False))
-        filled = np.full((count, MAX_METRICS), np.nan, np.float32)
-        filled[:, slots] = scores[np.ix_(rows, columns)]
+        column = scores[:, rng.integers(scores.shape[1])]
+        rows = rng.permutation(np.flatnonzero(~np.isnan(column)))[:count]
+        rows = np.resize(rows, count)  # again, where fewer have the metric: tasks of a step are of one size
         none = np.zeros((count, 0))
         axes = Axes.fit(states[rows[:n]], none[:n])
         coordinates = axes(states[rows], none)
-        found.append(Task(coordinates[:n], filled[:n], coordinates[n:], filled[n:]))
+        found.append(Task(coordinates[:n], column[rows[:n]], coordinates[n:], column[rows[n:]]))
     return found
 
 

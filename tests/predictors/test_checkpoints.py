@@ -29,7 +29,10 @@ MOST_BYTES = 12_000_000
 SPACE = get_space("tiny-resnet")
 TEXTS = [SPACE.to_text(SPACE.sample(np.random.default_rng(seed))) for seed in range(24)]
 VALUES = {"top1": np.arange(24.0), "a_latency_ms": np.where(np.arange(24) % 2, np.nan, 1.0)}
-SMALL = ModelConfig(EncoderConfig(16, 1, 2, 24, 2), ContextConfig(16, 2, 1, 4, 8, 1))
+SMALL = ModelConfig(
+    EncoderConfig(16, 1, 2, 24, 2),
+    ContextConfig(width=16, heads=2, layers=1, distance=4, kernels=2, number_width=8, number_layers=1),
+)
 
 
 @pytest.fixture(params=["rlm", "gp"])
@@ -70,7 +73,7 @@ def test_a_saved_predictor_predicts_as_before_also_when_it_is_saved_again(saved:
     assert refitted.metrics == ("other",)
 
 
-@pytest.mark.parametrize("version", [1, 2, FORMAT_VERSION + 1, "3", None])
+@pytest.mark.parametrize("version", [1, 3, FORMAT_VERSION + 1, "4", None])
 def test_another_format_is_refused_with_the_remedy(saved: Path, version: object) -> None:
     _change(saved, lambda config: config.update(version=version))
     _refused(saved, f"format version {version}, this release reads {FORMAT_VERSION}; train it again")

@@ -11,11 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from predictors.rlm import digits
-from predictors.rlm.context import ContextConfig, NumberDecoder
+from predictors.rlm.context import START, ContextConfig, NumberDecoder
 from predictors.rlm.decoding import sample_scores
 
 CONFIG = ContextConfig(width=8, number_width=8, number_layers=2)
-STEP = digits.NUMBER_LENGTH + 1
 ALLOWED = digits.allowed()
 EVERY = np.array(list(product(*(np.flatnonzero(row) for row in ALLOWED))))  # (2000, 4)
 
@@ -37,7 +36,7 @@ def _evenly(samples: int) -> np.ndarray:
 @torch.inference_mode()
 def _sampled(decoder: NumberDecoder, gathered: torch.Tensor, quantiles: np.ndarray) -> np.ndarray:
     """Scores (q, samples) of queries that have gathered (q, D), all at the same quantiles (samples,)."""
-    conditions = decoder.conditions(gathered, torch.zeros(1, dtype=torch.long))[:, 0]
+    conditions = decoder.conditions(gathered)
     rows = conditions.repeat_interleave(len(quantiles), 0)
     return sample_scores(decoder, rows, np.tile(quantiles, len(gathered))).reshape(len(gathered), -1)
 
@@ -45,10 +44,9 @@ def _sampled(decoder: NumberDecoder, gathered: torch.Tensor, quantiles: np.ndarr
 @torch.inference_mode()
 def _probabilities(decoder: NumberDecoder, gathered: torch.Tensor) -> np.ndarray:
     """Probability (2000,) of every number for one query, by teacher forcing of all of them."""
-    slots = torch.zeros(1, dtype=torch.long)
-    conditions = decoder.conditions(gathered, slots).repeat_interleave(STEP, 1).expand(len(EVERY), -1, -1)
-    tokens = np.concatenate([np.full((len(EVERY), 1), digits.NUMBER_TOKENS), EVERY], 1)
-    logits = decoder(conditions, torch.from_numpy(tokens))[:, :-1].double()
+    conditions = decoder.conditions(gathered).expand(len(EVERY), -1)
+    tokens = np.concatenate([np.full((len(EVERY), 1), START), EVERY[:, :-1]], 1)
+    logits = decoder(conditions, torch.from_numpy(tokens)).double()
     share = logits.masked_fill(~torch.from_numpy(ALLOWED), -torch.inf).log_softmax(-1)
     return share.gather(-1, torch.from_numpy(EVERY)[..., None]).sum((1, 2)).exp().numpy()
 

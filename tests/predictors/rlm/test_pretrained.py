@@ -71,5 +71,29 @@ def test_metrics_that_go_together_are_sampled_together() -> None:
     assert correlation < -0.4
 
 
+def test_networks_of_another_kind_are_far_and_their_intervals_are_wide() -> None:
+    known, strange = get_space("nasbench201"), get_space("ofa-resnet50")
+    drawn = [known.sample(np.random.default_rng(seed)) for seed in range(80)]
+    texts = [known.to_text(architecture) for architecture in drawn]
+    model = RLM().fit(texts[:60], {"top1": [np.log(1 + known.flops(architecture)) for architecture in drawn[:60]]})
+    far = [strange.to_text(strange.sample(np.random.default_rng(seed))) for seed in range(5)]
+    assert model.novelty(far).min() > 3 > np.median(model.novelty(texts[60:]))
+    near_std, far_std = (np.median(model.predict(some, ["top1"]).std) for some in (texts[60:], far))
+    assert far_std > near_std
+
+
+@pytest.mark.slow
+def test_networks_of_a_space_are_ordered_as_by_their_zero_cost_proxies() -> None:
+    from nas.evaluation.proxies import compute_proxies
+
+    small = get_space("nasbench201", channels=8, cells=2, input_shape=(3, 16, 16), prune=True)
+    drawn = [small.sample(np.random.default_rng(seed)) for seed in range(40)]
+    graphs = [small.graph(architecture) for architecture in drawn]
+    computed = [compute_proxies(graph, 0, ("nwot",))["nwot"] for graph in graphs]
+    predicted = RLM().proxies([small.to_text(architecture) for architecture in drawn])
+    best = max(kendalltau(column, computed).statistic for column in predicted.T)
+    assert best > 0.5
+
+
 def test_the_shipped_model_has_no_examples() -> None:
     assert load("rlm-base").metrics == ()

@@ -1,0 +1,81 @@
+"""Kernel regression as a layer: the first thing that examples and queries read of each other.
+
+Every head is kernel ridge regression of the examples' scores with a learned kernel and a learned penalty. Examples read
+predictions without themselves, in closed form, so that they and queries read the same kind of number. A last head is
+the heads' mean, weighted by how well each predicts the examples. The layers above learn which of them to believe.
+Sizes in comments: B tasks, n examples, q queries, C coordinates, h heads.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+MIN_SQUARE = 1e-3  # of an error: the logarithm of the square of a perfect prediction is finite
+LARGEST = 8.0  # of a prediction, in scores
+
+
+class Solved(NamedTuple):
+    """What queries need: scaled coordinates (B, h, n, C), dual weights (B, h, n), log mean squared errors (B, h)."""
+
+    scaled: Tensor
+    dual: Tensor
+    errors: Tensor
+
+
+class KernelRegression(nn.Module):
+    """Examples and queries to `outputs` features each."""
+
+    def __init__(self, heads: int, scales: Tensor) -> None:
+        """scales (C,): of the coordinates at first, for a kernel of length one."""
+        super().__init__()
+        lengths = torch.logspace(math.log10(0.5), math.log10(5.0), heads)
+        noise = torch.tensor([0.03, 0.15]).log().repeat(heads)[:heads]
+        self.log_scales = nn.Parameter(scales.log() - lengths.log()[:, None] + 0.1 * torch.randn(heads, len(scales)))
+        self.log_linear = nn.Parameter(torch.full((heads,), -1.0) + 2 * lengths.log())
+        self.log_penalty = nn.Parameter(noise)
+        self.log_sharpness = nn.Parameter(torch.zeros(1))
+        self.outputs = 3 * heads + 2
+
+    def solve(self, coordinates: Tensor, scores: Tensor) -> tuple[Tensor, Solved]:
+        """Features (B, n, outputs) of examples: coordinates (B, n, C), scores (B, n); and what queries need."""
+        scaled = coordinates[:, None] * self.log_scales.exp()[:, None]
+        kernel, nearness = self._kernel(scaled, scaled)
+        n = scores.shape[1]
+        eye = torch.eye(n, device=scores.device)
+        nearness = nearness - eye
+        factor = torch.linalg.cholesky(kernel + self.log_penalty.exp()[:, None, None] * eye)
+        inverse = torch.cholesky_inverse(factor)
+        dual = (inverse @ scores[:, None, :, None])[..., 0]  # (B, h, n)
+        missed = dual / inverse.diagonal(dim1=-2, dim2=-1)
+        found = scores[:, None] - missed
+        errors = (missed.square().mean(-1) + MIN_SQUARE).log()
+        return self._features(found, nearness, errors, n), Solved(scaled, dual, errors)
+
+    def forward(self, coordinates: Tensor, solved: Solved) -> Tensor:
+        """Features (B, q, outputs) of queries with coordinates (B, q, C)."""
+        scaled = coordinates[:, None] * self.log_scales.exp()[:, None]
+        kernel, nearness = self._kernel(scaled, solved.scaled)
+        found = (kernel @ solved.dual[..., None])[..., 0]
+        return self._features(found, nearness, solved.errors, solved.dual.shape[-1])
+
+    def _kernel(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        """The kernel (B, h, m, n), and its exponential part."""
+        product = a @ b.mT
+        squares = a.square().sum(-1)[..., :, None] + b.square().sum(-1)[..., None, :]
+        nearness = torch.exp((product - squares / 2).clamp(max=0))
+        return nearness + self.log_linear.exp()[:, None, None] * product, nearness
+
+    def _features(self, found: Tensor, nearness: Tensor, errors: Tensor, n: int) -> Tensor:
+        found = found.clamp(-LARGEST, LARGEST)
+        trust = torch.softmax(-self.log_sharpness.exp() * 0.5 * n**0.5 * errors, -1)  # (B, h)
+        mean = (trust[..., None] * found).sum(1)
+        spread = (trust[..., None] * (found - mean[:, None]).square()).sum(1)
+        error = (trust * errors).sum(-1)[:, None].expand_as(mean)
+        density = torch.log(nearness.sum(-1) + 1e-4)
+        closest = nearness.amax(-1)
+        per_head = torch.cat([found, density / 4, closest], 1).mT  # (B, m, 3h)
+        return torch.cat([per_head, torch.stack([mean, error + spread.clamp(max=4)], -1)], -1)

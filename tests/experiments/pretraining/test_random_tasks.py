@@ -1,0 +1,52 @@
+"""Claims about the random tasks that the in-context decoder is pretrained on."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from experiments.pretraining import random_tasks
+from experiments.pretraining.random_tasks import SpaceStates, draw_task
+from predictors.rlm.context import COMMON, COORDINATES, COVARIATES
+
+NETWORKS, FREE = 90, 40
+
+
+def _space(seed: int, with_proxies: bool = True) -> SpaceStates:
+    rng = np.random.default_rng(seed)
+    states = rng.standard_normal((NETWORKS, 6)) @ rng.standard_normal((6, FREE + COMMON)) + 5 * rng.standard_normal()
+    others = rng.standard_normal((NETWORKS, 8 if with_proxies else 0))
+    others[:3, :1] = np.nan
+    return SpaceStates.of(states, rng.standard_normal((NETWORKS, 5)), others)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10_000), st.integers(6, 50))
+def test_tasks_are_finite_and_on_the_scale_of_their_examples(seed: int, n: int) -> None:
+    task = draw_task([_space(0), _space(1, False)], n, 32, np.random.default_rng(seed))
+    assert task.examples.shape == (n, COORDINATES)
+    assert task.queries.shape == (32, COORDINATES)
+    for part in (task.examples, task.queries, task.scores, task.wanted):
+        assert np.isfinite(part).all()
+    assert np.abs(np.median(task.scores)) < 1.5
+
+
+def _spread_ratio(task: random_tasks.Task) -> float:
+    """Root mean square of the queries' coordinates over that of the examples', without size and covariates."""
+    used = slice(0, COORDINATES - COVARIATES - COMMON - 3)
+    return float(np.sqrt((task.queries[:, used] ** 2).mean() / (task.examples[:, used] ** 2).mean()))
+
+
+def test_some_queries_lie_beyond_their_examples() -> None:
+    spaces = [_space(0), _space(1)]
+    ratios = [_spread_ratio(draw_task(spaces, 40, 32, np.random.default_rng(i))) for i in range(100)]
+    assert np.median(ratios) < 1.2
+    beyond = np.mean(np.array(ratios) > 1.3)
+    assert 0.05 < beyond < 0.45
+
+
+def test_the_same_generator_draws_the_same_task() -> None:
+    a, b = (draw_task([_space(0)], 20, 32, np.random.default_rng(3)) for _ in range(2))
+    np.testing.assert_array_equal(a.queries, b.queries)
+    np.testing.assert_array_equal(a.wanted, b.wanted)
