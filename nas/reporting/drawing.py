@@ -27,7 +27,7 @@ class Spot(NamedTuple):
 def draw_blocks(text: str) -> dict[str, str]:
     """SVG by name: the `MAX_FUNCTIONS` largest functions of a network in ONNX text, and its main block if it is short.
 
-    Colours are those of the page: `currentColor`, `--line` for edges and `--box` for what is in boxes.
+    Their look is the page's, by the class `block`.
     """
     program = read(text)
     functions = sorted(program.functions.items(), key=lambda named: -len(named[1].items))
@@ -47,7 +47,7 @@ def draw(block: Block) -> str:
     lines = "".join(_line(spots[start], spots[end]) for start, end in edges)
     boxes = "".join(map(_box, spots))
     return (
-        f'<svg class="block" viewBox="0 0 {width:g} {height:g}" width="{width:g}" role="img" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="block" viewBox="0 0 {width:g} {height:g}" width="{width:g}" role="img" '
         f'aria-label="A block of {len(block.items)} operators">{lines}{boxes}</svg>'
     )
 
@@ -99,16 +99,12 @@ def _line(start: Spot, end: Spot) -> str:
     # A line that jumps over layers swings aside, past the boxes between.
     aside = 0.0 if bottom - top <= GAP[1] + 1 else BOX[0] / 2 + GAP[0] / 2
     bend = (top + bottom) / 2
-    return (
-        f'<path d="M{start.x:g} {top:g} C{start.x + aside:g} {bend:g} {end.x + aside:g} {bend:g} {end.x:g} {bottom:g}" '
-        'fill="none" stroke="var(--line)" stroke-width="1.3"/>'
-    )
+    return f'<path d="M{start.x:g} {top:g}C{start.x + aside:g} {bend:g} {end.x + aside:g} {bend:g} {end.x:g} {bottom:g}"/>'
 
 
 def _box(spot: Spot) -> str:
     width, height = BOX
     return (
-        f'<rect x="{spot.x - width / 2:g}" y="{spot.y - height / 2:g}" width="{width}" height="{height}" rx="5" '
-        'fill="var(--box)" stroke="var(--line)"/>'
-        f'<text x="{spot.x:g}" y="{spot.y + 4:g}" text-anchor="middle" font-size="11">{escape(spot.label)}</text>'
+        f'<rect x="{spot.x - width / 2:g}" y="{spot.y - height / 2:g}"/>'
+        f'<text x="{spot.x:g}" y="{spot.y + 4:g}">{escape(spot.label)}</text>'
     )

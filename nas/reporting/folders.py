@@ -26,12 +26,12 @@ def save_studies(folder: Path, studies: Studies) -> None:
     """
     if studies.not_built is None:
         studies.first.save(folder)
-        write_report(folder / "report.html", studies)
     with replacing(folder / "front.csv") as path:
         path.write_text(studies.front_csv())
     with replacing(folder / "summary.json") as path:
         path.write_text(json.dumps(studies.summary(), indent=1) + "\n")
     plot_studies(folder, studies)
+    write_report(folder / "report.html", studies)
 
 
 def save_comparison(folder: Path, compared: Compared) -> None:

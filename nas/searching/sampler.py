@@ -122,6 +122,15 @@ class PredictorSampler(ReplaySampler):
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _lock=threading.Lock())
 
+    def propose(self, study: Study) -> dict[Architecture, dict[str, list[float]]]:
+        """What it would choose next by a study's finished trials, best first, with mean and standard deviation of each
+        metric; no trial is made.
+        """
+        with self._lock:
+            taken, evaluated = self._read(study)
+            batch = self._propose(taken, evaluated, np.random.default_rng([self.seed, len(taken)])) if evaluated else []
+            return {architecture: self._predicted[architecture] for architecture in batch}
+
     def choose(self, study: Study, trial: FrozenTrial) -> Architecture:
         with self._lock:
             self._describe(study)

@@ -1,0 +1,101 @@
+"use strict";
+// The networks of the page, and which of them to recommend. Names and texts are only ever set as text, never as HTML.
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const { metrics, networks, constraints, objectives } = data;
+const evaluated = networks.filter((network) => network.evaluation);
+const proposed = networks.filter((network) => !network.evaluation);
+const searches = new Set(evaluated.map((network) => network.search));
+const limits = metrics.map(() => Infinity); // largest loss of each metric that is wanted
+const state = { chosen: null, all: false, sorted: null };
+const goals = [...Array(objectives).keys()];
+networks.forEach((network, index) => Object.assign(network, { index, name: nameOf(network) }));
+
+function nameOf(network) {
+  if (!network.evaluation) return `Proposal ${proposed.indexOf(network) + 1}`;
+  if (network.place !== null) return `Network ${String(network.place).padStart(2, "0")}`;
+  return `Evaluation ${network.evaluation}${searches.size > 1 ? ` of ${network.search}` : ""}`;
+}
+
+// --- small helpers
+
+const byId = (id) => document.getElementById(id);
+
+function element(tag, properties = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (name in node) node[name] = value;
+    else node.setAttribute(name, value);
+  }
+  node.append(...children.filter((child) => child !== null));
+  return node;
+}
+
+function number(value, digits = 5) {
+  if (value === null || value === undefined) return "–";
+  if (Math.abs(value) >= 1e5 || Number.isInteger(value)) return Math.round(value).toLocaleString("en");
+  return String(Number(value.toPrecision(digits)));
+}
+
+function measurement(network, metric) {
+  const std = network.stds[metric];
+  return number(network.values[metric]) + (std ? ` ± ${number(std, 2)}` : "");
+}
+
+const prediction = ([mean, std]) => `${number(mean)} ± ${number(std, 2)}`;
+const bound = (metric, value) => `${metrics[metric].label} ${metrics[metric].sign > 0 ? "≤" : "≥"} ${number(value)}`;
+const loss = (network, metric) =>
+  network.values[metric] === null ? Infinity : metrics[metric].sign * network.values[metric];
+
+// --- which networks
+
+const isWithin = (network) => limits.every((limit, metric) => limit === Infinity || loss(network, metric) <= limit);
+
+/** The candidates that no other one dominates, best in the first objective first. */
+function frontOf(candidates) {
+  const losses = (network) => goals.map((metric) => loss(network, metric));
+  const sorted = candidates.map((network) => [network, losses(network)]);
+  sorted.sort(([, a], [, b]) => a.find((_, i) => a[i] !== b[i]) - b.find((_, i) => a[i] !== b[i]) || 0);
+  const front = [];
+  for (const [network, own] of sorted) {
+    const dominates = ([, other]) =>
+      other.every((value, i) => value <= own[i]) && other.some((value, i) => value < own[i]);
+    if (network.same_as === null && !front.some(dominates)) front.push([network, own]);
+  }
+  return front.map(([network]) => network);
+}
+
+/** The network of a front that lies farthest from the plane through the front's extremes. */
+function knee(front) {
+  const scaled = goals.map((metric) => {
+    const losses = front.map((network) => loss(network, metric));
+    const best = Math.min(...losses);
+    return losses.map((value) => (value - best) / (Math.max(...losses) - best || 1));
+  });
+  const sums = front.map((_, i) => scaled.reduce((sum, losses) => sum + losses[i], 0));
+  return front[sums.indexOf(Math.min(...sums))];
+}
+
+const best = (front, metric) => front.reduce((a, b) => (loss(b, metric) < loss(a, metric) ? b : a));
+
+/** Recommended networks with the titles that they have earned. */
+function recommendations() {
+  const candidates = evaluated.filter(isWithin);
+  const front = frontOf(candidates.filter((network) => network.feasible));
+  const picks = new Map();
+  const add = (network, title) => picks.set(network, [...(picks.get(network) || []), title]);
+  if (front.length && objectives > 1) add(knee(front), "Best balance (knee)");
+  for (const metric of front.length ? goals : []) add(best(front, metric), `Best ${metrics[metric].label}`);
+  for (const { metric: name, sign, bound: value } of constraints) {
+    const bounded = metrics.findIndex((metric) => metric.name === name);
+    const goal = goals.find((metric) => metric !== bounded);
+    const keep = candidates.filter(
+      (network) => sign * network.values[bounded] <= sign * value && network.values[bounded] !== null,
+    );
+    if (keep.length && goal !== undefined) {
+      const title = `Best ${metrics[goal].label} with ${metrics[bounded].label} ${sign > 0 ? "≤" : "≥"} ${number(value)}`;
+      add(best(frontOf(keep), goal), title);
+    }
+  }
+  return { front, picks };
+}

@@ -1,0 +1,143 @@
+"""The networks that searches evaluated, each once, with all that is known of each: what a report shows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nas.searching.objectives import to_losses
+from nas.searching.pareto import non_dominated
+from nas.searching.result import SETTINGS_KEY
+from search_spaces.common.errors import InputError
+from search_spaces.graph.costs import graph_flops, graph_params
+from search_spaces.text import compact, write
+
+if TYPE_CHECKING:
+    from nas.benchmarks import Benchmark
+    from nas.comparison.studies import Studies
+    from nas.searching.result import SearchResult
+    from search_spaces import Architecture, SearchSpace
+
+MAX_BUILT = 200  # networks that are built for their text and costs: the front, then the others in their order
+_REPEAT = re.compile(r"(.+)_seed\d+")
+
+
+@dataclass
+class Network:
+    """An evaluated network; values are in the metrics' own units.
+
+    Attributes:
+        search: which search evaluated it, "" for one that is only proposed.
+        evaluation: its number in that search, from 1.
+        values: objectives, then all other known metrics.
+        stds: standard deviations of repeated measurements.
+        predicted: mean and standard deviation of each metric before it was measured.
+        violation: the largest violation of a constraint; at most 0 where all are kept.
+        on_front: no network of any search here dominates it.
+        place: on the front of the first search, by which its files are named.
+        text: ONNX text; None where it was not built.
+        same_as: index of an earlier network with the same text.
+    """
+
+    architecture: Architecture
+    notation: str
+    search: str = ""
+    evaluation: int = 0
+    values: dict[str, float] = field(default_factory=dict)
+    stds: dict[str, float] = field(default_factory=dict)
+    predicted: dict[str, tuple[float, float]] = field(default_factory=dict)
+    violation: float = 0.0
+    on_front: bool = False
+    place: int | None = None
+    text: str | None = None
+    same_as: int | None = None
+
+
+def collect(studies: Studies) -> list[Network]:
+    """Networks with finite objectives: those on the front, best in the first objective first, then in their order.
+
+    Values of a network that several searches evaluated are those of the first.
+    """
+    found: dict[Architecture, Network] = {}
+    for label, result in _labelled(studies):
+        for network in _evaluated(label, result):
+            found.setdefault(network.architecture, network)
+    networks = list(found.values())
+    if not networks:
+        return []
+    values = np.array([[network.values[o.name] for o in studies.objectives] for network in networks])
+    kept = np.array([network.violation <= 0 for network in networks])
+    losses = to_losses(values, studies.objectives)
+    mask = non_dominated(np.where(kept[:, None], losses, np.nan))
+    front, rest = np.flatnonzero(mask), np.flatnonzero(~mask)
+    for i in front:
+        networks[i].on_front = True
+    networks = [networks[i] for i in [*front[np.lexsort(losses[front].T[::-1])], *rest]]
+    by_notation = {network.notation: network for network in networks}
+    for place, row in enumerate(studies.first.front):
+        by_notation[row["architecture"]].place = place
+    if studies.benchmark is not None:
+        for network in networks:
+            _look_up(network, studies.benchmark)
+    if studies.not_built is None:
+        build(networks, studies.first.space)
+    return networks
+
+
+def build(networks: list[Network], space: SearchSpace) -> None:
+    """Add text, params and FLOPs to the first `MAX_BUILT` networks."""
+    known: dict[str, int] = {}
+    for index, network in enumerate(networks[:MAX_BUILT]):
+        try:
+            graph = space.graph(network.architecture)
+        except InputError:  # the space's code has changed since
+            continue
+        network.text = write(compact(graph))
+        network.values.setdefault("params", graph_params(graph))
+        network.values.setdefault("flops", graph_flops(graph))
+        first = known.setdefault(network.text, index)
+        network.same_as = first if first < index else None
+
+
+def _labelled(studies: Studies) -> Iterator[tuple[str, SearchResult]]:
+    """Every search and what it is called beside the others."""
+    for sampler, results in studies.results.items():
+        for number, result in enumerate(results):
+            yield sampler if len(results) == 1 else f"{sampler}, {_run(result, number)}", result
+
+
+def _run(result: SearchResult, number: int) -> str:
+    seed = result.study.user_attrs.get(SETTINGS_KEY, {}).get("seed")
+    return f"run {number + 1}" if seed is None else f"seed {seed}"
+
+
+def _evaluated(label: str, result: SearchResult) -> Iterator[Network]:
+    names, expected = [o.name for o in result.objectives], result.expected
+    for i, architecture in enumerate(result.evaluated.architectures):
+        values = result.evaluated.values[i]
+        if np.isfinite(values).all():
+            bounded = {name: float(column[i]) for name, column in result.bounded.items()}
+            yield Network(
+                architecture,
+                result.space.format(architecture),
+                search=label,
+                evaluation=i + 1,
+                values=dict(zip(names, values.tolist(), strict=True)) | bounded,
+                predicted=expected.get(architecture, {}),
+                violation=float(result.violation[i]),
+            )
+
+
+def _look_up(network: Network, table: Benchmark) -> None:
+    """Add all that a table has; of columns METRIC_seed0, METRIC_seed1 and so on, the standard deviation."""
+    repeats: dict[str, list[float]] = {}
+    for name, value in table.query(network.architecture).items():
+        if match := _REPEAT.fullmatch(name):
+            repeats.setdefault(match[1], []).append(value)
+        else:
+            network.values.setdefault(name, value)
+    network.stds |= {name: float(np.std(some, ddof=1)) for name, some in repeats.items() if len(some) > 1}

@@ -1,0 +1,175 @@
+"""All that a report shows, as plain values; `assets/report.js` says how."""
+
+from __future__ import annotations
+
+import math
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import numpy as np
+from scipy.stats import kendalltau
+
+from nas.reporting.drawing import draw_blocks
+from nas.reporting.networks import Network, collect
+from nas.reporting.plots import metric_label
+from nas.reporting.proposals import propose
+from nas.searching.loop import SOURCE_KEY
+from nas.searching.objectives import parse_constraints
+from nas.searching.result import SETTINGS_KEY
+from predictors.metrics import Metric
+
+if TYPE_CHECKING:
+    from nas.comparison.studies import Studies
+
+MAX_CURVE_POINTS = 200
+MAX_MODEL_BYTES = 6_000_000  # ONNX models, all together, that are put into the page; larger ones are linked
+
+
+def page_data(studies: Studies, models: Path) -> dict[str, Any]:
+    """Networks, proposals, and how they were found.
+
+    models: folder of the ONNX models of the first search's front, beside the page.
+    """
+    networks = [*collect(studies), *propose(studies)]
+    metrics = _metrics(studies.objectives, networks)
+    links = _model_links(models)
+    settings = studies.first.study.user_attrs.get(SETTINGS_KEY, {})
+    searched = studies.benchmark.name if studies.benchmark else studies.first.space.name
+    data = {
+        "searched": searched or studies.first.study.study_name,
+        "objectives": len(studies.objectives),
+        "metrics": [{"name": m.name, "label": metric_label(m.name), "sign": m.sign} for m in metrics],
+        "constraints": [
+            {"metric": c.metric, "sign": 1 if c.op == "<=" else -1, "bound": c.bound}
+            for c in parse_constraints(settings.get("constraints"))
+        ],
+        "networks": [_network(network, metrics, links) for network in networks],
+        "not_built": studies.not_built,
+        "failures": studies.first.failures,
+        "yardstick": "true front" if studies.benchmark else "best front of all searches here",
+        "true_front": _true_front(studies),
+        "samplers": studies.table(),
+        "curves": _curves(studies),
+        "agreement": [_agreement(name, values) for name, values in studies.first.predicted.items()],
+        "made": [{"title": title, "rows": list(_rows(value))} for title, value in _made(studies).items()],
+    }
+    return _plain(data)
+
+
+def _metrics(objectives: Sequence[Metric], networks: Sequence[Network]) -> list[Metric]:
+    """Objectives, then everything else that is known of a network."""
+    known = {metric.name: metric for metric in objectives}
+    for name in dict.fromkeys(name for network in networks for name in network.values):
+        known.setdefault(name, Metric.parse(name))
+    return list(known.values())
+
+
+def _network(network: Network, metrics: Sequence[Metric], links: Mapping[int, str]) -> dict[str, Any]:
+    names = [metric.name for metric in metrics]
+    return {
+        "notation": network.notation,
+        "search": network.search,
+        "evaluation": network.evaluation,
+        "values": [network.values.get(name) for name in names],
+        "stds": [network.stds.get(name) for name in names],
+        "predicted": [network.predicted.get(name) for name in names],
+        "feasible": network.violation <= 0,
+        "violation": network.violation,
+        "place": network.place,
+        "same_as": network.same_as,
+        "text": network.text,
+        "drawings": draw_blocks(network.text) if network.text else {},
+        "model": None if network.place is None else links.get(network.place),
+    }
+
+
+def _model_links(folder: Path) -> dict[int, str]:
+    """Links to the models by their places on the front: their contents where these are small, else their files."""
+    paths = {int(path.stem): path for path in sorted(folder.glob("*.onnx")) if path.stem.isdecimal()}
+    if sum(path.stat().st_size for path in paths.values()) > MAX_MODEL_BYTES:
+        return {place: quote(f"{folder.name}/{path.name}") for place, path in paths.items()}
+    kind = "data:application/octet-stream;base64,"
+    return {place: kind + b64encode(path.read_bytes()).decode() for place, path in paths.items()}
+
+
+def _true_front(studies: Studies) -> list[list[float]]:
+    """Values (k, m) of the front of a whole table; empty where there is no table."""
+    if studies.benchmark is None:
+        return []
+    return (studies.reference.true_front * [o.sign for o in studies.objectives]).tolist()
+
+
+def _curves(studies: Studies) -> list[dict[str, Any]]:
+    """Mean share of the yardstick's hypervolume after n evaluations, for each sampler; none for one objective."""
+    if len(studies.objectives) == 1:
+        return []
+    curves = []
+    for name, shares in studies.curves().items():
+        at = np.unique(np.linspace(0, shares.shape[1] - 1, MAX_CURVE_POINTS).astype(int))
+        curves.append({"name": name, "points": np.column_stack([at + 1, shares.mean(axis=0)[at]]).tolist()})
+    return curves
+
+
+def _agreement(metric: str, values: np.ndarray) -> dict[str, Any]:
+    """How well predictions agreed with what was then measured.
+
+    values: (k, 3), predicted mean, its standard deviation, and measured value.
+    """
+    mean, std, measured = values[np.isfinite(values).all(axis=1)].T
+    return {
+        "metric": metric,
+        "label": metric_label(metric),
+        "networks": len(mean),
+        "tau": float(kendalltau(mean, measured).statistic) if len(mean) > 1 else None,
+        "error": float(np.abs(mean - measured).mean()) if len(mean) else None,
+        "within": float((np.abs(mean - measured) <= 2 * std).mean()) if len(mean) else None,
+    }
+
+
+def _made(studies: Studies) -> dict[str, Any]:
+    """How the first search was made: what its study keeps about itself."""
+    study = studies.first.study
+    own = {key: value for key, value in study.user_attrs.items() if not key.startswith("nas:")}
+    trials = study.get_trials(deepcopy=False)
+    times = [time for trial in trials for time in (trial.datetime_start, trial.datetime_complete) if time]
+    states: dict[str, int] = {}
+    for trial in trials:
+        states[trial.state.name.lower()] = states.get(trial.state.name.lower(), 0) + 1
+    identity = dict(study.user_attrs.get("nas:identity", {}))
+    identity.pop("networks", None)  # fingerprints
+    made = {
+        "Study": {
+            "name": study.study_name,
+            "began": f"{min(times):%Y-%m-%d %H:%M}" if times else "",
+            "last change": f"{max(times):%Y-%m-%d %H:%M}" if times else "",
+            "trials": states,
+        },
+        "Command, machine and versions": identity,
+        "Search": study.user_attrs.get(SETTINGS_KEY, {}),
+        "Where values come from": study.user_attrs.get(SOURCE_KEY, {}),
+        "Attributes of the study": own,
+    }
+    return {title: value for title, value in made.items() if value}
+
+
+def _rows(value: Any, name: str = "") -> Iterator[list[str]]:
+    """Names and values of nested settings, as `training: epochs`."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _rows(inner, f"{name}: {key}" if name else str(key))
+    elif value not in (None, "", []):
+        yield [name, ", ".join(map(str, value)) if isinstance(value, list) else str(value)]
+
+
+def _plain(value: Any) -> Any:
+    """The same for JSON: numbers that are not finite become null."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
