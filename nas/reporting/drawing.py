@@ -47,8 +47,8 @@ def draw(block: Block) -> str:
     lines = "".join(_line(spots[start], spots[end]) for start, end in edges)
     boxes = "".join(map(_box, spots))
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="block" viewBox="0 0 {width:g} {height:g}" width="{width:g}" role="img" '
-        f'aria-label="A block of {len(block.items)} operators">{lines}{boxes}</svg>'
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="block" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
+        f'role="img" aria-label="A block of {len(block.items)} operators">{lines}{boxes}</svg>'
     )
 
 
@@ -99,7 +99,9 @@ def _line(start: Spot, end: Spot) -> str:
     # A line that jumps over layers swings aside, past the boxes between.
     aside = 0.0 if bottom - top <= GAP[1] + 1 else BOX[0] / 2 + GAP[0] / 2
     bend = (top + bottom) / 2
-    return f'<path d="M{start.x:g} {top:g}C{start.x + aside:g} {bend:g} {end.x + aside:g} {bend:g} {end.x:g} {bottom:g}"/>'
+    return (
+        f'<path d="M{start.x:g} {top:g}C{start.x + aside:g} {bend:g} {end.x + aside:g} {bend:g} {end.x:g} {bottom:g}"/>'
+    )
 
 
 def _box(spot: Spot) -> str:

@@ -1,4 +1,4 @@
-"""All that a report shows, as plain values; `assets/report.js` says how."""
+"""All that a report shows, as plain values; the scripts in `assets` say how."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from urllib.parse import quote
 import numpy as np
 from scipy.stats import kendalltau
 
+from nas.reporting.collecting import Network, collect, labelled
 from nas.reporting.drawing import draw_blocks
-from nas.reporting.networks import Network, collect
 from nas.reporting.plots import metric_label
 from nas.reporting.proposals import propose
 from nas.searching.loop import SOURCE_KEY
@@ -40,6 +40,8 @@ def page_data(studies: Studies, models: Path) -> dict[str, Any]:
     searched = studies.benchmark.name if studies.benchmark else studies.first.space.name
     data = {
         "searched": searched or studies.first.study.study_name,
+        "has_space": bool(studies.first.space.name),
+        "searches": [label for label, _ in labelled(studies)],
         "objectives": len(studies.objectives),
         "metrics": [{"name": m.name, "label": metric_label(m.name), "sign": m.sign} for m in metrics],
         "constraints": [
@@ -53,7 +55,11 @@ def page_data(studies: Studies, models: Path) -> dict[str, Any]:
         "true_front": _true_front(studies),
         "samplers": studies.table(),
         "curves": _curves(studies),
-        "agreement": [_agreement(name, values) for name, values in studies.first.predicted.items()],
+        "agreement": [
+            _agreement(name, values)
+            for name, values in studies.first.predicted.items()
+            if Metric.parse(name).kind != "exact"  # counted, not measured
+        ],
         "made": [{"title": title, "rows": list(_rows(value))} for title, value in _made(studies).items()],
     }
     return _plain(data)
@@ -74,7 +80,8 @@ def _network(network: Network, metrics: Sequence[Metric], links: Mapping[int, st
         "search": network.search,
         "evaluation": network.evaluation,
         "values": [network.values.get(name) for name in names],
-        "stds": [network.stds.get(name) for name in names],
+        "spreads": [network.spreads.get(name) for name in names],
+        "test": [[metric_label(name), value] for name, value in network.test.items()],
         "predicted": [network.predicted.get(name) for name in names],
         "feasible": network.violation <= 0,
         "violation": network.violation,

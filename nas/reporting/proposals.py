@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nas.reporting.networks import Network, build
+from nas.reporting.collecting import Network, build
 from nas.searching.result import SETTINGS_KEY
 from nas.searching.sampler import PredictorSampler
 from nas.searching.samplers import create_sampler
@@ -26,7 +26,7 @@ def propose(studies: Studies) -> list[Network]:
     )  # fmt: skip
     assert isinstance(sampler, PredictorSampler)
     networks = [
-        Network(architecture, search.space.format(architecture), predicted=dict(predicted))
+        Network(architecture, search.space.format(architecture), predicted=predicted)
         for architecture, predicted in sampler.propose(search.study).items()
     ]
     build(networks, search.space)

@@ -111,10 +111,11 @@ class PredictionEvaluator:
 
 
 class _Known(NamedTuple):
-    """What was measured of a network: values of the evaluator's metrics, further ones, and the file of its weights."""
+    """What was measured of a network: values of the evaluator's metrics, further ones, spreads, file of its weights."""
 
     values: list[float]
     further: dict[str, float]
+    spreads: dict[str, tuple[float, float, str]]
     weights: Path | None
 
 
@@ -156,6 +157,7 @@ class MeasuredEvaluator:
         known = self._known.get(name)
         if known is not None and (record is None or self._serves(known, record)):
             if record:
+                record.spread(known.spreads)
                 record.keep(known.further, known.weights if known.weights and known.weights.exists() else None)
             return known.values
         known = self._known[name] = self._measure(architecture, network, name, record)
@@ -175,11 +177,13 @@ class MeasuredEvaluator:
         found = self.measurement(network, model, checkpoint, report=record.report if record else None)
         values = {metric: measured.value for metric, measured in found.values.items()}
         further = {metric: value for metric, value in values.items() if metric not in self.metrics}
+        spreads = {metric: (m.low, m.high, m.spread) for metric, m in found.values.items() if m.spread}
         weights = None
         if record:
+            record.spread(spreads)
             data = self.measurement.data
             about = preprocessing(data) if data else {}
             weights = record.keep(further, (found.state, about) if found.state is not None else None)
         for done in self.checkpoints.glob(f"{name}*.pt") if self.checkpoints else ():
             done.unlink()
-        return _Known([values[metric] for metric in self.metrics], further, weights)
+        return _Known([values[metric] for metric in self.metrics], further, spreads, weights)

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 EPOCH_KEY = "nas:epoch:"  # trial user attribute, with the epoch's number: values by metric after this epoch
 FURTHER_KEY = "nas:further"  # trial user attribute: values by metric that no objective asked for, such as test scores
+SPREAD_KEY = (
+    "nas:spread"  # trial user attribute: low and high value by metric, and what they are, where it was repeated
+)
 WEIGHTS_KEY = "nas:weights"  # trial user attribute: path of the file with the trained weights, where they were written
 
 
@@ -37,6 +40,11 @@ class TrialRecord:
         if values and math.isfinite(first := next(iter(values.values()))):
             optuna_adapter.set_intermediate_value(self.study, self.trial, epoch, first)
         return all(map(math.isfinite, values.values()))
+
+    def spread(self, spreads: Mapping[str, tuple[float, float, str]]) -> None:
+        """Keep between which values measurements lie, by metric: low, high, and what these are."""
+        if spreads:
+            self.trial.set_user_attr(SPREAD_KEY, {metric: list(spread) for metric, spread in spreads.items()})
 
     def keep(self, further: Mapping[str, float], weights: Weights | None = None) -> Path | None:
         """Keep values that are no objectives, and trained weights, or a copy of their file; its path."""

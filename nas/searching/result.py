@@ -17,7 +17,7 @@ from optuna.trial import TrialState
 from nas.searching.networks import network_name, write_network
 from nas.searching.objectives import to_losses
 from nas.searching.pareto import Reference, hypervolume, non_dominated
-from nas.searching.record import FURTHER_KEY, WEIGHTS_KEY
+from nas.searching.record import FURTHER_KEY, SPREAD_KEY, WEIGHTS_KEY
 from nas.searching.trials import FAILED_KEY, is_evaluated
 from nas.searching.weights import find_weights
 from predictors.metrics import Metric
@@ -126,8 +126,12 @@ class SearchResult:
         """What a guided sampler expected of networks before they were measured: mean and standard deviation."""
         found: dict[Architecture, dict[str, tuple[float, float]]] = {}
         for trial in self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
-            if PREDICTED_KEY in trial.system_attrs:
-                found.setdefault(self.space.architecture(trial.params), trial.system_attrs[PREDICTED_KEY])
+            predicted = trial.system_attrs.get(PREDICTED_KEY, {})
+            if len(predicted) >= len(self.objectives):
+                # Objectives come first. `Study.set_metric_names` may have renamed them.
+                names = [o.name for o in self.objectives] + list(predicted)[len(self.objectives) :]
+                renamed = dict(zip(names, predicted.values(), strict=True))
+                found.setdefault(self.space.architecture(trial.params), renamed)
         return found
 
     @property
@@ -148,6 +152,11 @@ class SearchResult:
     def further(self) -> dict[Architecture, dict[str, float]]:
         """Values that no objective asked for, such as test scores: for the end, and for the front's networks only."""
         return self._attribute(FURTHER_KEY)
+
+    @property
+    def spreads(self) -> dict[Architecture, dict[str, tuple[float, float, str]]]:
+        """Of repeated measurements by metric: low and high value, and what these are."""
+        return self._attribute(SPREAD_KEY)
 
     def missing_weights(self, folder: Path) -> dict[int, str]:
         """Places on the front of networks that were trained, but whose weights are neither in a result folder nor where
@@ -206,7 +215,7 @@ class SearchResult:
             writer.writeheader()
             writer.writerows(self.front)
         summary = {
-            **self.study.user_attrs[SETTINGS_KEY],
+            **self.study.user_attrs.get(SETTINGS_KEY, {}),
             "evaluations": len(self.evaluated.architectures),
             "front": self.front,
             "failures": self.failures,

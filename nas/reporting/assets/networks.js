@@ -5,7 +5,7 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const { metrics, networks, constraints, objectives } = data;
 const evaluated = networks.filter((network) => network.evaluation);
 const proposed = networks.filter((network) => !network.evaluation);
-const searches = new Set(evaluated.map((network) => network.search));
+const noun = data.has_space ? "network" : "trial";
 const limits = metrics.map(() => Infinity); // largest loss of each metric that is wanted
 const state = { chosen: null, all: false, sorted: null };
 const goals = [...Array(objectives).keys()];
@@ -13,8 +13,12 @@ networks.forEach((network, index) => Object.assign(network, { index, name: nameO
 
 function nameOf(network) {
   if (!network.evaluation) return `Proposal ${proposed.indexOf(network) + 1}`;
-  if (network.place !== null) return `Network ${String(network.place).padStart(2, "0")}`;
-  return `Evaluation ${network.evaluation}${searches.size > 1 ? ` of ${network.search}` : ""}`;
+  if (network.place !== null) return `${titled(noun)} ${String(network.place).padStart(2, "0")}`;
+  return `Evaluation ${network.evaluation}${data.searches.length > 1 ? ` of ${network.search}` : ""}`;
+}
+
+function titled(text) {
+  return text[0].toUpperCase() + text.slice(1);
 }
 
 // --- small helpers
@@ -37,12 +41,27 @@ function number(value, digits = 5) {
   return String(Number(value.toPrecision(digits)));
 }
 
+/** Low and high value of repeated measurements, or one standard deviation of a prediction to either side. */
+function spread(network, metric) {
+  if (network.evaluation) return network.spreads[metric];
+  const [mean, std] = network.predicted[metric];
+  return [mean - std, mean + std];
+}
+
 function measurement(network, metric) {
-  const std = network.stds[metric];
-  return number(network.values[metric]) + (std ? ` ± ${number(std, 2)}` : "");
+  const [low, high] = network.spreads[metric] || [0, 0];
+  return number(network.values[metric]) + (high > low ? ` ± ${number((high - low) / 2, 2)}` : "");
+}
+
+/** A metric in a sentence: `CPU latency`, `digits accuracy`. */
+function inWords(metric) {
+  const words = metrics[metric].label.replace(/ \([^)]*\)$/, "");
+  return /^[A-Z][a-z]/.test(words) ? words[0].toLowerCase() + words.slice(1) : words;
 }
 
 const prediction = ([mean, std]) => `${number(mean)} ± ${number(std, 2)}`;
+const valueText = (network, metric) =>
+  `${metrics[metric].label}: ${network.evaluation ? measurement(network, metric) : prediction(network.predicted[metric])}`;
 const bound = (metric, value) => `${metrics[metric].label} ${metrics[metric].sign > 0 ? "≤" : "≥"} ${number(value)}`;
 const loss = (network, metric) =>
   network.values[metric] === null ? Infinity : metrics[metric].sign * network.values[metric];
@@ -85,7 +104,7 @@ function recommendations() {
   const picks = new Map();
   const add = (network, title) => picks.set(network, [...(picks.get(network) || []), title]);
   if (front.length && objectives > 1) add(knee(front), "Best balance (knee)");
-  for (const metric of front.length ? goals : []) add(best(front, metric), `Best ${metrics[metric].label}`);
+  for (const metric of front.length ? goals : []) add(best(front, metric), `Best ${inWords(metric)}`);
   for (const { metric: name, sign, bound: value } of constraints) {
     const bounded = metrics.findIndex((metric) => metric.name === name);
     const goal = goals.find((metric) => metric !== bounded);
@@ -93,7 +112,7 @@ function recommendations() {
       (network) => sign * network.values[bounded] <= sign * value && network.values[bounded] !== null,
     );
     if (keep.length && goal !== undefined) {
-      const title = `Best ${metrics[goal].label} with ${metrics[bounded].label} ${sign > 0 ? "≤" : "≥"} ${number(value)}`;
+      const title = `Best ${inWords(goal)} with ${inWords(bounded)} ${sign > 0 ? "≤" : "≥"} ${number(value)}`;
       add(best(frontOf(keep), goal), title);
     }
   }

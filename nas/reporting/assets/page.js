@@ -2,16 +2,20 @@
 
 // --- recommendations
 
+function advice(front) {
+  const within = limits.some((limit) => limit !== Infinity) ? " within the limits" : "";
+  if (!front.length) {
+    const nearest = evaluated.length ? " The nearest ones are in the table." : "";
+    return `No ${noun} keeps all ${constraints.length ? `constraints${within}` : "limits"}.${nearest}`;
+  }
+  const count = front.length === 1 ? `1 ${noun}${within} is` : `${front.length} ${noun}s${within} are`;
+  if (objectives === 1) return `${count} better than all others.`;
+  const why = "it gives up least of every objective, being farthest from the line between the extremes";
+  return `${count} on the front: no other is better in every objective. The knee is the best balance: ${why}.`;
+}
+
 function showCards({ front, picks }) {
-  const limited = limits.some((limit) => limit !== Infinity);
-  const within = limited ? " within the limits" : "";
-  byId("advice").textContent = front.length
-    ? `${front.length} networks${within} are better than all others in some trade-off` +
-      (objectives > 1
-        ? ". The knee gives up least of every objective: it is farthest from the line between the extremes."
-        : ".")
-    : `No network keeps all ${constraints.length ? "constraints" : "limits"}${constraints.length ? within : ""}. ` +
-      (evaluated.length ? "Nearest ones are in the table." : "");
+  byId("advice").textContent = advice(front);
   byId("cards").replaceChildren(
     ...[...picks].map(([network, titles]) =>
       element(
@@ -23,9 +27,7 @@ function showCards({ front, picks }) {
           onclick: () => choose(network, true),
         },
         element("strong", { textContent: titles.join(" · ") }),
-        ...goals.map((metric) =>
-          element("span", { textContent: `${metrics[metric].label}: ${measurement(network, metric)}` }),
-        ),
+        ...goals.map((metric) => element("span", { textContent: valueText(network, metric) })),
         element("small", {
           textContent: network.feasible ? network.name : `${network.name}, breaks another constraint`,
         }),
@@ -79,7 +81,8 @@ function choose(network, isFar = false) {
   state.chosen = network;
   history.replaceState(null, "", `#network-${network.index}`);
   show();
-  if (isFar) byId("network").scrollIntoView({ block: "nearest" });
+  byId("said").textContent = `${network.name}: ${goals.map((metric) => valueText(network, metric)).join(", ")}`;
+  if (isFar) byId("network").focus();
 }
 
 function showNetwork() {
@@ -92,7 +95,7 @@ function showNetwork() {
       network.evaluation && network.predicted[index]
         ? `predicted before: ${prediction(network.predicted[index])}`
         : null,
-      network.stds[index] ? "± standard deviation of repeated measurements" : null,
+      network.spreads[index] ? spreadNote(network.spreads[index]) : null,
     ].filter(Boolean);
     const value =
       network.values[index] === null
@@ -103,15 +106,22 @@ function showNetwork() {
       element("dd", { textContent: value }, ...notes.map((textContent) => element("small", { textContent }))),
     ];
   });
+  const tests = network.test.flatMap(([label, value]) => [
+    element("dt", { textContent: label }),
+    element("dd", { textContent: number(value) }, element("small", { textContent: "not to choose by" })),
+  ]);
   section.replaceChildren(
-    element("h2", { textContent: network.name }),
+    element("h2", { id: "network-title", textContent: network.name }),
     element("p", { textContent: standing(network) }),
-    element("dl", {}, ...rows),
+    element("dl", {}, ...rows, ...tests),
     files(network),
     element("p", {}, element("code", { textContent: network.notation })),
     ...drawings(network),
   );
 }
+
+const spreadNote = ([low, high, meaning]) =>
+  high > low ? `${number(low, 4)} to ${number(high, 4)}: ${meaning}` : meaning;
 
 function standing(network) {
   if (!network.evaluation) return "Not evaluated yet: what is given was predicted, with one standard deviation.";
@@ -196,7 +206,7 @@ const columns = [
     text: (network) => measurement(network, index),
     metric: index,
   })),
-  ...(searches.size > 1
+  ...(data.searches.length > 1
     ? [{ label: "Found by", key: (network) => network.search, text: (network) => network.search }]
     : []),
   { label: "Evaluation", key: (network) => network.evaluation, text: (network) => String(network.evaluation) },
@@ -230,7 +240,7 @@ function showTable(found) {
     .map((network) => row(network, ...columns.slice(1).map(({ text }) => cell(text(network)))));
   fill(byId("table"), headers, rows);
   const outside = evaluated.length > MAX_ROWS ? `, the first ${MAX_ROWS} rows` : "";
-  byId("all-label").textContent = `Show all ${evaluated.length} evaluated networks, not only the front${outside}`;
+  byId("all-label").textContent = `Show all ${evaluated.length} evaluated ${noun}s, not only the front${outside}`;
 }
 
 function saveCsv() {
@@ -253,7 +263,7 @@ function showNext() {
     .map((_, index) => index)
     .filter((index) => proposed.some((network) => network.predicted[index] || network.values[index] !== null));
   const text = (network, index) =>
-    network.predicted[index] ? prediction(network.predicted[index]) : measurement(network, index);
+    network.values[index] === null ? prediction(network.predicted[index]) : measurement(network, index);
   fill(
     byId("next"),
     [{ label: "Proposal" }, ...shown.map((index) => ({ label: metrics[index].label }))],
@@ -264,10 +274,10 @@ function showNext() {
 // --- how it was made
 
 function showSamplers() {
+  byId("samplers-section").hidden = objectives === 1;
   byId("yardstick").textContent =
-    objectives > 1
-      ? `HV@n is the share of the hypervolume of the ${data.yardstick} after n evaluations, higher is better; IGD+ is the distance from it, lower is better.`
-      : "";
+    `HV@n is the share of the hypervolume of the ${data.yardstick} after n evaluations, higher is better; ` +
+    "IGD+ is the distance from it, lower is better.";
   const names = Object.keys(data.samplers[0] || {});
   fill(
     byId("samplers"),
@@ -307,7 +317,12 @@ function show() {
   scatters.forEach((scatter) => drawScatter(scatter, found));
   drawParallel(found);
   drawAgreement();
+}
+
+function showScheme() {
+  colours.clear();
   drawCurves();
+  show();
 }
 
 function begin() {
@@ -316,8 +331,10 @@ function begin() {
   document.title = byId("title").textContent;
   const failed = data.failures.length ? `, ${data.failures.length} could not be evaluated` : "";
   byId("about").textContent =
-    `${evaluated.length} networks evaluated by ${[...searches].join("; ")}${failed}.` +
-    (data.not_built ? ` Networks are not drawn: ${data.not_built}.` : "");
+    `${evaluated.length} ${noun}s evaluated by ${data.searches.join("; ")}${failed}.` +
+    (data.has_space && data.not_built ? ` Networks are not drawn: ${data.not_built}.` : "");
+  byId("ship").textContent = `Which ${noun} to ${data.has_space ? "ship" : "choose"}`;
+  byId("table-title").textContent = titled(`${noun}s`);
   const linked = networks[(location.hash.match(/^#network-(\d+)$/) || [])[1]];
   state.chosen = linked || [...recommendations().picks.keys()][0] || evaluated[0] || null;
   showLimits();
@@ -331,8 +348,8 @@ function begin() {
     show();
   };
   byId("csv").onclick = saveCsv;
-  show();
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
+  showScheme();
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", showScheme);
   matchMedia("(max-width: 60rem)").addEventListener("change", show);
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -34,7 +34,8 @@ class Network:
         search: which search evaluated it, "" for one that is only proposed.
         evaluation: its number in that search, from 1.
         values: objectives, then all other known metrics.
-        stds: standard deviations of repeated measurements.
+        spreads: of repeated measurements by metric: low and high value, and what these are.
+        test: values that no network must be chosen by, such as test scores; only of the front.
         predicted: mean and standard deviation of each metric before it was measured.
         violation: the largest violation of a constraint; at most 0 where all are kept.
         on_front: no network of any search here dominates it.
@@ -48,8 +49,9 @@ class Network:
     search: str = ""
     evaluation: int = 0
     values: dict[str, float] = field(default_factory=dict)
-    stds: dict[str, float] = field(default_factory=dict)
-    predicted: dict[str, tuple[float, float]] = field(default_factory=dict)
+    spreads: dict[str, tuple[float, float, str]] = field(default_factory=dict)
+    test: dict[str, float] = field(default_factory=dict)
+    predicted: Mapping[str, Sequence[float]] = field(default_factory=dict)
     violation: float = 0.0
     on_front: bool = False
     place: int | None = None
@@ -63,7 +65,7 @@ def collect(studies: Studies) -> list[Network]:
     Values of a network that several searches evaluated are those of the first.
     """
     found: dict[Architecture, Network] = {}
-    for label, result in _labelled(studies):
+    for label, result in labelled(studies):
         for network in _evaluated(label, result):
             found.setdefault(network.architecture, network)
     networks = list(found.values())
@@ -76,6 +78,8 @@ def collect(studies: Studies) -> list[Network]:
     front, rest = np.flatnonzero(mask), np.flatnonzero(~mask)
     for i in front:
         networks[i].on_front = True
+    for i in rest:
+        networks[i].test = {}
     networks = [networks[i] for i in [*front[np.lexsort(losses[front].T[::-1])], *rest]]
     by_notation = {network.notation: network for network in networks}
     for place, row in enumerate(studies.first.front):
@@ -103,7 +107,7 @@ def build(networks: list[Network], space: SearchSpace) -> None:
         network.same_as = first if first < index else None
 
 
-def _labelled(studies: Studies) -> Iterator[tuple[str, SearchResult]]:
+def labelled(studies: Studies) -> Iterator[tuple[str, SearchResult]]:
     """Every search and what it is called beside the others."""
     for sampler, results in studies.results.items():
         for number, result in enumerate(results):
@@ -116,7 +120,8 @@ def _run(result: SearchResult, number: int) -> str:
 
 
 def _evaluated(label: str, result: SearchResult) -> Iterator[Network]:
-    names, expected = [o.name for o in result.objectives], result.expected
+    names = [o.name for o in result.objectives]
+    expected, spreads, further = result.expected, result.spreads, result.further
     for i, architecture in enumerate(result.evaluated.architectures):
         values = result.evaluated.values[i]
         if np.isfinite(values).all():
@@ -127,17 +132,22 @@ def _evaluated(label: str, result: SearchResult) -> Iterator[Network]:
                 search=label,
                 evaluation=i + 1,
                 values=dict(zip(names, values.tolist(), strict=True)) | bounded,
+                spreads=spreads.get(architecture, {}),
+                test=further.get(architecture, {}),
                 predicted=expected.get(architecture, {}),
                 violation=float(result.violation[i]),
             )
 
 
 def _look_up(network: Network, table: Benchmark) -> None:
-    """Add all that a table has; of columns METRIC_seed0, METRIC_seed1 and so on, the standard deviation."""
+    """Add all that a table has; columns METRIC_seed0, METRIC_seed1 and so on give the spread of METRIC."""
     repeats: dict[str, list[float]] = {}
     for name, value in table.query(network.architecture).items():
         if match := _REPEAT.fullmatch(name):
             repeats.setdefault(match[1], []).append(value)
         else:
             network.values.setdefault(name, value)
-    network.stds |= {name: float(np.std(some, ddof=1)) for name, some in repeats.items() if len(some) > 1}
+    for name, some in repeats.items():
+        if len(some) > 1 and name in network.values:
+            value, std = network.values[name], float(np.std(some, ddof=1))
+            network.spreads[name] = (value - std, value + std, f"± standard deviation over {len(some)} seeds")
