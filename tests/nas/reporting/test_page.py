@@ -93,12 +93,10 @@ def knee(values: np.ndarray) -> np.ndarray:
     """The row of values (n, 2), accuracy up and latency down, of the front that is farthest from its extremes' line."""
     losses = values * [-1, 1]
     front = np.unique(losses[non_dominated(losses)], axis=0)
-    a, b = front[0], front[-1]
-    scale = np.abs(b - a)
-    along = (b - a) / scale
-    offsets = (front - a) / scale
-    distances = np.abs(along[0] * offsets[:, 1] - along[1] * offsets[:, 0]) / np.linalg.norm(along)
-    return front[np.argmax(distances)] * [-1, 1]
+    first, last = front[0], front[-1]
+    offsets = (front - first) / np.maximum(np.abs(last - first), 1e-12)
+    distances = -offsets.sum(axis=1) / np.sqrt(2)  # towards the ideal, from the line in spans of the front
+    return front[np.argmax(distances.round(9))] * [-1, 1]
 
 
 def shown(card: Any) -> list[float]:
