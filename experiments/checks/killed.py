@@ -24,7 +24,8 @@ import typer
 from experiments.runner import AsJson, run_command
 from nas.cli.console import print_json, print_table
 from nas.cli.progress import progress_bar
-from nas.searching.loop import read_search, search
+from nas.searching.joining import read_search
+from nas.searching.loop import search
 from nas.searching.objectives import to_losses
 from nas.searching.pareto import non_dominated
 from nas.searching.result import SearchResult

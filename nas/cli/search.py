@@ -31,7 +31,19 @@ from nas.cli.progress import progress_bar
 from search_spaces.common.errors import InputError
 
 # A search goes on with other values of these; samplers and seeds are checked by the searches' names.
-NOT_ITS_IDENTITY = ("evaluations", "hours", "patience", "sampler", "seed", "seeds", "out", "new", "quiet", "as_json")
+NOT_ITS_IDENTITY = (
+    "evaluations",
+    "hours",
+    "patience",
+    "jobs",
+    "sampler",
+    "seed",
+    "seeds",
+    "out",
+    "new",
+    "quiet",
+    "as_json",
+)
 
 
 def search(
@@ -85,6 +97,9 @@ def search(
         str | None,
         typer.Option(help="Keep searches there, where `nas worker` joins them: sqlite:///…, postgresql://…, grpc://…"),
     ] = None,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Processes of each search, which share the GPUs; not one result with any number.")
+    ] = 1,
     study: Annotated[str, typer.Option(help="In a storage, searches are named STUDY-SAMPLER-SEED.")] = "search",
     out: Annotated[
         Path | None,
@@ -110,7 +125,7 @@ def search(
     limited = given_only(seconds=None if hours is None else 3600 * hours, patience=patience)
     given = {name: value for name, value in context.params.items() if name not in NOT_ITS_IDENTITY}
     arguments = {name: str(value) for name, value in given.items() if value is not None} | {"storage": address(storage)}
-    options = SearchOptions(known, **limited, storage=storage, study=study, arguments=arguments)
+    options = SearchOptions(known, **limited, storage=storage, study=study, jobs=jobs, arguments=arguments)
     samplers, limits, numbers = split_names(sampler), constraint or [], range(seed, seed + seeds)
     measured = given_only(
         option=option, dataset=dataset, trainings=trainings, epochs=epochs, training=training, device=device,

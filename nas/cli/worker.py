@@ -30,13 +30,14 @@ def worker(
         ),
     ] = None,
     device: Device = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes of each search, which share the GPUs.")] = 1,
     trust: Trust = False,
     quiet: Quiet = False,
 ) -> None:
     """Join searches that began elsewhere, until they have all their evaluations."""
     import optuna
 
-    from nas.searching.loop import is_unfinished, join, list_searches
+    from nas.searching.joining import is_unfinished, join, list_searches
     from nas.searching.progress import labelled
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -44,5 +45,5 @@ def worker(
     with progress_bar("working", quiet) as bar:
         for name in names:
             kept = weights / name if weights else None
-            join(storage, name, path_override, device or "cpu", labelled(bar, name), trust, evaluator, kept)
+            join(storage, name, path_override, device or "cpu", labelled(bar, name), trust, evaluator, kept, jobs=jobs)
     print(f"{', '.join(names)}: finished" if names else f"{storage}: no search is unfinished")

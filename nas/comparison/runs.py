@@ -48,7 +48,8 @@ class SearchOptions(NamedTuple):
 
     prior: CSV file of prior observations. seconds, patience: limits of `nas.search`. storage: URL of one storage for
     all searches; by default, each search has a journal in the result folder. study: prefix of the searches' names.
-    arguments: of the command that begins them, for its folder's record (`nas.comparison.folders`).
+    jobs: processes of each search. arguments: of the command that begins them, for its folder's record
+    (`nas.comparison.folders`).
     """
 
     prior: Path | None = None
@@ -56,6 +57,7 @@ class SearchOptions(NamedTuple):
     patience: float = math.inf
     storage: str | None = None
     study: str = "search"
+    jobs: int = 1
     arguments: Mapping[str, Any] = {}
 
     def kept(self, folder: Path, sampler: str, seed: int) -> tuple[str | Path, str]:
@@ -275,6 +277,7 @@ def _run_all(
                     prior=prior,
                     seconds=options.seconds,
                     patience=options.patience,
+                    jobs=options.jobs,
                     weights=folder / "studies" / "weights" / f"{name}-{seed}" if trains else None,
                 )
             )  # fmt: skip

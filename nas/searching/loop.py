@@ -19,15 +19,14 @@ from nas.searching import optuna_adapter
 from nas.searching.evaluators import EvaluatorError, TableEvaluator, evaluate_one
 from nas.searching.evolution import random_unseen
 from nas.searching.identity import IDENTITY_KEY, begun_with, check_same, is_unused
+from nas.searching.jobs import check_jobs, helpers
 from nas.searching.objectives import Constraint, parse_constraints, parse_objectives
-from nas.searching.prior import PriorFirst, PriorObservations
+from nas.searching.prior import PRIOR_KEY, PriorObservations, add_prior_observations
 from nas.searching.progress import GrowingFront, SearchProgress
-from nas.searching.reading import RecordedSpace, load_studies, read_study
 from nas.searching.record import TrialRecord
 from nas.searching.result import SETTINGS_KEY, SearchResult
 from nas.searching.rows import among_rows, sampler_of_rows
-from nas.searching.samplers import check_sampler, create_sampler
-from nas.searching.sources import open_evaluator
+from nas.searching.samplers import create_sampler
 from nas.searching.storage import StorageError, address, open_storage
 from nas.searching.trial_log import describe_trial
 from nas.searching.trials import FAILED_KEY, TrialReader, is_evaluated
@@ -49,7 +48,8 @@ RESULT_VERSION = 2  # raise it whenever a search with the same seed evaluates ot
 MAX_REPEATS = 50  # repeated architectures in a row after which a random new one is evaluated instead
 MAX_FAILURES = 10  # evaluations that fail in a row, after which the search ends with an error
 SOURCE_KEY = "nas:source"  # study user attribute: see `nas.searching.sources`
-EVALUATIONS_KEY = "nas:evaluations"  # study user attribute: how many are wanted
+EVALUATIONS_KEY = "nas:evaluations"  # study user attribute: how many are wanted, without prior observations
+LIMITS_KEY = "nas:limits"  # study user attribute: the other `Limits`, where there are any
 _POLL_SECONDS = 0.2  # seconds, between two looks whether others have finished
 _MANY_UNFINISHED = 20  # unfinished trials, from which on all trials are read at once
 
@@ -71,6 +71,7 @@ def search(
     patience: float = math.inf,
     joins: bool = False,
     weights: str | Path | None = None,
+    jobs: int = 1,
 ) -> SearchResult:
     """Evaluate `evaluations` distinct architectures and return what was found.
 
@@ -93,10 +94,13 @@ def search(
         name: of the study in the storage.
         sampler_options: further options of `nas.searching.samplers.create_sampler` for a sampler given by name.
         prior: prior observations, in the order of the evaluator's metrics. They come first and do not count.
-        seconds: no evaluation begins after so long, since this call.
+        seconds: no evaluation begins after so long, since this call. With 0, the search is begun for workers to join,
+            whom this does not limit.
         patience: evaluations in a row that do not improve the front, after which the search ends.
         joins: this process joins a search that was begun elsewhere: its machine may be another one.
         weights: folder of this search alone, in which the trained weights of its front are kept.
+        jobs: processes that share the search. More than one need a storage, a sampler by name, and an evaluator that
+            another process can open (`nas.searching.sources`). They share the GPUs, where the evaluator uses them.
 
     Raises InputError for bad settings, for a stored study that was begun with other ones or on other networks or data
     (`nas.searching.identity`), for an unusable storage, and after ten failed evaluations in a row.
@@ -107,6 +111,7 @@ def search(
     check_metrics(reader.metrics, evaluator.metrics)
     check_repeatable(space)
     origin = begun_with(space, reader.objectives, reader.constraints, evaluator)
+    check_jobs(jobs, storage, sampler, origin["source"])
     origin["settings"] |= {
         "sampler": sampler if isinstance(sampler, str) else type(sampler).__name__,
         "sampler_options": dict(sampler_options or {}),
@@ -118,81 +123,16 @@ def search(
         )
     study = _open_study(storage, name, reader.objectives, sampler_of_rows(sampler, space, seed), origin, joins)
     if prior:
-        evaluator = PriorFirst(evaluator, prior)
-        for architecture in prior:
-            study.enqueue_trial(architecture.as_dict(), skip_if_exists=True)
-    prior = prior or {}
-    study.set_user_attr(EVALUATIONS_KEY, evaluations + len(prior))
-    budget = Budget(evaluations + len(prior), time.monotonic() + seconds, patience)
-    if weights and not joins:
-        study.set_user_attr(WEIGHTS_FOLDER_KEY, str(Path(weights).absolute()))
+        add_prior_observations(study, reader, prior, evaluator.metrics)
+    limits = Limits(evaluations, time.time() + seconds, patience)
+    if not joins:
+        (limits if seconds else limits._replace(until=math.inf)).store(study)
+        if weights:
+            study.set_user_attr(WEIGHTS_FOLDER_KEY, str(Path(weights).absolute()))
     folder = WeightFolder(Path(weights)) if weights else None
-    with Worker(study) as worker:
-        _Search(study, reader, evaluator, prior, np.random.default_rng(seed), worker, folder).run(budget, progress)
+    with helpers(jobs - 1, evaluator, storage, name), Worker(study) as worker:
+        _Search(study, reader, evaluator, np.random.default_rng(seed), worker, folder).run(limits, progress)
     return SearchResult.of_study(study, reader)
-
-
-def join(
-    storage: str | Path | BaseStorage,
-    name: str = "search",
-    path_override: str | None = None,
-    device: str = "cpu",
-    progress: Callable[[SearchProgress], None] | None = None,
-    trust: bool = False,
-    evaluator: str | None = None,
-    weights: Path | None = None,
-) -> SearchResult:
-    """Work on a stored search that was begun elsewhere, until it has all its evaluations.
-
-    path_override, device: see `nas.searching.sources.open_evaluator`. trust: run the Python files that the search names
-    as its space and its evaluator. evaluator: path of the latter on this machine, `FILE.py:function`, which is run.
-    weights: folder for the trained weights of the front; by default the path at which the process that began the search
-    keeps them. Raises InputError where the storage has no such search, where its code is not trusted, and where its
-    values come from an evaluator, or its choices from a sampler, that only a script knows.
-    """
-    study = _load(storage, name)
-    settings, found = study.user_attrs[SETTINGS_KEY], read_study(study, trust=trust)
-    if isinstance(found.space, RecordedSpace):
-        raise InputError(f"study {name!r}: {found.space.reason}")
-    try:
-        check_sampler(settings["sampler"])
-    except InputError:
-        raise InputError(f"study {name!r} is searched by a sampler of its own: join it from a script") from None
-    metrics = TrialReader(found.space, found.objectives, parse_constraints(settings["constraints"])).metrics
-    source = study.user_attrs.get(SOURCE_KEY, {})
-    if trust and evaluator is None:
-        evaluator = source.get("evaluator", {}).get("function")
-    opened = open_evaluator(source, found.space, metrics, path_override, device, evaluator)
-    kept = study.user_attrs.get(WEIGHTS_FOLDER_KEY)
-    return search(
-        found.space, settings["objectives"], opened, settings["sampler"], study.user_attrs[EVALUATIONS_KEY],
-        settings["seed"], storage, settings["constraints"], progress, name, settings["sampler_options"],
-        joins=True, weights=weights or (Path(kept) if kept else None),
-    )  # fmt: skip
-
-
-def list_searches(storage: str | Path | BaseStorage) -> list[str]:
-    """Names of the searches in a storage, in the order in which they were begun."""
-    studies = open_storage(storage, existing=True).get_all_studies()
-    return [study.study_name for study in studies if SETTINGS_KEY in study.user_attrs]
-
-
-def is_unfinished(storage: str | Path | BaseStorage, name: str) -> bool:
-    """True if a search lacks evaluations."""
-    wanted = _load(storage, name).user_attrs.get(EVALUATIONS_KEY, 0)
-    return len(read_search(storage, name).evaluated.architectures) < wanted
-
-
-def read_search(storage: str | Path | BaseStorage, name: str = "search", trust: bool = False) -> SearchResult:
-    """What a search has found so far; InputError where the storage has no such search. trust: as of `read_study`."""
-    return read_study(_load(storage, name), trust=trust)
-
-
-def _load(storage: str | Path | BaseStorage, name: str) -> optuna.Study:
-    [study] = load_studies(storage, name)
-    if SETTINGS_KEY not in study.user_attrs:
-        raise InputError(f"study {name!r} in {address(storage)} was not made by a search")
-    return study
 
 
 def _open_study(
@@ -204,16 +144,14 @@ def _open_study(
     joins: bool,
 ) -> optuna.Study:
     """The stored study, or a new one; a stored one must have been begun with the same, unless it is unused."""
+    directions = [objective.direction for objective in objectives]
     study = optuna.create_study(
-        storage=open_storage(storage),
-        sampler=sampler,
-        study_name=name,
-        directions=[objective.direction for objective in objectives],
-        load_if_exists=True,
+        storage=open_storage(storage), sampler=sampler, study_name=name, directions=directions, load_if_exists=True
     )
     keys = {"settings": SETTINGS_KEY, "source": SOURCE_KEY, "identity": IDENTITY_KEY}
     stored = {part: study.user_attrs.get(key) for part, key in keys.items()}
-    if stored["settings"] is None and study.get_trials(deepcopy=False):
+    foreign = [direction.name.lower() for direction in study.directions] != directions
+    if stored["settings"] is None and (foreign or study.get_trials(deepcopy=False)):
         raise InputError(f"study {name!r} in {address(storage)} was not made by a search: give another name or storage")
     same_kind = (stored["source"] or {}).keys() == origin["source"].keys()
     if stored["settings"] is not None and same_kind and not joins and is_unused(study):
@@ -229,12 +167,18 @@ def _open_study(
     return study
 
 
-class Budget(NamedTuple):
-    """Limits of a search: evaluations, a time of `time.monotonic`, evaluations in a row without a better front."""
+class Limits(NamedTuple):
+    """What ends a search: evaluations, a time of `time.time`, evaluations in a row without a better front."""
 
     evaluations: int
-    deadline: float
+    until: float
     patience: float
+
+    def store(self, study: optuna.Study) -> None:
+        """Write them into the study, so that workers keep to them."""
+        study.set_user_attr(EVALUATIONS_KEY, self.evaluations)
+        shared = {name: getattr(self, name) for name in ("until", "patience")}
+        study.set_user_attr(LIMITS_KEY, {name: value for name, value in shared.items() if value < math.inf})
 
 
 class _Search:
@@ -245,7 +189,6 @@ class _Search:
         study: optuna.Study,
         reader: TrialReader,
         evaluator: Evaluator,
-        prior: PriorObservations,
         rng: np.random.Generator,
         worker: Worker,
         weights: WeightFolder | None,
@@ -261,7 +204,7 @@ class _Search:
         self.rng = rng
         self.observed: dict[Architecture, np.ndarray] = {}
         self.front = GrowingFront(len(reader.objectives))
-        self.prior = prior
+        self.prior = 0  # observations that were there before the search
         self.failures: list[str] = []  # reasons of the evaluations that failed in a row, since this process began
         self.stale = 0  # evaluations since the last improvement of the front, without prior observations
         self._read = 0
@@ -272,13 +215,18 @@ class _Search:
         if self._read or not worker.alone:
             study.sampler.reseed_rng()  # or it would repeat its earlier proposals
 
-    def run(self, budget: Budget, progress: Callable[[SearchProgress], None] | None) -> None:
+    @property
+    def done(self) -> int:
+        """Evaluations so far."""
+        return len(self.observed) - self.prior
+
+    def run(self, limits: Limits, progress: Callable[[SearchProgress], None] | None) -> None:
         repeats = 0
-        while len(self.observed) < budget.evaluations and self.stale < budget.patience:
-            if time.monotonic() >= budget.deadline:
+        while self.done < limits.evaluations and self.stale < limits.patience:
+            if time.time() >= limits.until:
                 return
             self.worker.reclaim_stale_trials()
-            if len(self.observed) + self.worker.others_at_work(self._running) >= budget.evaluations:
+            if self.done + self.worker.others_at_work(self._running) >= limits.evaluations:
                 time.sleep(_POLL_SECONDS)
                 self._sync()
                 continue
@@ -300,13 +248,13 @@ class _Search:
             repeats = 0 if new else repeats + 1
             self._sync()
             if new and progress:
-                progress(self._progress(budget.evaluations))
+                progress(self._progress(limits.evaluations))
 
     def _progress(self, wanted: int) -> SearchProgress:
         points, objectives = self.front.points, self.reader.objectives
         losses = points.min(axis=0).tolist() if len(points) else []
         best = {o.name: o.sign * loss for o, loss in zip(objectives, losses, strict=False)}
-        return SearchProgress(len(self.observed), wanted, len(points), self.front.hypervolume, best)
+        return SearchProgress(self.done, wanted, len(points), self.front.hypervolume, best)
 
     def _next_trial(self) -> optuna.Trial:
         while self.interrupted:
@@ -375,7 +323,9 @@ class _Search:
                 failed = trial.user_attrs.get(FAILED_KEY)
                 self.failures = [*self.failures, failed] if failed else []
                 improved = self._improves(self.observed[architecture])
-                self.stale = 0 if improved else self.stale + (architecture not in self.prior)
+                is_prior = PRIOR_KEY in trial.user_attrs
+                self.prior += is_prior
+                self.stale = 0 if improved else self.stale + (not is_prior)
 
     def _settle_weights(self, trial: optuna.trial.FrozenTrial) -> None:
         """Keep the weights of a trial that is on the front, and remove those of one that is not or was given up."""

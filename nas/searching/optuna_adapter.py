@@ -13,6 +13,7 @@ from typing import Any
 
 from optuna import Study, Trial
 from optuna.exceptions import UpdateFinishedTrialError
+from optuna.samplers import BaseGASampler, BaseSampler
 from optuna.storages._heartbeat import get_heartbeat_thread, is_heartbeat_enabled
 from optuna.trial import FrozenTrial, TrialState
 
@@ -48,6 +49,12 @@ def fail(study: Study, trial: FrozenTrial) -> bool:
         return study._storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
     except UpdateFinishedTrialError:
         return False
+
+
+def first_generation(sampler: BaseSampler) -> dict[str, Any]:
+    """System attributes of a trial that a genetic sampler is to take as one of its first generation."""
+    inner = getattr(sampler, "sampler", sampler)
+    return {inner._get_generation_key(): 0} if isinstance(inner, BaseGASampler) else {}
 
 
 def has_heartbeat(study: Study) -> bool:

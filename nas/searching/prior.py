@@ -4,38 +4,61 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from optuna.trial import FixedTrial, TrialState, create_trial
 
 from nas.benchmarks.csv_file import parse_csv, read_bytes
-from nas.searching.evaluators import evaluate_one
+from nas.searching.optuna_adapter import first_generation, stored_trials
+from nas.searching.trials import FAILED_KEY, TrialReader, is_evaluated
 from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
-    from nas.searching.evaluators import Evaluator
-    from nas.searching.record import TrialRecord
+    import optuna
+    from optuna.trial import FrozenTrial
+
     from search_spaces import Architecture, SearchSpace
 
+PRIOR_KEY = "nas:prior"  # trial user attribute: the values were there before the search
 PriorObservations = Mapping["Architecture", Sequence[float]]
 """Values by architecture, in the order of the evaluator's metrics."""
 
 
-class PriorFirst:
-    """An evaluator that returns prior observations, and calls another evaluator for all other architectures."""
+def add_prior_observations(
+    study: optuna.Study, reader: TrialReader, prior: PriorObservations, metrics: Sequence[str]
+) -> None:
+    """Store prior observations as finished trials, but for architectures that were evaluated already.
 
-    def __init__(self, evaluator: Evaluator, prior: PriorObservations) -> None:
-        self.evaluator, self.prior = evaluator, dict(prior)
-        self.metrics = evaluator.metrics
+    metrics: those of the observations' values.
+    """
+    evaluated = {reader.architecture(trial.params) for trial in filter(is_evaluated, stored_trials(study))}
+    columns = [metrics.index(metric) for metric in reader.metrics]
+    for architecture, row in prior.items():
+        if architecture not in evaluated:
+            values = np.asarray(row, dtype=float)[columns]
+            study.add_trial(_finished(reader, architecture, values, first_generation(study.sampler)))
 
-    def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
-        rows = [self.prior[a] if a in self.prior else self.evaluator([a])[0] for a in architectures]
-        return np.array(rows, dtype=float).reshape(-1, len(self.metrics))
 
-    def evaluate(self, architecture: Architecture, record: TrialRecord) -> Sequence[float] | np.ndarray:
-        if architecture in self.prior:
-            return self.prior[architecture]
-        return evaluate_one(self.evaluator, architecture, record)
+def _finished(
+    reader: TrialReader, architecture: Architecture, values: np.ndarray, system_attrs: dict[str, Any]
+) -> FrozenTrial:
+    """A trial with these values (metrics,)."""
+    chosen, failure = FixedTrial(architecture.as_dict()), reader.reason(values)
+    reader.space.choose(chosen)
+    violations = {
+        str(constraint): float(constraint.violation(values[reader.metrics.index(constraint.metric)]))
+        for constraint in reader.constraints
+    }
+    return create_trial(
+        state=TrialState.FAIL if failure else TrialState.COMPLETE,
+        values=None if failure else values[: len(reader.objectives)].tolist(),
+        constraints=violations if violations and not failure else None,
+        params=chosen.params,
+        distributions=chosen.distributions,
+        user_attrs={PRIOR_KEY: True} | ({FAILED_KEY: failure} if failure else {}),
+        system_attrs=system_attrs,
+    )
 
 
 def read_prior_observations(path: Path, space: SearchSpace, metrics: Sequence[str]) -> dict[Architecture, list[float]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nas.benchmarks import load_benchmark
@@ -47,12 +48,13 @@ def open_evaluator(
     path_override: str | None = None,
     device: str = "cpu",
     function: str | None = None,
+    checkpoints: Path | None = None,
 ) -> Evaluator:
     """The evaluator of a source.
 
     path_override: path of the table, the checkpoint or the data set on this machine, if it differs from the name.
     device: to train on. function: the user's own, `FILE.py:function`, which is run; required where the source is one.
-    Raises InputError where the data set is another one.
+    checkpoints: folder for the states of trainings. Raises InputError where the data set is another one.
     """
     if "benchmark" in source:
         path = path_override or source["benchmark"]
@@ -63,4 +65,5 @@ def open_evaluator(
         return FunctionEvaluator.of_settings(space, source["evaluator"], function)
     if "measurement" not in source:
         raise InputError("how this search evaluates is known to the script that began it only: start that once more")
-    return MeasuredEvaluator(space, measurement_of(source["measurement"], space.input_shape, path_override, device))
+    measurement = measurement_of(source["measurement"], space.input_shape, path_override, device)
+    return MeasuredEvaluator(space, measurement, checkpoints)

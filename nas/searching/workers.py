@@ -1,7 +1,7 @@
 """Workers: the processes that share a search. They reclaim stale trials of workers that are gone.
 
-A worker on this machine is gone if no process has its id. A worker on another machine is gone if its heartbeat stopped;
-only databases store heartbeats (see `nas.searching.storage`).
+A worker on this machine is gone if no process has its id, or one that was started later. A worker on another machine is
+gone if its heartbeat stopped; only databases store heartbeats (see `nas.searching.storage`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import optuna
@@ -38,7 +39,7 @@ class Worker:
     def __init__(self, study: optuna.Study) -> None:
         self.study = study
         self.host = socket.gethostname()
-        self.name = f"{self.host}:{os.getpid()}"
+        self.name = f"{self.host}:{os.getpid()}:{_started(os.getpid())}"
         self._looked = -RECLAIM_INTERVAL_SECONDS
 
     def __enter__(self) -> Worker:
@@ -113,26 +114,41 @@ class Worker:
 
     def _is_alive(self, worker: str) -> bool:
         """False if the worker's process is gone. A worker on another machine counts as alive."""
-        host, _, pid = worker.rpartition(":")
-        if host != self.host:
-            return True
-        try:
-            os.kill(int(pid), 0)
-        except ProcessLookupError:
-            return False
-        except PermissionError:
-            pass
-        return True
+        host, pid, started = [*worker.rsplit(":", 2), ""][:3]
+        return host != self.host or (pid.isdigit() and _started(int(pid)) == started)
 
     def _is_seen(self, worker: str) -> bool:
         """True if the end of the worker would be noticed."""
-        here = worker.rpartition(":")[0] == self.host
+        here = worker.rsplit(":", 2)[0] == self.host
         return optuna_adapter.has_heartbeat(self.study) or (here and self._is_alive(worker))
 
     def _give_back(self, trial: FrozenTrial) -> None:
         if optuna_adapter.fail(self.study, trial):  # False if another process was quicker
             with _unwarned():
                 RetryHeartbeatStaleTrialCallback()(self.study, trial)
+
+
+def _started(pid: int) -> str | None:
+    """When a process started, as a mark that no later one has; None if there is none, or no more than its status."""
+    try:
+        fields = (
+            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        )  # after the name, which may be anything
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
+    except OSError:
+        return None if Path("/proc/self/stat").exists() else _exists(pid)
+    return None if fields[0] == "Z" else f"{boot}-{fields[19]}"
+
+
+def _exists(pid: int) -> str | None:
+    """A mark if there is such a process, on systems that do not tell when it started."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        pass  # another user's
+    return "running"
 
 
 @contextmanager

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from experiments.checks.killed import Costs, judged, survive
-from nas.searching.loop import read_search, search
+from nas.searching.joining import read_search
+from nas.searching.loop import search
 from search_spaces import get_space
 
 GOOD = {"evaluations": 40, "distinct": 40, "values equal": True, "front equal": True, "unfinished trials": 0}

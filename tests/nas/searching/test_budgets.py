@@ -86,7 +86,7 @@ def test_the_front_of_one_search_begins_another(tmp_path: Path) -> None:
     ("content", "message"),
     [
         ("architecture,params\nx,1\n", "no column 'digits_accuracy'"),
-        ("arch,params\nx,1\n", "no column 'architecture'"),
+        ("network,params\nx,1\n", "no column 'arch' or 'architecture'"),
         ("architecture,digits_accuracy\nnonsense,1\n", "line 2: .*nonsense"),
         ("architecture,digits_accuracy\nx,high\n", "line 2, column 'digits_accuracy': 'high'"),
     ],

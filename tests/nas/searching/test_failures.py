@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from nas import search
-from nas.searching.loop import MAX_FAILURES, read_search
+from nas.searching.joining import read_search
+from nas.searching.loop import MAX_FAILURES
 from nas.searching.workers import MAX_TAKEN_UP
 from search_spaces import Architecture, Infeasible, InputError, SearchSpace, get_space
 from search_spaces.graph.builder import Network, Tensor

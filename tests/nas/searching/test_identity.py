@@ -17,7 +17,7 @@ from nas.evaluation.training import TrainingTask
 from nas.searching import identity
 from nas.searching.evaluators import MeasuredEvaluator, PredictionEvaluator, TableEvaluator
 from nas.searching.identity import begun_with, check_same, command
-from nas.searching.loop import read_search
+from nas.searching.joining import read_search
 from nas.searching.objectives import parse_objectives
 from nas.searching.sources import source_of
 from search_spaces import SearchSpace, get_space

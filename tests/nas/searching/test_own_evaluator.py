@@ -12,7 +12,7 @@ from nas import Measurement, search
 from nas.evaluation.latency import LatencyTask
 from nas.evaluation.module import GraphModule
 from nas.searching.evaluators import EvaluatorError
-from nas.searching.loop import join, read_search
+from nas.searching.joining import join, read_search
 from nas.searching.own_evaluator import FunctionEvaluator, code_checksum
 from nas.searching.record import EPOCH_KEY
 from search_spaces import Architecture, SearchSpace, get_space

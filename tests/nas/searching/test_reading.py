@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 import predictors
 from nas.cli import app
 from nas.comparison.runs import open_studies
-from nas.searching.loop import join, search
+from nas.searching.joining import join
+from nas.searching.loop import search
 from nas.searching.reading import RecordedSpace
 from nas.searching.sampler import PredictorSampler
 from nas.searching.storage import open_storage

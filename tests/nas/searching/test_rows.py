@@ -10,7 +10,7 @@ import pytest
 
 from nas import TableEvaluator, create_sampler, load_benchmark, search
 from nas.benchmarks import Benchmark
-from nas.searching.loop import join
+from nas.searching.joining import join
 from nas.searching.rows import RowSpace
 from search_spaces import Architecture, InputError, get_space
 

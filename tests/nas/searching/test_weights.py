@@ -19,7 +19,7 @@ from nas.evaluation.export import load_weights
 from nas.evaluation.trainable import Trainable
 from nas.evaluation.training import TrainingTask
 from nas.searching.evaluators import MeasuredEvaluator
-from nas.searching.loop import join, read_search
+from nas.searching.joining import join, read_search
 from nas.searching.own_evaluator import FunctionEvaluator
 from nas.searching.record import WEIGHTS_KEY
 from nas.searching.result import SearchResult

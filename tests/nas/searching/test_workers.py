@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import optuna
@@ -18,8 +19,9 @@ import pytest
 from optuna.trial import TrialState
 
 from nas import cli, search
+from nas.benchmarks import load_benchmark
 from nas.searching.evaluators import TableEvaluator
-from nas.searching.loop import is_unfinished, join, list_searches, read_search
+from nas.searching.joining import is_unfinished, join, list_searches, read_search
 from nas.searching.storage import open_storage
 from search_spaces import get_space
 from search_spaces.common.errors import InputError
@@ -185,8 +187,6 @@ class Costs:
 
 def begun(storage: str, evaluations: int) -> None:
     """A search of a table of which nothing has been evaluated yet."""
-    from nas.benchmarks import load_benchmark
-
     table = load_benchmark("digits201")
     evaluator = TableEvaluator(table, ("digits_accuracy", "flops"))
     objectives = "digits_accuracy,flops"
@@ -226,3 +226,78 @@ class Fixed:
 
     def __call__(self, architectures: list) -> np.ndarray:  # type: ignore[type-arg]
         return np.ones((len(architectures), 2))
+
+
+# --- limits and processes
+
+
+def begin_table(storage: str, **limits: Any) -> None:
+    """A search of a table, which another process is to go on with."""
+    table = load_benchmark("digits201")
+    evaluator = TableEvaluator(table, ("digits_accuracy", "flops"))
+    search(table.space, "digits_accuracy,flops", evaluator, "random", 300, storage=storage, **limits)
+
+
+def test_a_worker_keeps_to_the_patience_and_time_of_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    patient, hasty = f"sqlite:///{tmp_path / 'a.db'}", f"sqlite:///{tmp_path / 'b.db'}"
+    with monkeypatch.context() as patch:
+        patch.setattr(TableEvaluator, "__call__", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            begin_table(patient, patience=5)
+    assert 5 < len(join(patient).evaluated.architectures) < 300
+    begin_table(hasty, seconds=1e-6)
+    assert len(join(hasty).evaluated.architectures) == 0
+    begin_table(hasty, seconds=0, patience=3)
+    assert len(join(hasty).evaluated.architectures) > 0, "begun for workers, who have all the time"
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_worker_takes_prior_observations_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, storage = load_benchmark("digits201"), f"sqlite:///{tmp_path / 's.db'}"
+    known = {table.architectures[i]: [1.0 + i, 2.0] for i in range(5)}
+    evaluator = TableEvaluator(table, ("digits_accuracy", "flops"))
+    with monkeypatch.context() as patch:
+        patch.setattr(TableEvaluator, "__call__", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            search(table.space, "digits_accuracy,flops", evaluator, "nsga2", 6, storage=storage, prior=known)
+    assert is_unfinished(storage, "search")
+    found = join(storage)
+    assert not is_unfinished(storage, "search")
+    assert len(found.evaluated.architectures) == 5 + 6
+    assert found.evaluated.values[:5].tolist() == list(known.values())
+
+
+def test_the_id_of_an_ended_process_may_be_another_one_s_by_now(tmp_path: Path) -> None:
+    class Killed(BaseException):
+        pass
+
+    class Deadly(Costs):
+        def __call__(self, architectures: list) -> np.ndarray:  # type: ignore[type-arg]
+            raise Killed
+
+    path = tmp_path / "search.journal"
+    with pytest.raises(Killed):
+        search(SPACE, "params:max,flops", Deadly(), "random", 3, storage=path)
+    study = optuna.load_study(study_name="search", storage=open_storage(path))
+    (mine,) = [key for key in study.user_attrs if key.startswith("nas:worker:")]
+    host = mine.split(":")[2]
+    for other in (f"nas:worker:{host}:{os.getppid()}:earlier-1", f"nas:worker:{host}:{os.getppid()}"):
+        study.set_user_attr(other, "running")  # as a process left it that ended without a word
+        set_owner(study, other.removeprefix("nas:worker:"))
+    found = search(SPACE, "params:max,flops", Costs(), "random", 3, storage=path)
+    assert len(found.evaluated.architectures) == 3
+
+
+def set_owner(study: optuna.Study, owner: str) -> None:
+    for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+        optuna.Trial(study, trial._trial_id).set_user_attr("nas:worker", owner)
+
+
+def test_a_foreign_study_with_other_directions_is_refused_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "search.journal"
+    optuna.create_study(study_name="search", storage=open_storage(path))
+    with pytest.raises(InputError, match="was not made by a search"):
+        search(SPACE, "params:max,flops", Costs(), "random", 3, storage=path)

@@ -1,0 +1,99 @@
+"""Further processes of one search on this machine, which join it through its storage."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from search_spaces.common.errors import InputError
+
+if TYPE_CHECKING:
+    from nas.searching.evaluators import Evaluator
+
+log = logging.getLogger(__name__)
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+INTERRUPTED = 130  # exit status of a process that was told to end
+EXIT_SECONDS = 30.0  # that a process has to give its trial back, when the search fails
+
+
+def check_jobs(jobs: int, storage: object, sampler: object, source: Mapping[str, Any]) -> None:
+    """Raise InputError for a search that several processes cannot share. source: see `nas.searching.sources`."""
+    if jobs < 1:
+        raise InputError(f"jobs must be at least 1, not {jobs}")
+    if jobs > 1 and not (isinstance(storage, str | Path) and isinstance(sampler, str) and source):
+        raise InputError(
+            f"{jobs} jobs need a storage, a sampler by name, and an evaluator that another process can open: a table, "
+            "a measurement, or FILE.py:FUNCTION"
+        )
+
+
+@contextmanager
+def helpers(count: int, evaluator: Evaluator, storage: object, name: str) -> Iterator[None]:
+    """So many processes that work on a stored study beside this one.
+
+    They end by the search's own limits, which this context waits for; at once, if an exception leaves it or this
+    process dies. GPUs are handed out in turn; this process has the first one.
+    """
+    device = getattr(evaluator, "device", "cpu")
+    join = {"storage": str(storage), "name": name, "device": device}
+    if checkpoints := getattr(evaluator, "checkpoints", None):
+        join["checkpoints"] = str(checkpoints)
+    gpus = visible_gpus() if count and device == "cuda" else []
+    started = [_Helper(join, gpus[i % len(gpus)] if gpus else None) for i in range(1, count + 1)]
+    try:
+        yield
+        for helper in started:
+            helper.process.wait()
+    finally:
+        for helper in started:
+            helper.end()
+
+
+def visible_gpus() -> list[str]:
+    """The GPUs that this process may use, as `CUDA_VISIBLE_DEVICES` names them."""
+    if named := os.environ.get(VISIBLE):
+        return [name.strip() for name in named.split(",")]
+    import torch
+
+    return [str(i) for i in range(torch.cuda.device_count())]
+
+
+class _Helper:
+    """One further process. It ends when its standard input does, and what it says there is read when it has failed."""
+
+    def __init__(self, join: dict[str, Any], gpu: str | None) -> None:
+        self.output: IO[str] = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "nas.searching.helper"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=self.output,
+            env=os.environ | ({VISIBLE: gpu} if gpu is not None else {}),
+            text=True,
+            start_new_session=True,  # an interruption at the terminal reaches it through its standard input, once
+        )
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(join) + "\n")  # not an argument: a storage's address may hold a password
+        self.process.stdin.flush()
+
+    def end(self) -> None:
+        with suppress(OSError):
+            self.process.stdin.close()  # type: ignore[union-attr]  # it is a pipe
+        try:
+            status = self.process.wait(EXIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            status = self.process.wait()
+        with self.output:
+            self.output.seek(0)
+            last: Sequence[str] = self.output.read().strip().splitlines()[-1:]
+        if status not in (0, INTERRUPTED):
+            log.warning("a process of the search ended with status %d: %s", status, " ".join(last))

@@ -1,0 +1,97 @@
+"""Stored searches: which there are, whether they are finished, and working on one that was begun elsewhere."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nas.searching.loop import EVALUATIONS_KEY, LIMITS_KEY, SOURCE_KEY, search
+from nas.searching.objectives import parse_constraints
+from nas.searching.prior import PRIOR_KEY
+from nas.searching.progress import SearchProgress
+from nas.searching.reading import RecordedSpace, load_studies, read_study
+from nas.searching.result import SETTINGS_KEY, SearchResult
+from nas.searching.samplers import check_sampler
+from nas.searching.sources import open_evaluator
+from nas.searching.storage import address, open_storage
+from nas.searching.trials import TrialReader
+from nas.searching.weights import WEIGHTS_FOLDER_KEY
+from search_spaces.common.errors import InputError
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.storages import BaseStorage
+
+
+def join(
+    storage: str | Path | BaseStorage,
+    name: str = "search",
+    path_override: str | None = None,
+    device: str = "cpu",
+    progress: Callable[[SearchProgress], None] | None = None,
+    trust: bool = False,
+    evaluator: str | None = None,
+    weights: Path | None = None,
+    checkpoints: Path | None = None,
+    jobs: int = 1,
+) -> SearchResult:
+    """Work on a stored search that was begun elsewhere, until it ends by its own limits.
+
+    path_override, device, checkpoints: see `nas.searching.sources.open_evaluator`. trust: run the Python files that the
+    search names as its space and its evaluator. evaluator: path of the latter on this machine, `FILE.py:function`,
+    which is run. weights: folder for the trained weights of the front; by default the path at which the process that
+    began the search keeps them. jobs: processes. Raises InputError where the storage has no such search, where its code
+    is not trusted, and where only a script knows its evaluator or its sampler.
+    """
+    study = _load(storage, name)
+    settings, found = study.user_attrs[SETTINGS_KEY], read_study(study, trust=trust)
+    if isinstance(found.space, RecordedSpace):
+        raise InputError(f"study {name!r}: {found.space.reason}")
+    try:
+        check_sampler(settings["sampler"])
+    except InputError:
+        raise InputError(f"study {name!r} is searched by a sampler of its own: join it from a script") from None
+    metrics = TrialReader(found.space, found.objectives, parse_constraints(settings["constraints"])).metrics
+    source = study.user_attrs.get(SOURCE_KEY, {})
+    if trust and evaluator is None:
+        evaluator = source.get("evaluator", {}).get("function")
+    opened = open_evaluator(source, found.space, metrics, path_override, device, evaluator, checkpoints)
+    kept = study.user_attrs.get(WEIGHTS_FOLDER_KEY)
+    limits = study.user_attrs.get(LIMITS_KEY, {})
+    until, patience = limits.get("until"), limits.get("patience")
+    return search(
+        found.space, settings["objectives"], opened, settings["sampler"], study.user_attrs[EVALUATIONS_KEY],
+        settings["seed"], storage, settings["constraints"], progress, name, settings["sampler_options"],
+        seconds=math.inf if until is None else until - time.time(),
+        patience=math.inf if patience is None else patience,
+        joins=True, weights=weights or (Path(kept) if kept else None), jobs=jobs,
+    )  # fmt: skip
+
+
+def list_searches(storage: str | Path | BaseStorage) -> list[str]:
+    """Names of the searches in a storage, in the order in which they were begun."""
+    studies = open_storage(storage, existing=True).get_all_studies()
+    return [study.study_name for study in studies if SETTINGS_KEY in study.user_attrs]
+
+
+def is_unfinished(storage: str | Path | BaseStorage, name: str) -> bool:
+    """True if a search lacks evaluations."""
+    study = _load(storage, name)
+    found = read_study(study).evaluated.architectures
+    prior = sum(PRIOR_KEY in trial.user_attrs for trial in study.get_trials(deepcopy=False))
+    return len(found) - prior < study.user_attrs.get(EVALUATIONS_KEY, 0)
+
+
+def read_search(storage: str | Path | BaseStorage, name: str = "search", trust: bool = False) -> SearchResult:
+    """What a search has found so far; InputError where the storage has no such search. trust: as of `read_study`."""
+    return read_study(_load(storage, name), trust=trust)
+
+
+def _load(storage: str | Path | BaseStorage, name: str) -> optuna.Study:
+    [study] = load_studies(storage, name)
+    if SETTINGS_KEY not in study.user_attrs:
+        raise InputError(f"study {name!r} in {address(storage)} was not made by a search")
+    return study

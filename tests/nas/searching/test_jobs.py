@@ -1,0 +1,114 @@
+"""Claims about several processes that one command starts for one search."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import optuna
+import pytest
+
+from nas import search
+from nas.searching import jobs
+from nas.searching.own_evaluator import FunctionEvaluator
+from nas.searching.storage import open_storage
+from search_spaces import InputError, get_space
+
+SPACE = get_space("fbnet", input_shape=(1, 32, 32), width=0.1)  # so large that two processes do not choose the same
+FUNCTION = """
+import os, time
+
+def evaluate(model, architecture, report, log, device="cpu", seconds=0.3):
+    with open(log, "a") as file:
+        file.write(f"{os.getpid()} {os.environ.get('CUDA_VISIBLE_DEVICES')}\\n")
+    time.sleep(seconds)
+    return {"size": sum(weight.numel() for weight in model.parameters())}
+"""
+PARENT = """
+import sys
+from nas import search
+from nas.searching.own_evaluator import FunctionEvaluator
+from search_spaces import get_space
+
+space = get_space("fbnet", input_shape=(1, 32, 32), width=0.1)
+options = {"log": sys.argv[2], "seconds": 0.5}
+evaluator = FunctionEvaluator(space, "mine.py:evaluate", ["size"], options=options)
+search(space, "size:min", evaluator, "random", 500, storage=sys.argv[1], jobs=2)
+"""
+
+
+@pytest.fixture
+def evaluator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., FunctionEvaluator]:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(FUNCTION)
+
+    def make(**options: object) -> FunctionEvaluator:
+        return FunctionEvaluator(SPACE, "mine.py:evaluate", ["size"], options={"log": "log", **options})
+
+    return make
+
+
+def begun() -> dict[str, str]:
+    """What GPU each process saw, by process id."""
+    return dict(line.split(maxsplit=1) for line in Path("log").read_text().splitlines()) if Path("log").exists() else {}
+
+
+@pytest.mark.slow
+def test_jobs_share_a_search_and_its_gpus(
+    evaluator: Callable[..., FunctionEvaluator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "visible_gpus", lambda: ["3", "7"])
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    wanted = 4
+    while len(begun()) < 2 and wanted < 400:  # the second process takes a while to begin
+        wanted *= 2
+        result = search(SPACE, "size:min", evaluator(device="cuda"), "random", wanted, storage="s.journal", jobs=2)
+    assert begun() == {str(os.getpid()): "None", next(pid for pid in begun() if pid != str(os.getpid())): "7"}
+    found = result.evaluated.architectures
+    assert wanted <= len(set(found)) == len(found) <= wanted + 1
+    assert all(trial.state.is_finished() for trial in result.study.trials), "the search waits for all its processes"
+    assert not result.failures
+
+
+@pytest.mark.slow
+def test_the_other_processes_end_with_the_one_that_began_and_give_their_trials_back(
+    evaluator: Callable[..., FunctionEvaluator],
+) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, "s.journal", "log"], env=os.environ)
+    while len(begun()) < 2:
+        assert parent.poll() is None
+        time.sleep(0.1)
+    (helper,) = [int(pid) for pid in begun() if pid != str(parent.pid)]
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    deadline = time.monotonic() + 60
+    while Path(f"/proc/{helper}").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    study = optuna.load_study(study_name="search", storage=open_storage("s.journal"))
+    owners = [t.user_attrs.get("nas:worker", "") for t in study.trials if not t.state.is_finished()]
+    assert not any(f":{helper}:" in owner for owner in owners)
+    before = len(study.get_trials(states=(optuna.trial.TrialState.COMPLETE,)))
+    found = search(SPACE, "size:min", evaluator(seconds=0.5), "random", before + 2, storage="s.journal")
+    assert not found.failures
+
+
+def test_what_cannot_be_shared_is_refused(evaluator: Callable[..., FunctionEvaluator]) -> None:
+    own = FunctionEvaluator(SPACE, lambda model, architecture, report: {"size": 1.0}, ["size"])
+    chosen = optuna.samplers.RandomSampler()
+    cases = ((own, "random", "s.journal"), (evaluator(), "random", None), (evaluator(), chosen, "s.journal"))
+    for evaluation, sampler, storage in cases:
+        with pytest.raises(InputError, match="2 jobs need a storage, a sampler by name"):
+            search(SPACE, "size:min", evaluation, sampler, 3, storage=storage, jobs=2)
+    with pytest.raises(InputError, match="jobs must be at least 1"):
+        search(SPACE, "size:min", evaluator(), "random", 3, jobs=0)
+
+
+def test_visible_gpus_are_those_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, GPU-5f")
+    assert jobs.visible_gpus() == ["2", "GPU-5f"]
