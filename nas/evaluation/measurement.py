@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 
 from nas.evaluation import memory
 from nas.evaluation.datasets import Dataset, load_dataset
+from nas.evaluation.export import preprocessing
 from nas.evaluation.latency import LatencyTask, time_model
 from nas.evaluation.metrics import check_metrics
 from nas.evaluation.tasks import TrainingTask, training_task
@@ -40,11 +42,14 @@ class Measured(NamedTuple):
 class Measurements:
     """What was measured of a network: its values, and the weights that it was trained to, if it was trained.
 
-    values: of the metrics that were asked for; if the network was trained, of `Dataset.test_metric`, too.
+    values: of the metrics that were asked for; if the network was trained, of `Dataset.test_metric`, too. about: what a
+    file with the weights is to say beside them: the scores of these weights, of several trainings the best, and how
+    inputs were normalized.
     """
 
     values: dict[str, Measured]
     state: State | None = None
+    about: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,8 +129,11 @@ class Measurement:
             network, data, self.seeds, self.training, device=self.device, checkpoint=checkpoint,
             progress=progress and (lambda done, total: progress("training, epochs", done, total)), report=report,
         )  # fmt: skip
-        scores = {data.metric: _mean(trained.validation), data.test_metric: _mean(trained.test)}
-        return replace(found, values=found.values | scores, state=trained.state)
+        scores = {data.metric: trained.validation, data.test_metric: trained.test}
+        kept = {metric: score[trained.best] for metric, score in scores.items()}
+        about = {"scores": json.dumps(kept), **preprocessing(data)}
+        means = {metric: _mean(score) for metric, score in scores.items()}
+        return replace(found, values=found.values | means, state=trained.state, about=about)
 
 
 def _mean(scores: list[float]) -> Measured:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from nas.evaluation.export import preprocessing
 from nas.evaluation.metrics import check_metrics
 from nas.evaluation.trainable import Trainable
 from search_spaces.common.errors import InputError
@@ -181,9 +180,7 @@ class MeasuredEvaluator:
         weights = None
         if record:
             record.spread(spreads)
-            data = self.measurement.data
-            about = preprocessing(data) if data else {}
-            weights = record.keep(further, (found.state, about) if found.state is not None else None)
+            weights = record.keep(further, None if found.state is None else (found.state, found.about))
         for done in self.checkpoints.glob(f"{name}*.pt") if self.checkpoints else ():
             done.unlink()
         return _Known([values[metric] for metric in self.metrics], further, spreads, weights)

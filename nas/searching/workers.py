@@ -10,10 +10,10 @@ import os
 import socket
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import optuna
 from optuna.exceptions import ExperimentalWarning
@@ -21,13 +21,15 @@ from optuna.storages import RetryHeartbeatStaleTrialCallback, fail_stale_trials
 from optuna.trial import TrialState
 
 from nas.searching import optuna_adapter
+from nas.searching.record import EPOCH_KEY
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 _WORKER_KEY = "nas:worker:"  # study user attribute of every process: whether it is running
 _OWNER_KEY = "nas:worker"  # trial user attribute: the process that evaluates it
-_TAKEN_UP_KEY = "nas:taken_up"  # trial user attribute: how often it was begun again after its process had gone
+_TAKEN_UP_KEY = "nas:taken_up"  # trial user attribute: how often in a row it was begun again without an epoch between
+_EPOCHS_KEY = "nas:epochs_before"  # trial user attribute: epochs reported when it was last begun again
 _RUNNING, _FINISHED = "running", "finished"
 MAX_TAKEN_UP = 2  # times that a trial is begun again: what ends every process must not end the search
 RECLAIM_INTERVAL_SECONDS = 2.0
@@ -73,7 +75,8 @@ class Worker:
             before = trial.user_attrs
             trial.set_user_attr(_OWNER_KEY, self.name)
             if before.get(_OWNER_KEY):
-                trial.set_user_attr(_TAKEN_UP_KEY, before.get(_TAKEN_UP_KEY, 0) + 1)
+                trial.set_user_attr(_TAKEN_UP_KEY, _times_in_vain(before) + 1)
+                trial.set_user_attr(_EPOCHS_KEY, _epochs(before))
             try:
                 yield
             except (KeyboardInterrupt, SystemExit):
@@ -82,9 +85,9 @@ class Worker:
                 raise
 
     def is_fatal(self, trial: optuna.Trial) -> bool:
-        """True if every process that evaluated the trial so far has ended over it."""
+        """True if several processes in a row have ended over the trial, without an epoch of training."""
         attrs = trial.user_attrs
-        return bool(attrs.get(_OWNER_KEY)) and attrs.get(_TAKEN_UP_KEY, 0) >= MAX_TAKEN_UP
+        return bool(attrs.get(_OWNER_KEY)) and _times_in_vain(attrs) >= MAX_TAKEN_UP
 
     def reclaim_stale_trials(self) -> None:
         """Enqueue the running trials of workers that are gone. The next worker that asks gets one of them."""
@@ -149,6 +152,16 @@ def _exists(pid: int) -> str | None:
     except PermissionError:
         pass  # another user's
     return "running"
+
+
+def _epochs(attrs: Mapping[str, Any]) -> int:
+    """Epochs that a trial's training has reported."""
+    return sum(key.startswith(EPOCH_KEY) for key in attrs)
+
+
+def _times_in_vain(attrs: Mapping[str, Any]) -> int:
+    """How often a trial was begun again since its training last came on."""
+    return 0 if _epochs(attrs) > attrs.get(_EPOCHS_KEY, 0) else attrs.get(_TAKEN_UP_KEY, 0)
 
 
 @contextmanager

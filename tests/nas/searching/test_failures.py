@@ -12,6 +12,7 @@ import pytest
 from nas import search
 from nas.searching.joining import read_search
 from nas.searching.loop import MAX_FAILURES
+from nas.searching.record import TrialRecord
 from nas.searching.workers import MAX_TAKEN_UP
 from search_spaces import Architecture, Infeasible, InputError, SearchSpace, get_space
 from search_spaces.graph.builder import Network, Tensor
@@ -157,6 +158,29 @@ def test_a_network_that_ends_every_process_is_given_up_after_two_more_tries(tmp_
     assert len(result.evaluated.architectures) == 8
     (failure,) = result.failures
     assert "3 processes ended over it" in failure["reason"]
+
+
+def test_a_training_that_comes_on_is_never_given_up(tmp_path: Path) -> None:
+    """Each process is killed after one more epoch, as on machines that may be taken away."""
+
+    class Trained(Costs):
+        epochs = 0
+
+        def evaluate(self, architecture: Architecture, record: TrialRecord) -> list[float]:
+            for epoch in range(1, self.epochs + 1):
+                record.report(epoch, {"params": 1.0})
+            if self.epochs < 6:
+                raise Killed
+            return [1.0, 1.0]
+
+    evaluator = Trained()
+    for evaluator.epochs in range(1, 6):
+        with pytest.raises(Killed):
+            search(SPACE, OBJECTIVES, evaluator, "random", 1, storage=tmp_path / "j.log")
+    evaluator.epochs = 6
+    result = search(SPACE, OBJECTIVES, evaluator, "random", 1, storage=tmp_path / "j.log")
+    assert not result.failures
+    assert len(result.study.trials[-1].intermediate_values) == 6
 
 
 def test_a_network_that_the_user_interrupts_is_never_given_up(tmp_path: Path) -> None:

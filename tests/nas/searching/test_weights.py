@@ -76,6 +76,7 @@ def test_the_fronts_onnx_files_reproduce_the_reported_accuracies(
         said = {entry.key: entry.value for entry in onnx.load(model).metadata_props}
         assert said["weights"] == "trained"
         assert json.loads(said["values"]) == row | further
+        assert json.loads(said["scores"]) == {name: (row | further)[name] for name in (data.metric, data.test_metric)}
         state, _ = load_weights(model.with_suffix(".safetensors"))
         Trainable.of(space, space.parse(row["architecture"])).module().load_state_dict(state)
 
