@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-fast lint clean
+.PHONY: demo test test-fast lint docs clean
 
 # One thread: its matrices are small, and threads that wait for each other on busy cores made it four times slower.
 demo: .venv/ready
@@ -20,6 +20,10 @@ lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Strict: a broken link or a name that is not there is an error.
+docs: .venv/ready
+	$(BIN)/mkdocs build --strict --site-dir results/site
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.11") if sys.version_info < (3, 11) else 0'

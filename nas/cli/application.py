@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
@@ -51,6 +53,23 @@ BENCHMARK_COMMANDS: dict[str, Callable[..., None]] = {
     "import": benchmarks_import,
     "build": benchmarks_build,
 }
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"nas {version('rlm-nas')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
 for name, command in COMMANDS.items():
     app.command(name)(command)
 for name, command in BENCHMARK_COMMANDS.items():

@@ -85,7 +85,7 @@ def install(tutorial: str, module: str, folder: Path, monkeypatch: pytest.Monkey
 def test_every_block_about_spaces_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert follow("plug_in.md", tmp_path, monkeypatch) == 8
+    assert follow("how-to/own_space.md", tmp_path, monkeypatch) == 8
     assert {p.name for p in Path("results/my-resnet").iterdir()} >= {"front", "front.csv", "summary.json", "pareto.png"}
     assert "digits_accuracy" in capsys.readouterr().out
 
@@ -94,7 +94,7 @@ def test_every_block_about_spaces_runs(
 def test_every_block_about_predictors_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert follow("predictor.md", tmp_path, monkeypatch) == 4
+    assert follow("how-to/own_predictor.md", tmp_path, monkeypatch) == 4
     output = capsys.readouterr().out
     assert "my_predictor.py:Nearest" in output
     assert "Predictions of my-nearest" in output
@@ -124,6 +124,14 @@ def test_every_block_about_training_runs_and_the_shipped_network_has_the_reporte
     assert json.loads(values).keys() == {"architecture", "quality", "params", "cpu_latency_ms", "test_quality"}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["index.md", "concepts/text.md", "concepts/rlm.md", "concepts/search.md"])
+def test_every_block_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert follow(page, tmp_path, monkeypatch) == sum(
+        len(text.splitlines()) for kind, text in blocks_of(page) if kind == "sh"
+    )
+
+
 def test_a_class_derived_from_ours_keeps_its_own_checkpoints(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("from predictors.simple import Ridge\n\nclass Mine(Ridge):\n    pass\n")
     space = get_space("tiny-resnet")
@@ -146,7 +154,7 @@ def test_a_file_without_such_a_class_is_refused(tmp_path: Path) -> None:
 
 
 def test_space_with_a_notation_conforms(tmp_path: Path) -> None:
-    (tmp_path / "my_plain.py").write_text(files_of("plug_in.md")["my_plain.py"])
+    (tmp_path / "my_plain.py").write_text(files_of("how-to/own_space.md")["my_plain.py"])
     space = get_space(f"{tmp_path / 'my_plain.py'}:Plain", kernel=5, input_shape=(1, 8, 8))
     check_space(space, count=5)
     assert space.format(space.parse("8-16-32")) == "8-16-32"
@@ -157,7 +165,7 @@ def test_space_with_a_notation_conforms(tmp_path: Path) -> None:
 def test_installed_space_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_SPACES", dict(registry._SPACES))
     assert "my-resnet" not in list_spaces()
-    name = install("plug_in.md", "spaces", tmp_path, monkeypatch)
+    name = install("how-to/own_space.md", "spaces", tmp_path, monkeypatch)
     assert name in list_spaces()
     space = get_space(name)
     assert (space.name, type(space).__module__) == ("my-resnet", "my_package.spaces")
@@ -166,7 +174,7 @@ def test_installed_space_is_found_by_its_entry_point(tmp_path: Path, monkeypatch
 
 def test_installed_predictor_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "nearest" not in list_predictors()
-    name = install("predictor.md", "predictors", tmp_path, monkeypatch)
+    name = install("how-to/own_predictor.md", "predictors", tmp_path, monkeypatch)
     assert name in list_predictors()
     assert name in list_samplers()
     assert type(create(name)).__module__ == "my_package.predictors"
@@ -180,7 +188,7 @@ def test_installed_predictor_is_found_by_its_entry_point(tmp_path: Path, monkeyp
 def test_an_entry_point_that_is_broken_is_named(
     content: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = install("predictor.md", "predictors", tmp_path, monkeypatch)
+    name = install("how-to/own_predictor.md", "predictors", tmp_path, monkeypatch)
     (tmp_path / "my_package" / "predictors.py").write_text(content)
     with pytest.raises(InputError, match=f"entry point 'nearest' of rlm_nas.predictors: .*{message}"):
         create(name)

@@ -1,0 +1,39 @@
+"""The drawing of the house equals the code: its arrows are the imports between rooms."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tests.test_layers import ROOT, imports, modules
+
+DRAWING = Path(__file__).parents[2] / "docs" / "concepts" / "house.md"
+
+
+def room(module: str) -> str:
+    """The folder that a module lives in, at most one below its package."""
+    parts = module.split(".")
+    return ".".join(parts[:2]) if len(parts) > 1 and (ROOT / parts[0] / parts[1]).is_dir() else parts[0]
+
+
+def import_arrows() -> set[tuple[str, str]]:
+    """Imports between rooms, without those that follow from others; a package's own `__init__` only gathers its rooms."""
+    gathering = {name for name, path in modules().items() if path.name == "__init__.py" and "." not in name}
+    arrows = {
+        (room(module), room(imported))
+        for module, path in modules().items()
+        for imported in imports(path)
+        if module not in gathering and room(module) != room(imported)
+    }
+    between = {end for arrow in arrows for end in arrow}
+    return {(a, b) for a, b in arrows if not any((a, c) in arrows and (c, b) in arrows for c in between)}
+
+
+def drawn_arrows() -> set[tuple[str, str]]:
+    names = dict(re.findall(r"^ +(\w+)\[\"`?([\w.]+)", DRAWING.read_text(), re.MULTILINE))
+    arrows = re.findall(r"^ +(\w+) --> (\w+)$", DRAWING.read_text(), re.MULTILINE)
+    return {(names[a], names[b]) for a, b in arrows}
+
+
+def test_the_drawing_has_the_arrows_of_the_imports() -> None:
+    assert drawn_arrows() == import_arrows()
