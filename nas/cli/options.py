@@ -116,6 +116,8 @@ def naming(path: Path, action: Callable[[], Any]) -> Any:
 
 def output_folder(source: str, out: Path | None) -> Path:
     """Where figures and reports go: into the folder of the searches, unless they are elsewhere."""
+    if "://" not in source and not Path(source).exists():
+        raise InputError(f"{source}: there is no such file or folder")
     if out is None and not Path(source).is_dir():
         raise InputError(f"{source} is no folder: give --out, a folder to write to")
     return Path(source) if out is None else out

@@ -29,7 +29,7 @@ from nas.searching.objectives import Constraint, parse_constraints, parse_object
 from nas.searching.pareto import Reference
 from nas.searching.prior import read_prior_observations
 from nas.searching.progress import Progress, labelled
-from nas.searching.reading import load_studies, read_study
+from nas.searching.reading import is_untrusted, load_studies, read_study
 from nas.searching.result import SETTINGS_KEY, SearchResult
 from nas.searching.samplers import check_sampler
 from predictors.metrics import Metric
@@ -169,6 +169,10 @@ def open_studies(
             raise InputError(f"{folder} has no searches: give a folder that `nas search` wrote, or a storage")
         studies = [study for path in paths for study in load_studies(path)]
         kept = searched_table(folder)
+        if space is not None and kept.get("space"):
+            kept["space"] = space
+        elif is_untrusted(kept.get("space"), trust):
+            kept = {}
     else:
         studies = load_studies(source, name)
     found = [result for study in studies if (result := read_study(study, space, trust)).evaluated.architectures]

@@ -26,7 +26,8 @@ def plot_studies(folder: Path, studies: Studies, kind: str = "png") -> list[Path
     """
     yardstick = "best front found" if studies.benchmark is None else "true front"
     shape, predicted = "pareto" if len(studies.objectives) == 2 else "parallel", studies.first.predicted
-    names = ["hypervolume", *([shape] if studies.first.front else []), *(["predicted"] if predicted else [])]
+    drawn = bool(studies.first.front) and len(studies.objectives) > 1
+    names = ["hypervolume", *([shape] if drawn else []), *(["predicted"] if predicted else [])]
     paths = {name: folder / f"{name}.{kind}" for name in names}
     plot_hypervolume(paths["hypervolume"], studies.curves(), yardstick)
     if "pareto" in names:
@@ -40,7 +41,7 @@ def plot_studies(folder: Path, studies: Studies, kind: str = "png") -> list[Path
 
 
 def _plot_front(path: Path, studies: Studies) -> None:
-    fronts = {name: [r.evaluated.values for r in results] for name, results in studies.results.items()}
+    fronts = {name: [r.feasible_values for r in results] for name, results in studies.results.items()}
     if studies.benchmark is None:
         plot_front(path, None, None, fronts, studies.objectives)
         return

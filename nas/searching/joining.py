@@ -12,7 +12,7 @@ from nas.searching.loop import EVALUATIONS_KEY, LIMITS_KEY, SOURCE_KEY, search
 from nas.searching.objectives import parse_constraints
 from nas.searching.prior import PRIOR_KEY
 from nas.searching.progress import SearchProgress
-from nas.searching.reading import RecordedSpace, load_studies, read_study
+from nas.searching.reading import RecordedSpace, is_untrusted, load_studies, read_study
 from nas.searching.result import SETTINGS_KEY, SearchResult
 from nas.searching.samplers import check_sampler
 from nas.searching.sources import open_evaluator
@@ -56,6 +56,8 @@ def join(
         raise InputError(f"study {name!r} is searched by a sampler of its own: join it from a script") from None
     metrics = TrialReader(found.space, found.objectives, parse_constraints(settings["constraints"])).metrics
     source = study.user_attrs.get(SOURCE_KEY, {})
+    if is_untrusted(source.get("space"), trust):
+        raise InputError(f"study {name!r}: its table's space {source['space']} is Python code: give --trust to run it")
     if trust and evaluator is None:
         evaluator = source.get("evaluator", {}).get("function")
     opened = open_evaluator(source, found.space, metrics, path_override, device, evaluator, checkpoints)

@@ -50,6 +50,11 @@ def load_studies(storage: str | Path | BaseStorage, name: str | None = None) -> 
     return [optuna.load_study(study_name=found, storage=opened) for found in names if name in (None, found)]
 
 
+def is_untrusted(reference: str | None, trust: bool) -> bool:
+    """True for code in a file (`FILE.py:CLASS`) that a stored search names, where it is not trusted."""
+    return not trust and plug_ins.is_file(reference or "")
+
+
 def read_study(study: optuna.Study, space: str | None = None, trust: bool = False) -> SearchResult:
     """What a search, or an objective function of somebody's own, has found so far.
 
@@ -97,7 +102,7 @@ def _space(settings: Mapping[str, Any], given: str | None, trust: bool) -> Searc
         return get_space(given, **options)
     if not name:
         return RecordedSpace("", "the study names no search space: give --space, if it has one")
-    if plug_ins.is_file(name) and not trust:
+    if is_untrusted(name, trust):
         return RecordedSpace(name, f"the space {name} is Python code, which was not run: give --trust to run it")
     try:
         return get_space(name, **options)

@@ -161,7 +161,7 @@ function drawings(network) {
   return [
     element(
       "div",
-      { className: "blocks", tabIndex: 0, role: "region", "aria-label": "Drawing of the network" },
+      { className: "blocks", tabIndex: 0, role: "group", "aria-label": "Drawing of the network" },
       ...figures,
     ),
     element(

@@ -20,6 +20,7 @@ from nas.reporting.folders import save_studies
 from nas.searching.pareto import non_dominated
 from nas.searching.storage import open_storage
 
+axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = pytest.mark.slow
 
@@ -302,6 +303,12 @@ def test_three_objectives_are_linked(three: Path, open_page: Open) -> None:
     assert page.locator("#samplers tbody tr").count() == 2
     assert page.locator("#table thead th").last.inner_text() == "Evaluation"
     assert "Found by" in page.locator("#table thead").inner_text()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_keeps_anybody_from_reading_it(guided: tuple[Path, Studies], open_page: Open, scheme: str) -> None:
+    found = axe.Axe().run(open_page(guided[0], scheme=scheme))
+    assert found.violations_count == 0, found.generate_report()
 
 
 @pytest.mark.parametrize("width", [1280, 390])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import optuna
@@ -12,8 +14,9 @@ import predictors
 from nas.cli import app
 from nas.comparison.runs import open_studies
 from nas.searching.joining import join
-from nas.searching.loop import search
-from nas.searching.reading import RecordedSpace
+from nas.searching.loop import SOURCE_KEY, search
+from nas.searching.reading import RecordedSpace, load_studies
+from nas.searching.result import SETTINGS_KEY
 from nas.searching.sampler import PredictorSampler
 from nas.searching.storage import open_storage
 from search_spaces import get_space
@@ -144,3 +147,23 @@ def test_opening_results_does_not_run_the_code_that_they_name(untrusted: Path, t
     moved = (tmp_path / "mine.py").rename(tmp_path / "moved.py")
     assert "no such Python file" in str(open_studies(untrusted, trust=True).not_built)
     assert open_studies(untrusted, space=f"{moved}:Mine").not_built is None
+
+
+def test_the_space_of_a_table_is_not_run_either(untrusted: Path, tmp_path: Path) -> None:
+    ran, table = tmp_path / "mine.ran", {"benchmark": str(tmp_path / "mine.csv"), "space": f"{tmp_path}/mine.py:Mine"}
+    (tmp_path / "mine.csv").write_text(
+        "arch,params,score\n" + "".join(f"{{'width': {n}}},{n},{n**2}\n" for n in range(1, 9))
+    )
+    (tmp_path / "out" / "studies").mkdir(parents=True)
+    shutil.copy(untrusted, tmp_path / "out" / "studies")
+    record = {"arguments": {}, "searches": [], "begun_with": {"source": table}}
+    (tmp_path / "out" / "search.json").write_text(json.dumps(record))
+    assert open_studies(tmp_path / "out").benchmark is None
+    (study,) = load_studies(untrusted)
+    study.set_user_attr(SOURCE_KEY, table)
+    study.set_user_attr(SETTINGS_KEY, study.user_attrs[SETTINGS_KEY] | {"space": "tiny-resnet", "space_options": {}})
+    with pytest.raises(InputError, match="--trust"):
+        join(untrusted)
+    assert not ran.exists()
+    assert open_studies(tmp_path / "out", trust=True).benchmark is not None
+    assert ran.exists()
