@@ -1,4 +1,4 @@
-"""The documentation is built without a warning: no broken link, no page that is not listed, no name that is not there."""
+"""The documentation is built without a warning: no broken link, no page that is not listed, no missing name."""
 
 from __future__ import annotations
 
