@@ -176,7 +176,9 @@ class ChoicesGP(_GP):
 
     def _encode(self, architectures: Inputs) -> np.ndarray:
         found = [_options(a) for a in architectures]
-        return np.array([[options.get(name, 0.0) for name in self._names] for options in found]).reshape(len(found), -1)
+        return np.array([[options.get(name, 0.0) for name in self._names] for options in found]).reshape(
+            len(found), len(self._names)
+        )
 
 
 def _options(architecture: Any) -> dict[str, float]:

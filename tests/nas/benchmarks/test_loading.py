@@ -63,8 +63,9 @@ def test_the_space_and_its_options_can_be_chosen(table):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "no column 'arch'; its columns: none"),
-        ("architecture,x\n", "no column 'arch'; its columns: architecture, x"),
+        ("", "no column 'arch' or 'architecture'; its columns: none"),
+        ("network,x\n", "no column 'arch' or 'architecture'; its columns: network, x"),
+        ("architecture,x\n", "the table has no rows"),
         ("arch,x\n", "the table has no rows"),
         ("arch,x,x\n", "'x' is not"),
         ("arch,\n", "'' is not"),

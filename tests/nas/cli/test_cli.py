@@ -108,7 +108,7 @@ def test_train_then_predict(
     capsys.readouterr()
     assert run(monkeypatch, "predict", str(model), "--checkpoint", str(out), "--json") == 0
     (row,) = json.loads(capsys.readouterr().out)
-    assert set(row) == {"network", "my_accuracy", "my_latency_ms"}
+    assert set(row) == {"network", "my_accuracy", "my_latency_ms", "novelty"}
     assert 80 < row["my_accuracy"]["mean"] < 95
 
 
@@ -343,8 +343,14 @@ BAD = {
         "params is counted in each network",
     ),
     "missing checkpoint": (("predict", "M", "--checkpoint", "none"), "not a checkpoint"),
-    "neither table nor space": (("search", "--objectives", "params"), "either --benchmark"),
-    "table and space": ((*SEARCH, "my_accuracy", "--space", "tiny-resnet"), "either --benchmark"),
+    "neither table nor space": (
+        ("search", "--objectives", "params"),
+        "give --benchmark, to look values up, or --space",
+    ),
+    "table of another space": (
+        (*SEARCH, "my_accuracy", "--space", "tiny-resnet"),
+        "line 2: not a dictionary of choices",
+    ),
     "measuring a table": ((*SEARCH, "my_accuracy", "--epochs", "3"), "--epochs goes with --space"),
     "unknown metric to measure": (("evaluate", *SMALL, "--metrics", "cpu_latency"), "did you mean 'cpu_latency_ms'"),
     "unknown data set": (("evaluate", *SMALL, "--dataset", "digit"), "did you mean 'digits'"),

@@ -29,4 +29,6 @@ def test_objective_that_is_equal_for_all_breaks_nothing() -> None:
 
 
 def test_it_reads_as_a_line() -> None:
-    assert str(SearchProgress(3, 20, 2, 0.51234)) == "2 on the front, hypervolume 0.512"
+    assert str(SearchProgress(3, 20, 2, 0.51234, {})) == "2 on the front, hypervolume 0.512"
+    some = SearchProgress(3, 20, 2, 0.51234, {"accuracy": 91.25, "latency_ms": 0.5})
+    assert str(some) == "2 on the front, hypervolume 0.512, best accuracy 91.25, latency_ms 0.5"
