@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from optuna.visualization.matplotlib import plot_intermediate_values
 
 from nas import Measurement, search
 from nas.evaluation.latency import LatencyTask
@@ -57,6 +58,7 @@ def test_its_values_stand_beside_measured_ones_and_further_ones_are_kept(
         assert result.further[architecture] == {"test_mAP": space.params(architecture) / 2, "epochs_done": 2}
 
 
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 def test_reports_are_intermediate_values_and_attributes_of_the_trial(
     space: SearchSpace, file: Path, tmp_path: Path
 ) -> None:
@@ -64,6 +66,8 @@ def test_reports_are_intermediate_values_and_attributes_of_the_trial(
     (trial,) = result.study.trials
     assert trial.intermediate_values == {1: 1.0, 2: 2.0, 3: 3.0}  # of the metric that was named first
     assert trial.user_attrs[f"{EPOCH_KEY}2"] == {"mAP": 2.0, "loss": 0.5}
+    (line,) = plot_intermediate_values(result.study).get_lines()
+    assert line.get_ydata().tolist() == [1.0, 2.0, 3.0]  # Optuna's plot reads them, of several objectives, too
 
 
 def test_a_training_that_diverges_is_told_to_end(space: SearchSpace, file: Path, tmp_path: Path) -> None:
