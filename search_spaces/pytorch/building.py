@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 from torch.overrides import TorchFunctionMode
 
+from search_spaces.pytorch.calls import function_name, mapped, tensors_in, without_data
+
 Example = Tensor | Sequence[Any] | Mapping[str, Any]
 
 _RANDOM = frozenset({"uniform_", "normal_", "trunc_normal_", "bernoulli_", "exponential_", "erfinv_", "random_"})
@@ -27,12 +29,17 @@ class _WithoutWeights(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
+        if name == "__get__":
+            # Not the weights' own, so that what is computed beside them is computed for real.
+            return torch.device("cpu") if function_name(func) == "device" else func(*args, **kwargs)
         if name == "empty" and sys._getframe(1).f_globals.get("__name__", "").startswith("torch.nn.modules."):
             kwargs = {**kwargs, "device": "meta"}
         elif name.endswith("_") and not name.endswith("__"):
             target = args[0] if args else kwargs.get("tensor")
             if isinstance(target, Tensor) and (target.is_meta or (name in _RANDOM and target.numel() > _SMALL)):
                 return target
+        elif len({x.is_meta for x in tensors_in((args, kwargs))}) > 1:
+            return func(*mapped(without_data, args), **mapped(without_data, kwargs))
         return func(*args, **kwargs)
 
 

@@ -13,6 +13,7 @@ from search_spaces.graph.ir import Attrs, typed
 from search_spaces.graph.standard import number
 from search_spaces.onnx.constants import add_buffer, add_constant
 from search_spaces.onnx.folding import Known
+from search_spaces.pytorch.calls import one_of_each
 from search_spaces.pytorch.dtypes import element
 
 if TYPE_CHECKING:
@@ -55,10 +56,10 @@ def add(recorder: Recorder, x: Tensor) -> int:
     if x.is_meta:
         return _add_buffer(recorder, x, None)
     if batched:
-        one = x
+        one, distinct = x, one_of_each(x)
         for axis in batched:
             one = one.narrow(axis, 0, 1)
-        if not bool((x == one).all()):
+        if not bool((distinct == one).all()):
             raise InputError("a constant differs between the samples of a batch")
         target = tuple([0 if i in batched else size for i, size in enumerate(x.shape)])
         first = one.reshape(-1)[0]

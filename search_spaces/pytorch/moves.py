@@ -127,8 +127,16 @@ def _expand(r: Recorder, input: Tensor, *sizes: Any, size: Any = None) -> Tensor
 
 @handles("expand_as")
 def _expand_as(r: Recorder, input: Tensor, other: Tensor) -> Tensor:
-    full = [0 if r.is_batch(size) else size for size in other.shape]
-    return input if input.shape == other.shape else r.view_of(input, r.own("Expand", input, shape=tuple(full)))
+    if input.shape == other.shape:
+        return r.alias(input)
+    return _expand(
+        r,
+        input,
+        [
+            -1 if old == new != r.batch and r.is_batch(new) else new
+            for old, new in zip((1,) * (other.dim() - input.dim()) + tuple(input.shape), other.shape, strict=True)
+        ],
+    )
 
 
 # --- parts -----------------------------------------------------------------------------------------------------------
@@ -432,3 +440,43 @@ def _interpolate(
         return input
     attrs |= {"axes": tuple([2 + i for i in kept]), name: tuple([values[i] for i in kept])}
     return r.own("Resize", input, **attrs)
+
+
+# --- windows ---------------------------------------------------------------------------------------------------------
+
+
+@handles("unfold")
+def _unfold(r: Recorder, input: Tensor, dimension: Any, size: int = 1, step: int = 1, **image: Any) -> Tensor:
+    """Windows along a dimension, their elements along a new last one; or `torch.nn.functional.unfold`."""
+    if image:
+        return _im2col(r, input, dimension, **image)
+    axis = dimension % input.dim()
+    windows = r.add("Gather", input, _window_places(input.shape[axis], size, step), axis=axis)
+    order = [d for d in range(windows.dim()) if d != axis + 1]
+    return _permute(r, windows, *order, axis + 1)
+
+
+def _window_places(length: int, size: int, step: int, dilation: int = 1) -> Tensor:
+    """Places (windows, size) of the elements of every window."""
+    starts = torch.arange(0, length - dilation * (size - 1), step)
+    return starts[:, None] + torch.arange(0, dilation * size, dilation)
+
+
+@handles("im2col")
+def _im2col(r: Recorder, input: Tensor, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Tensor:
+    (kh, kw), (dh, dw), (ph, pw), (sh, sw) = (
+        (v, v) if isinstance(v, int) else tuple(v) for v in (kernel_size, dilation, padding, stride)
+    )
+    x = _pad(r, input, (pw, pw, ph, ph))
+    rows, columns = _window_places(x.shape[2], kh, sh, dh).T, _window_places(x.shape[3], kw, sw, dw).T
+    x = r.add("Gather", r.add("Gather", x, rows, axis=2), columns, axis=4)
+    n, c, *_ = x.shape
+    return reshaped(r, _permute(r, x, 0, 1, 2, 4, 3, 5), [n, c * kh * kw, rows.shape[1] * columns.shape[1]])
+
+
+@handles("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
+def _grid_sample(
+    r: Recorder, input: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool
+) -> Tensor:
+    mode, padding = ("linear", "nearest", "cubic")[interpolation_mode], ("zeros", "border", "reflection")[padding_mode]
+    return r.own("GridSample", input, grid, mode=mode, padding_mode=padding, align_corners=int(align_corners))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import types as python_types
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from search_spaces.graph.operators import canonical_attrs, output_shape
 from search_spaces.graph.owned_weights import initializers
 from search_spaces.onnx.loading import MAX_NODES
 from search_spaces.pytorch import constants
+from search_spaces.pytorch.calls import function_name, mapped, tensors_in, without_data
 from search_spaces.pytorch.dtypes import DTYPES, element
 
 BATCH_SIZE = 9973  # a prime that no other size is a multiple of: sizes that are, contain the batch size
@@ -254,8 +255,8 @@ class Recorder(TorchFunctionMode):
         if id(x) not in self._derived:
             return x.detach()
         func, args, kwargs = self._derived[id(x)].call
-        own = Tensor.clone if _name(func).endswith("_") else _same  # what is changed in place must stay
-        made = func(*_mapped(lambda y: own(self.computed(y)), args), **_mapped(self.computed, kwargs))
+        own = Tensor.clone if function_name(func).endswith("_") else _same  # what is changed in place must stay
+        made = func(*mapped(lambda y: own(self.computed(y)), args), **mapped(self.computed, kwargs))
         part = self._derived[id(x)].part
         return made if part is None else made[part]
 
@@ -294,7 +295,7 @@ class Recorder(TorchFunctionMode):
                 self._materialized[id(x)] = self.tensor(number, tuple(x.shape))
             else:
                 func, args, kwargs = derived.call
-                made = self._handled(func, _mapped(self._as_value, args), _mapped(self._as_value, kwargs))
+                made = self._handled(func, mapped(self._as_value, args), mapped(self._as_value, kwargs))
                 self._materialized[id(x)] = made if derived.part is None else made[derived.part]
         return self._materialized[id(x)]
 
@@ -306,12 +307,12 @@ class Recorder(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        name = _name(func)
+        name = function_name(func)
         if name in _QUESTIONS:
             return func(*args, **kwargs)
         if func.__name__ == "__get__" and name not in _VIEWS:
             return torch.device("cpu") if name == "device" else func(*args, **kwargs)
-        tensors = list(_tensors((args, kwargs)))
+        tensors = list(tensors_in((args, kwargs)))
         if any(id(x) in self._recorded for x in tensors):
             return self._handled(func, args, kwargs)
         if any(self.is_weight(x) for x in tensors):
@@ -323,7 +324,7 @@ class Recorder(TorchFunctionMode):
         return self.__torch_function__(func, (), args, kwargs)
 
     def _handled(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        name = _name(func)
+        name = function_name(func)
         handler, in_place = HANDLERS.get(name), False
         if handler is not None and "inplace" in kwargs:
             kwargs = dict(kwargs)
@@ -369,13 +370,13 @@ class Recorder(TorchFunctionMode):
 
     def _derive(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Compute with weights: shapes alone."""
-        if _name(func) in _ANSWERS:
-            raise InputError(f"{_name(func).strip('_')} depends on weights: what is computed must not")
+        if function_name(func) in _ANSWERS:
+            raise InputError(f"{function_name(func).strip('_')} depends on weights: what is computed must not")
         sources: dict[int, nn.Parameter] = {}
-        for x in _tensors((args, kwargs)):
+        for x in tensors_in((args, kwargs)):
             if self.is_weight(x):
                 sources |= self._sources(x)
-        made = func(*_mapped(_without_data, args), **_mapped(_without_data, kwargs))
+        made = func(*mapped(without_data, args), **mapped(without_data, kwargs))
         if made is args[0]:  # changed in place: the call is of what it was before
             before = torch.empty_like(made, device="meta")
             self._derived[id(before)] = self._derived[id(made)]._replace(tensor=before)
@@ -404,32 +405,3 @@ def _no(*_: Any) -> bool:
 
 def _same(x: Tensor) -> Tensor:
     return x
-
-
-def _without_data(x: Tensor) -> Tensor:
-    return x if x.is_meta else torch.empty_like(x, device="meta")
-
-
-def _name(func: Any) -> str:
-    """A function's name; an attribute's name for its getter."""
-    name = getattr(func, "__name__", str(func))
-    return getattr(func.__self__, "__name__", name) if name == "__get__" else name
-
-
-def _tensors(x: Any) -> Iterator[Tensor]:
-    if isinstance(x, Tensor):
-        yield x
-    elif isinstance(x, tuple | list):
-        for item in x:
-            yield from _tensors(item)
-    elif isinstance(x, dict):
-        for item in x.values():
-            yield from _tensors(item)
-
-
-def _mapped(change: Callable[[Tensor], Tensor], x: Any) -> Any:
-    if isinstance(x, Tensor):
-        return change(x)
-    if type(x) in (tuple, list):
-        return type(x)(_mapped(change, item) for item in x)
-    return {k: _mapped(change, item) for k, item in x.items()} if type(x) is dict else x

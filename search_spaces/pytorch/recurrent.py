@@ -11,6 +11,7 @@ from torch import Tensor
 from search_spaces.common.errors import InputError
 from search_spaces.graph.ir import Value
 from search_spaces.graph.owned_weights import RECURRENT
+from search_spaces.pytorch.calls import one_of_each
 from search_spaces.pytorch.recorder import Numbers, Recorder, handles
 
 _GATES = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}  # torch's number of each of ONNX's gates
@@ -25,7 +26,7 @@ def _handler(name: str) -> Any:
         if not isinstance(batch_first, bool):
             raise InputError(f"{_OPERATORS[name]} on packed sequences is not supported")
         for state in hx if isinstance(hx, tuple | list) else (hx,):
-            if not r.is_constant(state) or bool(state.any()):
+            if not r.is_constant(state) or bool(one_of_each(state).any()):
                 raise InputError(f"{_OPERATORS[name]} with an initial state other than zeros is not supported")
         x = r.call(Tensor.transpose, input, 0, 1) if batch_first else input
         per_layer = len(params) // num_layers

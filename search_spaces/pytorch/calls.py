@@ -1,0 +1,48 @@
+"""Calls of torch's functions, as a `TorchFunctionMode` meets them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def without_data(x: Tensor) -> Tensor:
+    """A tensor of the same shape and type on the meta device."""
+    return x if x.is_meta else torch.empty_like(x, device="meta")
+
+
+def function_name(func: Any) -> str:
+    """A function's name; an attribute's name for its getter."""
+    name = getattr(func, "__name__", str(func))
+    return getattr(func.__self__, "__name__", name) if name == "__get__" else name
+
+
+def tensors_in(x: Any) -> Iterator[Tensor]:
+    """The tensors among arguments."""
+    if isinstance(x, Tensor):
+        yield x
+    elif isinstance(x, tuple | list):
+        for item in x:
+            yield from tensors_in(item)
+    elif isinstance(x, dict):
+        for item in x.values():
+            yield from tensors_in(item)
+
+
+def mapped(change: Callable[[Tensor], Tensor], x: Any) -> Any:
+    """Arguments with every tensor changed."""
+    if isinstance(x, Tensor):
+        return change(x)
+    if type(x) in (tuple, list):
+        return type(x)(mapped(change, item) for item in x)
+    return {k: mapped(change, item) for k, item in x.items()} if type(x) is dict else x
+
+
+def one_of_each(x: Tensor) -> Tensor:
+    """A tensor without repeated elements along dimensions that it was expanded to."""
+    for dim, (size, stride) in enumerate(zip(x.shape, x.stride(), strict=True)):
+        x = x if stride or not size else x.narrow(dim, 0, 1)
+    return x
