@@ -14,6 +14,8 @@ from nas.cli.options import (
     Device,
     Epochs,
     Json,
+    LatencyCommand,
+    LatencySetting,
     Provider,
     Quiet,
     Seed,
@@ -37,7 +39,7 @@ def evaluate(
         str | None, typer.Option(help="Architecture in the space's notation; a random one of --seed by default.")
     ] = None,
     option: SpaceOptions = None,
-    metrics: Annotated[str | None, typer.Option(help="Comma-separated; all by default.")] = None,
+    metrics: Annotated[str | None, typer.Option(help="Comma-separated; all but those of int8 by default.")] = None,
     dataset: DataSet = None,
     seeds: Annotated[int, typer.Option(min=1, help="Trainings, each with its own seed.")] = 1,
     epochs: Epochs = None,
@@ -46,6 +48,8 @@ def evaluate(
     threads: Threads = None,
     batch: Batch = None,
     provider: Provider = None,
+    latency_command: LatencyCommand = None,
+    latency_setting: LatencySetting = None,
     seed: Seed = 0,
     resume: Annotated[
         Path | None, typer.Option(help="Folder for the training's state; an interrupted one goes on there.")
@@ -54,6 +58,7 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Measure a network: train it from scratch, time it, and weigh it."""
+    from nas.cli.measured import latency_commands
     from nas.evaluation.latency import LatencyTask
     from nas.evaluation.measurement import Measurement, known_metrics, trains
     from nas.evaluation.subjects import subject_of_file, subject_of_space
@@ -62,17 +67,18 @@ def evaluate(
 
     timing = LatencyTask(**given_only(threads=threads, batch=batch, provider=provider))
     task = training_task({**parse_settings(training, "--training"), **given_only(epochs=epochs)})
+    commands = latency_commands(latency_command, latency_setting)
     wanted = split_names(metrics) if metrics else []
-    source = (dataset or "digits") if not wanted or trains(wanted, timing) else None
+    source = (dataset or "digits") if not wanted or trains(wanted, timing, commands) else None
     if network.endswith(".onnx"):
         if arch or option:
             raise InputError(f"{network} is one network: --arch and --option go with a space")
         subject = subject_of_file(network, source)
     else:
         subject = subject_of_space(network, parse_settings(option, "--option"), source, arch, seed)
-    known = known_metrics(timing, subject.data)
+    known = [metric for metric in known_metrics(timing, subject.data, commands) if "int8" not in metric]
     numbers = tuple(range(seed, seed + seeds))
-    measurement = Measurement(tuple(wanted or known), subject.data, numbers, task, timing, device or "cpu")
+    measurement = Measurement(tuple(wanted or known), subject.data, numbers, task, timing, device or "cpu", commands)
     checkpoint = resume / f"{fingerprint(subject.network.text)}.pt" if resume else None
     with progress_bar("measuring", quiet) as bar:
         found = measurement(subject.network, subject.model, checkpoint, bar).values

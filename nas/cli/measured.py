@@ -11,6 +11,7 @@ from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
     from nas.comparison.studies import Studies
+    from nas.evaluation.device_command import DeviceCommand
     from nas.searching.evaluators import MeasuredEvaluator
     from nas.searching.own_evaluator import FunctionEvaluator
 
@@ -36,23 +37,39 @@ def open_measured(
     asked = [objective.name for objective in parse_objectives(objectives)]
     metrics = tuple(dict.fromkeys([*asked, *(constraint.metric for constraint in parse_constraints(constraints))]))
     timing = LatencyTask(**pick(given, "threads", "batch", "provider"))
+    commands = latency_commands(given.get("latency_command"), given.get("latency_setting"))
     settings = {**parse_settings(given.get("training"), "--training"), **pick(given, "epochs")}
     options = parse_settings(given.get("option"), "--option")
     device = given.get("device", "cpu")
     if "evaluator" not in given:
-        source = given.get("dataset", "digits") if trains(metrics, timing) else None
+        source = given.get("dataset", "digits") if trains(metrics, timing, commands) else None
         opened, data = open_space(space, options, source)
         seeds = tuple(range(given.get("trainings", 1)))
-        measurement = Measurement(metrics, data, seeds, training_task(settings), timing, device)
+        measurement = Measurement(metrics, data, seeds, training_task(settings), timing, device, commands)
         return MeasuredEvaluator(opened, measurement, folder / "studies" / "training")
     if strange := [name for name in _BUILT_IN_ONLY if name in given]:
         raise InputError(f"--{strange[0]} goes with the built-in training: with --evaluator, the function trains")
-    measured = tuple(metric for metric in metrics if metric in known_metrics(timing))
+    measured = tuple(metric for metric in metrics if metric in known_metrics(timing, None, commands))
     returned = [metric for metric in metrics if metric not in measured]
     if "device" in given:
         settings["device"] = device
     opened, _ = open_space(space, options, None)
-    return FunctionEvaluator(opened, given["evaluator"], returned, Measurement(measured, latency=timing), settings)
+    measurement = Measurement(measured, latency=timing, commands=commands)
+    return FunctionEvaluator(opened, given["evaluator"], returned, measurement, settings)
+
+
+def latency_commands(commands: list[str] | None, settings: list[str] | None) -> tuple[DeviceCommand, ...]:
+    """The devices of `--latency-command` options, with the settings of `--latency-setting`."""
+    from nas.evaluation.device_command import DeviceCommand
+
+    if settings and not commands:
+        raise InputError("--latency-setting goes with --latency-command")
+    values = parse_settings(settings, "--latency-setting")
+    found = tuple(DeviceCommand.parse(command, values) for command in commands or ())
+    names = [command.name for command in found]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InputError(f"two latency commands are of {twice[0]}: write NAME=COMMAND, with a name for each")
+    return found
 
 
 def warn_of_missing_weights(studies: Studies, folder: Path) -> None:

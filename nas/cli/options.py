@@ -49,6 +49,20 @@ Batch = Annotated[int | None, typer.Option(help="Samples per timed inference; 1 
 Provider = Annotated[
     str | None, typer.Option(help="Execution provider of ONNX Runtime; CPUExecutionProvider by default.")
 ]
+LatencyCommand = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--latency-command",
+        help="NAME=COMMAND gives NAME_latency_ms: a shell command that gets an ONNX file, {model}, and prints "
+        "milliseconds, as 'pi=scp {model} pi: && ssh pi ./bench model.onnx'; repeatable.",
+    ),
+]
+LatencySetting = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--latency-setting", help="Of --latency-command, NAME=VALUE: warmup, runs, timeout (s), retries; repeatable."
+    ),
+]
 Source = Annotated[
     str, typer.Argument(help="A folder that `nas search` wrote, a journal or SQLite file, or the URL of a storage.")
 ]

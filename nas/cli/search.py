@@ -15,6 +15,8 @@ from nas.cli.options import (
     Device,
     Epochs,
     Json,
+    LatencyCommand,
+    LatencySetting,
     OwnEvaluator,
     Provider,
     Quiet,
@@ -77,6 +79,8 @@ def search(
     threads: Threads = None,
     batch: Batch = None,
     provider: Provider = None,
+    latency_command: LatencyCommand = None,
+    latency_setting: LatencySetting = None,
     reference: Annotated[
         str | None,
         typer.Option(help="Reference point of the hypervolume, a value per objective; the worst measured by default."),
@@ -130,6 +134,7 @@ def search(
     measured = given_only(
         option=option, dataset=dataset, trainings=trainings, epochs=epochs, training=training, device=device,
         threads=threads, batch=batch, provider=provider, reference=reference, evaluator=evaluator,
+        latency_command=latency_command, latency_setting=latency_setting,
     )  # fmt: skip
     if benchmark is None and space is None:
         raise InputError("give --benchmark, to look values up, or --space, to measure")

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import onnx
     import onnxruntime
 
+CPU = "CPUExecutionProvider"
 _TYPES = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16}
 _INTEGERS = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": np.bool_}
 
@@ -34,7 +35,7 @@ class LatencyTask:
     threads: int = 1
     warmup: int = 10
     runs: int = 60
-    provider: str = "CPUExecutionProvider"
+    provider: str = CPU
 
     def __post_init__(self) -> None:
         for name, least in {"batch": 1, "threads": 1, "warmup": 0, "runs": 1}.items():
@@ -52,8 +53,12 @@ def time_model(model: onnx.ModelProto, task: LatencyTask | None = None) -> Laten
 
     Raises InputError for a provider that is not there and a model that cannot be run.
     """
-    task = task or LatencyTask()
-    session = open_session(model.SerializeToString(), task.threads, task.provider)
+    return time_serialized(model.SerializeToString(), task or LatencyTask())
+
+
+def time_serialized(model: bytes, task: LatencyTask) -> Latency:
+    """`time_model`, of a serialized model."""
+    session = open_session(model, task.threads, task.provider)
     feed = random_inputs(session, task.batch)
     for _ in range(task.warmup):
         session.run(None, feed)
@@ -71,9 +76,7 @@ def measure_latency(model: onnx.ModelProto) -> float:
     return time_model(model).median
 
 
-def open_session(
-    model: bytes | str, threads: int = 1, provider: str = "CPUExecutionProvider"
-) -> onnxruntime.InferenceSession:
+def open_session(model: bytes | str, threads: int = 1, provider: str = CPU) -> onnxruntime.InferenceSession:
     """An inference session of a serialized model or a file; InputError where the model cannot be run."""
     import onnxruntime
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -10,10 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from nas.evaluation import memory
+from nas.evaluation import int8, memory
 from nas.evaluation.datasets import Dataset, load_dataset
-from nas.evaluation.export import preprocessing
-from nas.evaluation.latency import LatencyTask, time_model
+from nas.evaluation.device_command import DeviceCommand, time_on_device
+from nas.evaluation.export import preprocessing, trained_model
+from nas.evaluation.int8 import score_metrics
+from nas.evaluation.latency import CPU, Latency, LatencyTask, time_model, time_serialized
 from nas.evaluation.metrics import check_metrics
 from nas.evaluation.tasks import TrainingTask, training_task
 from nas.evaluation.trainable import State, Trainable
@@ -56,9 +59,10 @@ class Measurements:
 class Measurement:
     """Which metrics are measured, and how. `known_metrics` names all that can be; nothing but `metrics` costs time.
 
-    data: what networks are trained on, where `Dataset.metric` or `Dataset.test_metric` is asked for.
-    seeds: of the trainings, whose mean score counts. latency: gives `cpu_latency_ms` (of the provider's name).
-    Memory (`peak_memory_mb`) is measured on the CPU, at latency's batch and threads.
+    data: what networks are trained on, where `Dataset.metric` or `Dataset.test_metric` is asked for, or the same after
+    quantization (`nas.evaluation.int8`). seeds: of the trainings, whose mean score counts. latency: gives
+    `cpu_latency_ms` (of the provider's name) and `cpu_int8_latency_ms`. Memory (`peak_memory_mb`) is measured on the
+    CPU, at latency's batch and threads. commands: give latencies on other devices.
     """
 
     metrics: tuple[str, ...]
@@ -67,19 +71,22 @@ class Measurement:
     training: TrainingTask = field(default_factory=TrainingTask)
     latency: LatencyTask = field(default_factory=LatencyTask)
     device: str = "cpu"
+    commands: tuple[DeviceCommand, ...] = ()
 
     def __post_init__(self) -> None:
-        check_metrics(self.metrics, known_metrics(self.latency, self.data))
+        check_metrics(self.metrics, known_metrics(self.latency, self.data, self.commands))
 
     @property
     def settings(self) -> dict[str, Any]:
         """All that the values depend on, as plain values; `measurement_of` makes a measurement of them again."""
+        commands = {"commands": [asdict(command) for command in self.commands]} if self.commands else {}
         return {
             "metrics": list(self.metrics),
             "data": self.data and {"source": self.data.source, "sha256": self.data.fingerprint},
             "seeds": list(self.seeds),
             "training": asdict(self.training),
             "latency": asdict(self.latency),
+            **commands,
         }
 
     def __call__(
@@ -96,25 +103,54 @@ class Measurement:
         the training's state is kept, to go on after an interruption. progress: called with what is done, how far, of
         how much. report: see `nas.evaluation.training.train`.
         """
-        found = Measurements({})
-        for metric in self.metrics:
-            if metric in found.values:
-                continue
+        values: dict[str, Measured] = {}
+        timed = self._timed(network, model)
+        # What takes little time comes first: a device that cannot be reached is noticed before a training.
+        for metric in [name for name in self.metrics if name in timed]:
             if progress:
                 progress(metric, 0, 1)
-            if self.data is not None and metric in (self.data.metric, self.data.test_metric):
-                found = self._trained(found, network, self.data, checkpoint, progress, report)
-            elif metric == self.latency.metric:
-                times = time_model(model, self.latency)
-                found.values[metric] = Measured(*times, f"median, 10 % and 90 % quantile of {self.latency.runs} runs")
-            elif metric == memory.METRIC:
-                found.values[metric] = _exact(
-                    memory.measure_memory(model, batch=self.latency.batch, threads=self.latency.threads)
-                )
-            else:
-                cost = graph_params if metric == "params" else graph_flops
-                found.values[metric] = _exact(cost(network.graph))
-        return found
+            values[metric] = timed[metric]()
+        if values.keys() == {*self.metrics} or self.data is None:
+            return Measurements(values)
+        found = self._trained(Measurements(values), network, self.data, checkpoint, progress, report)
+        if set(score_metrics(self.data)) & set(self.metrics):
+            if progress:
+                progress("quantization", 0, 1)
+            found.values.update(self._quantized(network, found.state, self.data))
+        ordered = {metric: found.values[metric] for metric in self.metrics}
+        return replace(found, values=ordered | found.values)
+
+    def _timed(self, network: Trainable, model: onnx.ModelProto) -> dict[str, Callable[[], Measured]]:
+        """What is measured without training, by metric."""
+
+        batch, threads, runs = self.latency.batch, self.latency.threads, f"{self.latency.runs} runs"
+
+        def at_quantiles(times: Latency, runs: str) -> Measured:
+            return Measured(*times, f"median, 10 % and 90 % quantile of {runs}")
+
+        def on_device(command: DeviceCommand) -> Callable[[], Measured]:
+            return lambda: at_quantiles(time_on_device(model, command, batch), f"{command.runs} calls")
+
+        return {
+            self.latency.metric: lambda: at_quantiles(time_model(model, self.latency), runs),
+            int8.LATENCY: lambda: at_quantiles(
+                time_serialized(int8.quantize(model), replace(self.latency, provider=CPU)), runs
+            ),
+            memory.METRIC: lambda: _exact(memory.measure_memory(model, batch=batch, threads=threads)),
+            "params": lambda: _exact(graph_params(network.graph)),
+            "flops": lambda: _exact(graph_flops(network.graph)),
+            **{command.metric: on_device(command) for command in self.commands},
+        }
+
+    def _quantized(self, network: Trainable, state: State | None, data: Dataset) -> dict[str, Measured]:
+        """Scores on the validation and the test part after quantization; NaN where the training diverged."""
+        parts = data.with_validation(self.training.validation)
+        assert parts.validation is not None
+        if state is None:
+            return dict.fromkeys(score_metrics(data), _exact(math.nan))
+        model = int8.quantize(trained_model(network, state), int8.calibration_samples(parts))
+        scores = [int8.score(model, data, part) for part in (parts.validation, parts.test)]
+        return {metric: _exact(value) for metric, value in zip(score_metrics(data), scores, strict=True)}
 
     def _trained(
         self,
@@ -148,15 +184,19 @@ def _exact(value: float) -> Measured:
     return Measured(value, value, value)
 
 
-def known_metrics(latency: LatencyTask, data: Dataset | None = None) -> tuple[str, ...]:
+def known_metrics(
+    latency: LatencyTask, data: Dataset | None = None, commands: Iterable[DeviceCommand] = ()
+) -> tuple[str, ...]:
     """Names of the metrics that can be measured, with a data set to train on or without."""
-    scores = [data.metric, data.test_metric] if data else []
-    return (*scores, latency.metric, memory.METRIC, "params", "flops")
+    scores = [data.metric, data.test_metric, *score_metrics(data)] if data else []
+    devices = [command.metric for command in commands]
+    return (*scores, latency.metric, *devices, int8.LATENCY, memory.METRIC, "params", "flops")
 
 
-def trains(metrics: Iterable[str], latency: LatencyTask) -> bool:
+def trains(metrics: Iterable[str], latency: LatencyTask, commands: Iterable[DeviceCommand] = ()) -> bool:
     """True if a network must be trained for any of these metrics: nothing else gives one."""
-    return any(metric not in known_metrics(latency) for metric in metrics)
+    untrained = known_metrics(latency, None, commands)
+    return any(metric not in untrained for metric in metrics)
 
 
 def measurement_of(
@@ -175,4 +215,5 @@ def measurement_of(
     return Measurement(
         tuple(settings["metrics"]), data, tuple(settings["seeds"]), training_task(settings["training"]),
         LatencyTask(**settings["latency"]), device,
+        tuple(DeviceCommand(**command) for command in settings.get("commands", ())),
     )  # fmt: skip

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from nas.evaluation.int8 import score_metrics as int8_scores
 from nas.evaluation.metrics import check_metrics
 from nas.evaluation.trainable import Trainable
 from search_spaces.common.errors import InputError
@@ -128,8 +129,10 @@ class MeasuredEvaluator:
 
     def __init__(self, space: SearchSpace, measurement: Measurement, checkpoints: Path | None = None) -> None:
         data = measurement.data
-        if data and data.test_metric in measurement.metrics:
-            raise InputError(f"{data.test_metric} is for the end: search by {data.metric}, of the validation part")
+        tests = {data.test_metric: data.metric, int8_scores(data)[1]: int8_scores(data)[0]} if data else {}
+        for test, metric in tests.items():
+            if test in measurement.metrics:
+                raise InputError(f"{test} is for the end: search by {metric}, of the validation part")
         self.space = space
         self.measurement = measurement
         self.metrics = measurement.metrics

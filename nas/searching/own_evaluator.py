@@ -117,6 +117,8 @@ class FunctionEvaluator:
         if self.measurement.metrics:
             measured = self.measurement(network, self.space.to_onnx(architecture)).values
             found = {metric: value.value for metric, value in measured.items()}
+            if record:
+                record.spread({metric: (m.low, m.high, m.spread) for metric, m in measured.items() if m.spread})
         returned, state = self.train(network, architecture, record.report if record else _go_on)
         found |= returned
         if record:

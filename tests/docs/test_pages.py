@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import runpy
 import shlex
@@ -125,8 +126,11 @@ def test_every_block_about_training_runs_and_the_shipped_network_has_the_reporte
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["index.md", "concepts/text.md", "concepts/rlm.md", "concepts/search.md"])
+@pytest.mark.parametrize(
+    "page", ["index.md", "concepts/text.md", "concepts/rlm.md", "concepts/search.md", "how-to/own_device.md"]
+)
 def test_every_block_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     assert follow(page, tmp_path, monkeypatch) == sum(
         len(text.splitlines()) for kind, text in blocks_of(page) if kind == "sh"
     )

@@ -1,0 +1,192 @@
+"""Claims about devices of the user's own, tried with a program that is as slow and flaky as a real one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from nas.evaluation import device_command
+from nas.evaluation.device_command import DeviceCommand, DeviceError, time_on_device
+from nas.evaluation.latency import LatencyTask
+from nas.evaluation.measurement import Measurement, known_metrics, measurement_of
+from nas.evaluation.trainable import Trainable
+from search_spaces import InputError, flops, get_space
+
+SPACE = get_space("tiny-resnet")
+ARCHITECTURE = SPACE.sample(np.random.default_rng(0))
+MODEL = SPACE.to_onnx(ARCHITECTURE)
+BENCH = """
+import os, sys, time
+calls = sum(1 for _ in open("calls")) if os.path.exists("calls") else 0
+with open("calls", "a") as file:
+    file.write(f"{time.time()}\\n")
+BEHAVIOUR
+"""
+FLAKY = """
+if calls % 2 == 0:
+    sys.exit("ssh: connect to host pi port 22: No route to host")
+assert os.path.getsize(sys.argv[1]) > 10_000
+print("[I] warming up ...")
+print(10.0 + calls, "ms")
+print("done in 3 iterations")
+"""
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
+    """Makes a program of a device that behaves so; the pauses between tries are written down, not waited for."""
+    monkeypatch.chdir(tmp_path)
+    pauses: list[float] = []
+    monkeypatch.setattr(device_command, "sleep", pauses.append)
+
+    def make(behaviour: str) -> str:
+        Path("bench.py").write_text(BENCH.replace("BEHAVIOUR", behaviour))
+        return f"{sys.executable} bench.py {{model}}"
+
+    make.pauses = pauses  # type: ignore[attr-defined]
+    return make
+
+
+def calls() -> int:
+    return len(Path("calls").read_text().splitlines())
+
+
+def test_a_flaky_device_is_tried_again_and_its_median_and_spread_count(bench) -> None:  # type: ignore[no-untyped-def]
+    latency = time_on_device(MODEL, DeviceCommand(bench(FLAKY), "pi", warmup=1, runs=3))
+    assert calls() == 8, "each of the four calls failed once"
+    assert bench.pauses == [1.0] * 4
+    assert latency.median == 15.0, "13, 15 and 17 count; 11 was the warm-up"
+    assert latency.low == pytest.approx(13.4)
+    assert latency.high == pytest.approx(16.6)
+
+
+def test_the_command_gets_a_file_of_the_network_with_a_fixed_batch(bench) -> None:  # type: ignore[no-untyped-def]
+    command = bench("import shutil; shutil.copy(sys.argv[1], 'seen.onnx'); print(1)")
+    time_on_device(MODEL, DeviceCommand(command, warmup=0, runs=1), batch=2)
+    seen = onnx.load("seen.onnx")
+    onnx.checker.check_model(seen, full_check=True)
+    assert seen.graph.input[0].type.tensor_type.shape.dim[0].dim_value == 2
+    assert flops(seen) == flops(MODEL)
+    assert MODEL.graph.input[0].type.tensor_type.shape.dim[0].dim_param, "the given model is left as it was"
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "message"),
+    [
+        ("sys.exit('adb: no devices/emulators found')", r"pi: .*exit status 1: adb: no devices.* \(3 tries\)"),
+        ("print('latency unknown')", r"printed no line that is a number of milliseconds: latency unknown"),
+        ("print(-1)", "printed -1, which is no time"),
+        ("print('1e999')", "printed inf, which is no time"),
+        ("pass", "printed no line"),
+    ],
+)
+def test_a_device_that_does_not_answer_says_why(bench, behaviour: str, message: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(DeviceError, match=message):
+        time_on_device(MODEL, DeviceCommand(bench(behaviour), "pi"))
+    assert calls() == 3
+    assert bench.pauses == [1.0, 2.0], "the pauses grow"
+
+
+def test_a_hanging_device_is_given_up_with_all_that_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = "sleep 60 & echo $! > child; wait; cat {model}"
+    started = time.monotonic()
+    with pytest.raises(DeviceError, match=r"device: the command took more than 0\.5 s"):
+        time_on_device(MODEL, DeviceCommand(command, timeout=0.5, retries=0))
+    assert time.monotonic() - started < 20
+    child = int(Path("child").read_text())
+    for _ in range(100):
+        if not Path(f"/proc/{child}").exists() or ") Z " in Path(f"/proc/{child}/stat").read_text():
+            return
+        time.sleep(0.05)
+    os.kill(child, signal.SIGKILL)
+    pytest.fail("what the command had started was still there")
+
+
+def test_a_device_times_one_network_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = "echo begin >> log; sleep 0.05; echo end >> log; echo 3; : {model}"
+    threads = [threading.Thread(target=time_on_device, args=(MODEL, DeviceCommand(command))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert Path("log").read_text().split() == ["begin", "end"] * 12
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "command"),
+    [
+        ("pi=ssh pi ./bench {model}", "pi", "ssh pi ./bench {model}"),
+        ("pi_latency_ms=./b {model}", "pi", "./b {model}"),
+        ("./b --x=1 {model}", "device", "./b --x=1 {model}"),
+        ("CUDA_VISIBLE_DEVICES=1 trtexec --onnx={model}", "device", "CUDA_VISIBLE_DEVICES=1 trtexec --onnx={model}"),
+    ],
+)
+def test_a_command_may_have_a_name(text: str, name: str, command: str) -> None:
+    parsed = DeviceCommand.parse(text, {"runs": 5})
+    assert (parsed.name, parsed.command, parsed.runs) == (name, command, 5)
+    assert parsed.metric == f"{name}_latency_ms"
+
+
+def test_bad_commands_and_settings_are_refused() -> None:
+    for text, settings, message in (
+        ("pi=ssh pi ./bench", {}, r"has no \{model\}"),
+        ("b {model}", {"run": 3}, "did you mean 'runs'"),
+        ("b {model}", {"runs": 0}, "at least 1"),
+        ("b {model}", {"timeout": "long"}, "timeout = long"),
+    ):
+        with pytest.raises(InputError, match=message):
+            DeviceCommand.parse(text, settings)
+
+
+def test_a_measurement_times_on_devices_and_can_be_made_again_from_its_settings(bench) -> None:  # type: ignore[no-untyped-def]
+    device = DeviceCommand(bench("print(4.5); print(5.5)"), "pi", warmup=0, runs=2)
+    assert "pi_latency_ms" in known_metrics(LatencyTask(), None, [device])
+    measurement = Measurement(("pi_latency_ms", "params"), commands=(device,))
+    again = measurement_of(json.loads(json.dumps(measurement.settings)))
+    assert again.commands == (device,)
+    found = again(Trainable.of(SPACE, ARCHITECTURE), MODEL).values
+    assert found["pi_latency_ms"].value == 5.0
+    assert (found["pi_latency_ms"].low, found["pi_latency_ms"].high) == (4.5, 5.5)
+    assert "2 calls" in found["pi_latency_ms"].spread
+
+
+@pytest.mark.slow
+def test_a_search_by_a_device_keeps_spreads_and_reasons(bench, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    command = bench(
+        "import hashlib; digest = hashlib.sha256(open(sys.argv[1], 'rb').read()).digest()\n"
+        "if digest[0] % 3 == 0: sys.exit('Illegal instruction')\n"
+        "print(digest[0] / 10 + calls % 2 / 100 + 1)"
+    )
+    search = [
+        "nas", "search", "--space", "tiny-resnet", "--objectives", "params,pi_latency_ms", "--sampler", "random",
+        "--evaluations", "12", "--latency-command", f"pi={command}", "--latency-setting", "runs=2",
+        "--latency-setting", "retries=0", "--out", "out", "--json",
+    ]  # fmt: skip
+    done = subprocess.run(
+        [search[0].replace("nas", sys.executable), "-m", "nas.cli", *search[1:]],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["front"]
+    assert found["failures"]
+    assert all("Illegal instruction" in failure["reason"] for failure in found["failures"])
+    from nas.searching.joining import read_search
+
+    spreads = read_search(Path("out/studies/random-0.journal")).spreads
+    assert all(low < high for values in spreads.values() for low, high, _ in values.values())
+    assert len(spreads) == 12 - len(found["failures"])
