@@ -70,6 +70,16 @@ def _is_space(value: object) -> bool:
 
 
 def _of_function(reference: str, build: Callable[..., Any], **options: Any) -> SearchSpace:
-    space = TorchSpace(build, **options)
+    space = TorchSpace(_without_choices(build) if not inspect.signature(build).parameters else build, **options)
     space.name = reference
     return space
+
+
+def _without_choices(build: Callable[[], Any]) -> Callable[..., Any]:
+    """A space of one network, from a function without arguments."""
+
+    def built(_: Any) -> Any:
+        return build()
+
+    built.__dict__.update(vars(build))
+    return built

@@ -20,6 +20,7 @@ LAYERS = (
     "search_spaces.torch_space",
     "search_spaces.repeatable",
     "search_spaces.registry",
+    "search_spaces.sources",
     "search_spaces.published",
     "search_spaces",
     "search_spaces.testing",

@@ -11,6 +11,10 @@ import typer
 
 from search_spaces.common.errors import InputError
 
+NETWORK = (
+    "An .onnx or .txt file, FILE.py:FUNCTION that builds a PyTorch module, or a network of a library: timm:resnet50, "
+    "timm:resnet50@288 for images of that size, torchvision:NAME, transformers:CLASS."
+)
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Seed = Annotated[int, typer.Option(help="Seed of everything random.")]

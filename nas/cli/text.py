@@ -8,14 +8,14 @@ from typing import Annotated
 import typer
 
 from nas.cli.console import write_text
-from nas.cli.options import naming
+from nas.cli.options import NETWORK
 
 
 def text(
-    model: Annotated[Path, typer.Argument(help="An .onnx file.")],
+    model: Annotated[str, typer.Argument(help=NETWORK)],
     out: Annotated[Path | None, typer.Option(help="Write the text here instead of printing it.")] = None,
 ) -> None:
-    """The compact text of an ONNX model."""
-    from search_spaces import load_model, to_text
+    """The compact text of a network."""
+    from nas.networks import network_text
 
-    write_text(out, naming(model, lambda: to_text(load_model(str(model)))))
+    write_text(out, network_text(model))

@@ -29,6 +29,8 @@ class _WithoutWeights(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
+        if name == "__deepcopy__":  # its memo holds all that was copied so far
+            return func(*args, **kwargs)
         if name == "__get__":
             # Not the weights' own, so that what is computed beside them is computed for real.
             return torch.device("cpu") if function_name(func) == "device" else func(*args, **kwargs)

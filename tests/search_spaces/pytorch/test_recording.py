@@ -379,6 +379,16 @@ def test_what_is_no_graph_is_refused_by_name(function: Callable[[torch.Tensor], 
         record(Function(function), IMAGE)
 
 
+def test_dropout_in_place_changes_nothing_in_evaluation() -> None:
+    class Halves(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            part = x[:, :2]
+            nn.functional.dropout(x, 0.5, self.training, inplace=True)
+            return part + x[:, 2:]
+
+    assert record(Halves(), torch.zeros(1, 4)).nodes
+
+
 def test_changes_in_place_are_seen() -> None:
     def changed(x: torch.Tensor) -> torch.Tensor:
         y = x.relu()

@@ -1,0 +1,133 @@
+"""Texts of real networks: `python -m experiments.zoo_texts`.
+
+Every architecture of `$NAS_DATA/zoo/timm.csv.gz` at its image size, and the networks of `aihub.csv.gz` that timm,
+torchvision or transformers have, are built without weights and read. The report says how many could be read, how long
+their texts are and what they took, and names those that could not be read. Tokens are the words, numbers and signs of a
+text, blanks left out; lines are its own; operators are the lines that the RLM's encoder reads, calls unrolled.
+Time is that of the processor, without the import of the libraries.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import os
+import re
+import time
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import typer
+
+from experiments.runner import AsJson, Quick, run_command
+from nas.benchmarks.journal import Journal
+from nas.cli.console import print_json, print_table
+from nas.cli.progress import progress_bar
+from search_spaces.common.errors import InputError
+
+_TOKEN = re.compile(r"\w+|[^\w\s]")
+QUICK = 20
+
+
+class Entry(NamedTuple):
+    """A network of the zoo: what it is called here, where it comes from, and its published parameters (0: unknown)."""
+
+    table: str
+    source: str
+    params: int
+
+
+def zoo_rows(name: str) -> list[dict[str, str]]:
+    """Rows of a table of `$NAS_DATA/zoo`."""
+    folder = os.environ.get("NAS_DATA")
+    path = Path(folder or "") / "zoo" / f"{name}.csv.gz"
+    if not folder or not path.is_file():
+        raise InputError(f"{path}: not there; set NAS_DATA to the folder that holds zoo/{name}.csv.gz")
+    with gzip.open(path, "rt", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def timm_source(row: dict[str, str]) -> str:
+    """A row of timm.csv.gz as a source; the size is left out where it may be the network's own."""
+    return f"timm:{row['architecture']}@{row['img_size']}" if row["img_size"] else f"timm:{row['architecture']}"
+
+
+def entries() -> list[Entry]:
+    """All networks of the zoo that a library may have."""
+    found = [Entry("timm", timm_source(row), int(row["params"])) for row in zoo_rows("timm")]
+    for row in zoo_rows("aihub"):
+        for library in ("torchvision", "timm", "transformers"):
+            name = row[f"{library}_{'class' if library == 'transformers' else 'name'}"]
+            if name:
+                found.append(Entry("aihub", f"{library}:{name}", 0))
+    return list(dict.fromkeys(found))
+
+
+def read_entry(entry: Entry) -> dict[str, Any]:
+    """What reading one network gave."""
+    from predictors.rlm.lines import lines
+    from search_spaces.graph.costs import graph_params
+    from search_spaces.sources import read_source
+    from search_spaces.text import expand, read
+
+    begin = time.process_time()
+    try:
+        text = read_source(entry.source)
+    except InputError as error:
+        return {"reason": " ".join(str(error).split())}
+    seconds = time.process_time() - begin
+    params = graph_params(expand(read(text)))
+    return {
+        "seconds": seconds,
+        "tokens": len(_TOKEN.findall(text)),
+        "lines": text.count("\n"),
+        "operators": len(lines(text).starts),
+        "exact": float(params == entry.params) if entry.params else None,
+    }
+
+
+def _summary(table: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    read = [row for row in rows if "reason" not in row]
+    found: dict[str, Any] = {"table": table, "networks": len(rows), "read": len(read)}
+    for name in ("tokens", "lines", "operators", "seconds"):
+        values = [row[name] for row in read]
+        found |= {f"{name}, median": float(np.median(values)), f"{name}, most": float(max(values))}
+    found["more than 2 s"] = sum(row["seconds"] > 2 for row in read)
+    exact = [row["exact"] for row in read if row["exact"] is not None]
+    return {**found, "exact params": int(sum(exact)) if exact else "unknown"}
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="Folder in which finished rows are kept.")] = Path("results/zoo-texts"),
+    quick: Quick = False,
+    as_json: AsJson = False,
+) -> None:
+    """Read all networks; a summary, and those that could not be read."""
+    found = entries()[:: QUICK if quick else 1]
+    journal = Journal(out / "networks.jsonl")
+    if any(entry.source not in journal.known for entry in found):
+        read_entry(Entry("timm", "timm:resnet18", 0))  # the import of a library is not a network's time
+    with progress_bar("networks") as bar:
+        for i, entry in enumerate(found):
+            if entry.source not in journal.known:
+                journal.append(entry.source, read_entry(entry))
+            bar(entry.source, i + 1, len(found))
+    summary = []
+    for table in dict.fromkeys(entry.table for entry in found):
+        summary.append(_summary(table, [journal.known[e.source] for e in found if e.table == table]))
+    missing = [
+        {"network": e.source, "reason": journal.known[e.source]["reason"]}
+        for e in found
+        if "reason" in journal.known[e.source]
+    ]
+    if as_json:
+        print_json({"summary": summary, "not read": missing})
+        return
+    print_table("Texts of real networks", summary)
+    if missing:
+        print_table("Not read", missing)
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,95 @@
+"""Networks by what a user has of them: a file, code, or a name in a library; as compact text.
+
+net.onnx   net.txt   my_model.py:build   timm:resnet50   timm:resnet50@288   transformers:BertModel
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from search_spaces.common.errors import InputError, describe
+from search_spaces.common.plug_ins import is_file
+from search_spaces.onnx import from_model, load_model
+from search_spaces.registry import get_space
+from search_spaces.text import compact, expand, read, write
+
+if TYPE_CHECKING:
+    from search_spaces.graph.ir import Graph
+
+_LIBRARY = re.compile(r"(timm|torchvision|transformers):([\w.]+)(?:@(\d+))?")
+
+
+class LibraryNetwork(NamedTuple):
+    """A network of a library by name; size: of its input, None for its own."""
+
+    library: str
+    name: str
+    size: int | None
+
+    def __str__(self) -> str:
+        return f"{self.library}:{self.name}" + (f"@{self.size}" if self.size else "")
+
+
+def library_network(source: str) -> LibraryNetwork | None:
+    """The network that a source names in a library; None if it names none."""
+    found = _LIBRARY.fullmatch(source)
+    return LibraryNetwork(found[1], found[2], int(found[3]) if found[3] else None) if found else None
+
+
+def read_source(source: str) -> str:
+    """The compact text of a network.
+
+    Args:
+        source: an .onnx file; a .txt file with a text; FILE.py:NAME, a function or class that builds a PyTorch module;
+            or LIBRARY:NAME of timm, torchvision or transformers, with @SIZE for another size of its input.
+
+    Raises:
+        InputError: names the source and what is wrong with it.
+    """
+    named = library_network(source)
+    if named:
+        return _naming(source, lambda: write(compact(_of_library(named))))
+    if is_file(source):
+        return _naming(source, lambda: write(compact(_of_code(source))))
+    if source.endswith(".txt"):
+        return _naming(source, lambda: write(compact(expand(read(_content(source))))))
+    return _naming(source, lambda: write(compact(from_model(load_model(source)))))
+
+
+def _naming(source: str, action: Callable[[], str]) -> str:
+    try:
+        return action()
+    except InputError as error:
+        raise error if source.partition(":")[0] in str(error) else InputError(f"{source}: {error}") from None
+
+
+def _content(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as text ({error})") from None
+
+
+def _of_code(reference: str) -> Graph:
+    space = get_space(reference)
+    architecture = space.sample(np.random.default_rng(0))
+    if architecture.choices:
+        names = ", ".join(architecture.as_dict())
+        raise InputError(f"{reference} has choices ({names}): write one of its networks with `nas sample`")
+    return space.graph(architecture)
+
+
+def _of_library(named: LibraryNetwork) -> Graph:
+    from search_spaces.pytorch import layer_of, record
+    from search_spaces.pytorch.libraries import build
+
+    module, example = build(*named)
+    try:
+        return record(module, example)
+    except Exception as error:  # of the library's code, too
+        raise InputError(f"{named}: {describe(error)}{layer_of(error, module)}") from error

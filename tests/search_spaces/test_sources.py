@@ -1,0 +1,79 @@
+"""Claims about sources of networks: files, code and names of libraries give the same texts."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import onnx
+import pytest
+
+from search_spaces import InputError, from_text, params, read_source
+
+torch = pytest.importorskip("torch", reason="modules are torch's")
+
+needs_timm = pytest.mark.skipif(find_spec("timm") is None, reason="timm is an extra")
+
+MODULE = """
+import torch
+from torch import nn
+
+def build():
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10))
+
+def chosen(trial):
+    return nn.Linear(4, trial.suggest_int("width", 1, 8))
+
+build.example_input = torch.zeros(1, 3, 8, 8)
+chosen.example_input = torch.zeros(1, 4)
+"""
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> str:
+    path = tmp_path / "mine.py"
+    path.write_text(MODULE)
+    return str(path)
+
+
+def test_code_and_the_files_written_from_it_are_one_network(code: str, tmp_path: Path) -> None:
+    text = read_source(f"{code}:build")
+    onnx.save(from_text(text), tmp_path / "net.onnx")
+    (tmp_path / "net.txt").write_text(text)
+    assert read_source(str(tmp_path / "net.onnx")) == read_source(str(tmp_path / "net.txt")) == text
+
+
+def test_a_function_that_chooses_is_no_network(code: str) -> None:
+    with pytest.raises(InputError, match=r"has choices \(width\)"):
+        read_source(f"{code}:chosen")
+
+
+@needs_timm
+def test_timm_by_name_has_timms_parameters_and_the_size_asked_for() -> None:
+    from search_spaces.pytorch.libraries import build
+
+    module, _ = build("timm", "resnet10t")
+    text = read_source("timm:resnet10t@64")
+    assert params(from_text(text)) == sum(p.numel() for p in module.parameters())
+    assert "float[N,3,64,64]" in text
+
+
+@needs_timm  # it comes with torchvision
+def test_networks_of_other_libraries_are_read() -> None:
+    assert "float[N,3,16,112,112]" in read_source("torchvision:video.mc3_18")
+    assert "int64[N,128]" in read_source("transformers:DistilBertForMaskedLM")
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        pytest.param("timm:resnot50", "did you mean resnet50", marks=needs_timm),
+        ("transformers:NoSuchModel", "no network class"),
+        ("nothere.onnx", "no such file"),
+        ("nothere.txt", "cannot be read as text"),
+    ],
+)
+def test_what_cannot_be_read_is_named_with_the_remedy(source: str, words: str) -> None:
+    with pytest.raises(InputError, match=words) as caught:
+        read_source(source)
+    assert "\n" not in str(caught.value)
