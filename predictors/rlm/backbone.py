@@ -22,6 +22,9 @@ class T5GemmaReader:
 
     def __init__(self, name: str) -> None:
         """Load by folder or hub name; `InputError` if it cannot be had."""
+        from search_spaces.pytorch.libraries import prepare_torchvision
+
+        prepare_torchvision()
         import transformers
         from transformers.models.t5gemma.modeling_t5gemma import T5GemmaEncoderModel
 

@@ -47,17 +47,22 @@ def build(library: str, name: str, size: int | None = None) -> tuple[nn.Module, 
 
 def _imported(library: str) -> Any:
     try:
-        if library in ("timm", "torchvision"):
-            _import_torchvision()
+        prepare_torchvision()
         return importlib.import_module(library)
     except ImportError as error:
         raise InputError(f"{library} cannot be imported ({error}): install it with `pip install {library}`") from None
 
 
-def _import_torchvision() -> None:
-    """Import torchvision. One that was built for another torch has no operators, but its import needs their names."""
+def prepare_torchvision() -> None:
+    """Make torchvision importable, for libraries that import it: timm and transformers.
+
+    The wheel that a package index has is of a CUDA build. On a torch for the CPU its operators are missing, and its
+    import needs their names. Without torchvision nothing is done.
+    """
     try:
         importlib.import_module("torchvision")
+    except ModuleNotFoundError:
+        return
     except RuntimeError as error:
         if "torchvision::" not in str(error):
             raise

@@ -22,6 +22,9 @@ HIDDEN, LIMIT = 32, 64
 @pytest.fixture(scope="module")
 def t5gemma(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Folder of a tiny random T5Gemma with a tokenizer, as the hub would have it."""
+    from search_spaces.pytorch.libraries import prepare_torchvision
+
+    prepare_torchvision()
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast, T5GemmaConfig, T5GemmaModel
 
