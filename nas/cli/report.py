@@ -10,6 +10,7 @@ import typer
 
 from nas.cli.console import print_json
 from nas.cli.options import Json, ReportedSpace, Searched, Source, Study, Trust, output_folder
+from nas.cli.progress import progress_bar
 
 
 def report(
@@ -30,6 +31,7 @@ def report(
     studies = open_studies(source, benchmark, study, space, trust)
     if studies.not_built:
         print(f"nas: networks are not drawn: {studies.not_built}", file=sys.stderr)
-    save_studies(folder, studies)
+    with progress_bar("reporting"):
+        save_studies(folder, studies)
     warn_of_missing_weights(studies, folder)
     print_json(studies.summary()) if as_json else print(folder / "report.html")

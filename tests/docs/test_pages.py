@@ -23,6 +23,14 @@ from predictors.testing import check_predictor
 from search_spaces import InputError, get_space, list_spaces, registry
 from search_spaces.testing import check_space
 
+PAGES = (
+    "index.md",
+    "concepts/text.md",
+    "concepts/rlm.md",
+    "concepts/search.md",
+    "how-to/own_device.md",
+    "how-to/reading_a_report.md",
+)
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -126,9 +134,7 @@ def test_every_block_about_training_runs_and_the_shipped_network_has_the_reporte
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "page", ["index.md", "concepts/text.md", "concepts/rlm.md", "concepts/search.md", "how-to/own_device.md"]
-)
+@pytest.mark.parametrize("page", PAGES)
 def test_every_block_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     assert follow(page, tmp_path, monkeypatch) == sum(

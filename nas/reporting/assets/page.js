@@ -40,6 +40,7 @@ function showCards({ front, picks }) {
 
 function showLimits() {
   const form = byId("sliders");
+  const lifts = [];
   form.onsubmit = (event) => event.preventDefault();
   metrics.forEach((metric, index) => {
     const losses = [...new Set(evaluated.map((network) => loss(network, index)).filter(Number.isFinite))].sort(
@@ -67,12 +68,15 @@ function showLimits() {
     slider.oninput = () => set(+slider.value === losses.length - 1 ? Infinity : losses[slider.value], slider);
     box.oninput = () => set(box.value === "" ? Infinity : metric.sign * box.value, box);
     form.append(element("div", { className: "slider" }, label, slider, box));
-    form.addEventListener("reset", () => set(Infinity, null));
-    set(Infinity, null);
+    lifts.push(() => set(Infinity, null));
   });
-  const reset = element("button", { type: "reset", textContent: "No limits" });
-  form.addEventListener("reset", () => setTimeout(show));
-  form.append(element("div", {}, reset));
+  const lift = () => lifts.forEach((one) => one());
+  const onclick = () => {
+    lift();
+    show();
+  };
+  form.append(element("div", {}, element("button", { type: "button", textContent: "No limits", onclick })));
+  lift();
 }
 
 // --- the chosen network

@@ -217,6 +217,7 @@ def test_limits_filter_table_and_recommendation(guided: tuple[Path, Studies], op
     page.get_by_role("button", name="No limits").click()
     page.wait_for_function("(text) => document.querySelector('.card').innerText === text", arg=before)
     assert page.locator("#table tbody tr").count() == len(values)
+    assert slider.input_value() == slider.get_attribute("max")
 
 
 def test_where_nothing_keeps_the_limits_it_says_so(guided: tuple[Path, Studies], open_page: Open) -> None:

@@ -13,13 +13,14 @@ from typer.testing import CliRunner
 
 from nas.benchmarks import load_benchmark
 from nas.cli import app
-from nas.comparison.runs import open_studies, run_studies
+from nas.comparison.runs import open_studies, run_measured_studies, run_studies
+from nas.evaluation.measurement import Measurement
 from nas.reporting.drawing import draw_blocks
 from nas.reporting.folders import save_studies
 from nas.reporting.report import write_report
-from nas.searching.evaluators import TableEvaluator
+from nas.searching.evaluators import MeasuredEvaluator, TableEvaluator
 from nas.searching.loop import search
-from search_spaces import get_space, list_spaces
+from search_spaces import SearchSpace, get_space, list_spaces
 from search_spaces.common.errors import InputError
 
 GOALS = "digits_accuracy,cpu_latency_ms"
@@ -150,3 +151,14 @@ def test_blocks_of_every_space_are_drawn_without_overlap(name: str) -> None:
     for svg in drawn.values():
         boxes = [tuple(map(float, box)) for box in re.findall(r'<rect x="([\d.e-]+)" y="([\d.e-]+)"', svg)]
         assert len(boxes) == len(set(boxes)) >= 3
+
+
+def test_measurements_stand_with_their_spread(switches: SearchSpace, tmp_path: Path) -> None:
+    evaluator = MeasuredEvaluator(switches, Measurement(("cpu_latency_ms", "params")))
+    studies = run_measured_studies(evaluator, "cpu_latency_ms,params", ["random"], 3, (0,), tmp_path)
+    save_studies(tmp_path, studies)
+    for network in data_of(tmp_path)["networks"]:
+        low, high, meaning = network["spreads"][0]
+        assert low <= network["values"][0] <= high
+        assert meaning.startswith("median, 10 % and 90 % quantile of")
+        assert network["spreads"][1] is None
