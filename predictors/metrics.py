@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -19,6 +20,7 @@ _HIGHER = re.compile(
 )
 _LOSS = re.compile(r"(^|_)(loss|err|error|nll|perplexity|ppl|rmse|mse|mae|wer|cer|fid)(_|@|$)", re.IGNORECASE)
 _RATE = re.compile(r"(^|_)(throughput|fps|qps|speedup)(_|@|$)", re.IGNORECASE)
+_FIDELITY = re.compile(r"(.+?)(?:@(\d+)|_(\d+)_?epochs?)")
 _UNIT = re.compile(r"_(ns|us|ms|s|nj|uj|mj|j|mw|w|b|kb|kib|mb|mib|gb|gib)$", re.IGNORECASE)
 
 
@@ -32,6 +34,8 @@ class Metric:
             network itself).
         direction: "maximize" or "minimize".
         unit: as the name ends, "%" for accuracies, "" if the name has none.
+
+    A name such as `accuracy@12` or `accuracy_12epochs` is the metric `accuracy` at fidelity 12: after 12 epochs, say.
     """
 
     name: str
@@ -67,7 +71,7 @@ class Metric:
 
     @classmethod
     def _guess(cls, name: str) -> Metric:
-        unit = match[1] if (match := _UNIT.search(name)) else ""
+        unit = match[1] if (match := _UNIT.search(split_fidelity(name)[0])) else ""
         if name in EXACT:
             return cls(name, "exact", "minimize", "")
         if _LOSS.search(name):
@@ -82,6 +86,11 @@ class Metric:
         return -1.0 if self.direction == "maximize" else 1.0
 
     @property
+    def fidelity(self) -> float:
+        """How much of the whole training, say, the value stands for; infinite for the metric itself."""
+        return split_fidelity(self.name)[1]
+
+    @property
     def key(self) -> str:
         """Name for a predictor: with the kind where the name does not tell it, since the kind decides the order."""
         return self.name if self.kind == self._guess(self.name).kind else f"{self.name}:{self.kind}"
@@ -91,6 +100,21 @@ class Metric:
         return f"{self.key}:{self.direction[:3]}"
 
 
-def decoding_order(key: str) -> int:
-    """Exact metrics come first, then accuracies, then measurements, each conditioned on all before."""
-    return DECODING_ORDER[Metric.parse(key).kind]
+def split_fidelity(name: str) -> tuple[str, float]:
+    """`"accuracy@12"` and `"accuracy_12epochs"` are `("accuracy", 12)`; a name without fidelity has an infinite one."""
+    match = _FIDELITY.fullmatch(name)
+    return (match[1], float(match[2] or match[3])) if match else (name, math.inf)
+
+
+def at_fidelity(name: str, fidelity: int) -> str:
+    """The name of a metric at a fidelity: `accuracy@12`."""
+    return f"{name}@{fidelity}"
+
+
+def decoding_order(key: str) -> tuple[int, float]:
+    """Exact metrics come first, then accuracies, then measurements, each conditioned on all before.
+
+    Of metrics of one kind those of lower fidelity come first: a learning curve is decoded from its beginning.
+    """
+    metric = Metric.parse(key)
+    return DECODING_ORDER[metric.kind], metric.fidelity

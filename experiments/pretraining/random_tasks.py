@@ -8,6 +8,7 @@ from typing import Self
 
 import numpy as np
 
+from experiments.pretraining.random_curves import LATENTS, MAX_LENGTH, draw_curves
 from predictors.rlm.context import COMMON
 from predictors.rlm.coordinates import COST_WEIGHT, Axes
 from predictors.rlm.tasks import Task
@@ -19,6 +20,7 @@ MIN_SPREAD = 1e-9
 
 
 EXTRAPOLATING, STRANGE = 0.15, 0.07  # tasks whose queries lie beyond the examples, or are of another space
+CURVES = 0.1  # tasks whose metric is a point of a learning curve, and whose covariates are points before it
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class SpaceStates:
 def draw_task(spaces: Sequence[SpaceStates], n: int, q: int, rng: np.random.Generator) -> Task:
     """A task of n examples and q queries of one of these spaces, each of which has as many networks.
 
-    It has a metric, and up to sixteen covariates that share random functions with it.
+    It has a metric, and up to sixteen covariates that share random functions with it or come before it on a curve.
     """
     space, other = (spaces[int(i)] for i in rng.integers(len(spaces), size=2))
     rows = rng.choice(len(space.states), n + q, replace=False)
@@ -64,8 +66,10 @@ def draw_task(spaces: Sequence[SpaceStates], n: int, q: int, rng: np.random.Gene
     if rng.random() < EXTRAPOLATING:
         order = (coordinates @ (rng.standard_normal(coordinates.shape[1]) * coordinates[:n].std(0))).argsort()
         rows, states, coordinates = rows[order], states[order], coordinates[order]
-    total = 1 + int(rng.choice([0, 1, 2, 3, 8, 16], p=[0.6, 0.16, 0.06, 0.06, 0.08, 0.04]))
     targets = np.zeros((n + q, 0)) if strange else space.targets[rows]
+    if rng.random() < CURVES:
+        return _task(states, n, _curves(coordinates, targets, rng), rng)
+    total = 1 + int(rng.choice([0, 1, 2, 3, 8, 16], p=[0.6, 0.16, 0.06, 0.06, 0.08, 0.04]))
     values = _noisy(_mixtures(coordinates, targets, total, rng), rng)
     values = np.stack([_warped(column, rng) for column in values.T], 1)
     known = np.flatnonzero(np.isfinite(space.others[rows]).all(0))
@@ -76,6 +80,12 @@ def draw_task(spaces: Sequence[SpaceStates], n: int, q: int, rng: np.random.Gene
         step = 10.0 ** rng.uniform(-1.5, 0)
         values = np.round(values / step) * step
     return _task(states, n, values, rng)
+
+
+def _curves(coordinates: np.ndarray, targets: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Values (m, k) of learning curves, the last one first; all points of a curve are warped alike."""
+    curves = draw_curves(_mixtures(coordinates, targets, LATENTS, rng), int(rng.integers(2, MAX_LENGTH + 1)), rng)
+    return _warped(curves, rng)[:, ::-1]
 
 
 def _mixtures(coordinates: np.ndarray, targets: np.ndarray, total: int, rng: np.random.Generator) -> np.ndarray:

@@ -20,6 +20,7 @@ import numpy as np
 
 from nas.benchmarks.journal import Journal
 from nas.benchmarks.populations import Population
+from predictors.metrics import at_fidelity
 from search_spaces import Architecture, SearchSpace
 from search_spaces.common.errors import InputError, unknown
 from search_spaces.common.files import replacing
@@ -53,14 +54,20 @@ def build(
 
 
 def _accuracy(population: Population) -> Measure:
-    """Test accuracy in % of one training per seed."""
+    """Test accuracy in % of one training per seed, and its mean over the seeds after each epoch."""
     import torch
 
     from nas.evaluation.training import DigitsTask, train_digits
 
     torch.set_num_threads(1)
     task = DigitsTask(**population.task)
-    return lambda space, arch: train_digits(space.graph(arch), population.seeds, task)
+
+    def measure(space: SearchSpace, arch: Architecture) -> dict[str, list[float]]:
+        curve: list[float] = []
+        seeds = train_digits(space.graph(arch), population.seeds, task, curve)
+        return {"seeds": seeds, "curve": curve}
+
+    return measure
 
 
 def _proxies(seeds: tuple[int, ...]) -> Measure:
@@ -114,13 +121,14 @@ class _Builder:
 
     def write(self) -> Path:
         """The table `NAME.csv.gz` and the measured half of its card, `NAME.json`."""
-        accuracy = self._complete("accuracy")
+        accuracy = [known if isinstance(known, dict) else {"seeds": known} for known in self._complete("accuracy")]
+        curves = [known.get("curve", []) for known in accuracy]  # older journals have none
         proxies = self._complete("proxies") if self.population.proxies else [{} for _ in self.names]
         passes = np.array([self._complete(f"latency{i}") for i in range(self.population.latency_passes)]).T
-        seeds = np.array(accuracy)
+        seeds = np.array([known["seeds"] for known in accuracy])
         path = self.folder / f"{self.population.name}.csv.gz"
         with replacing(path) as file:
-            file.write_bytes(gzip.compress(self._csv(seeds, proxies, passes).encode(), mtime=0))
+            file.write_bytes(gzip.compress(self._csv(seeds, curves, proxies, passes).encode(), mtime=0))
         with replacing(self.folder / f"{self.population.name}.json") as file:
             file.write_text(json.dumps(_card(self.population, seeds, passes), indent=1) + "\n")
         return path
@@ -134,14 +142,20 @@ class _Builder:
             raise InputError(f"{self.folder}: {stage} of {count} of {total} networks; run the build again to go on")
         return [known[name] for name in self.names]
 
-    def _csv(self, seeds: np.ndarray, proxies: list[dict[str, float]], passes: np.ndarray) -> str:
+    def _csv(
+        self, seeds: np.ndarray, curves: list[list[float]], proxies: list[dict[str, float]], passes: np.ndarray
+    ) -> str:
         scores = sorted({name for row in proxies for name in row})
         rows = io.StringIO()
         writer = csv.writer(rows, lineterminator="\n")
         by_seed = [f"digits_accuracy_seed{s}" for s in self.population.seeds]
-        writer.writerow(["arch", "digits_accuracy", *by_seed, "cpu_latency_ms", "params", "flops", *scores])
+        epochs = range(1, max(map(len, curves)))  # the last one's value is the accuracy itself
+        by_epoch = [at_fidelity("digits_accuracy", epoch) for epoch in epochs]
+        writer.writerow(["arch", "digits_accuracy", *by_seed, *by_epoch, "cpu_latency_ms", "params", "flops", *scores])
         for i, name in enumerate(self.names):
-            values = [f"{seeds[i].mean():.4f}", *(f"{v:.4f}" for v in seeds[i]), f"{passes[i].min():.6g}"]
+            values = [f"{seeds[i].mean():.4f}", *(f"{v:.4f}" for v in seeds[i])]
+            values += [f"{curves[i][epoch - 1]:.4f}" if curves[i] else "" for epoch in epochs]
+            values.append(f"{passes[i].min():.6g}")
             costs = [self.space.params(self.archs[i]), self.space.flops(self.archs[i])]
             writer.writerow(
                 [name, *values, *costs, *(f"{proxies[i][s]:.6g}" if s in proxies[i] else "" for s in scores)]

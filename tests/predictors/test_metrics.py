@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors import Metric
-from predictors.metrics import decoding_order
+from predictors.metrics import at_fidelity, decoding_order, split_fidelity
 from search_spaces import InputError
 
 MAXIMIZED = (
@@ -74,6 +74,24 @@ def test_a_metric_is_written_as_it_is_read(name: str, direction: str, kind: str)
 def test_exact_metrics_are_decoded_first_and_measurements_last() -> None:
     names = ["a_latency_ms", "top1", "params"]
     assert sorted(names, key=decoding_order) == ["params", "top1", "a_latency_ms"]
+
+
+def test_a_curve_is_decoded_from_its_beginning() -> None:
+    names = ["top1", "top1@12", "cpu_latency_ms", "top1@4", "params"]
+    assert sorted(names, key=decoding_order) == ["params", "top1@4", "top1@12", "top1", "cpu_latency_ms"]
+
+
+@pytest.mark.parametrize("name", ["energy_mj@12", "energy_mj_12epochs", "energy_mj_12_epochs"])
+def test_a_fidelity_changes_neither_unit_nor_direction(name: str) -> None:
+    metric = Metric.parse(name)
+    assert split_fidelity(name) == ("energy_mj", 12)
+    assert (metric.fidelity, metric.unit, metric.direction) == (12, "mj", "minimize")
+
+
+def test_a_metric_itself_has_the_highest_fidelity() -> None:
+    assert (
+        Metric.parse("accuracy").fidelity == float("inf") > Metric.parse(at_fidelity("accuracy", 200)).fidelity == 200
+    )
 
 
 @pytest.mark.parametrize(("text", "reason"), [("", "empty"), (":max", "empty"), ("top1:up", "bad suffix 'up'")])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from nas.benchmarks.building import build
@@ -30,7 +31,11 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return measure
 
-    monkeypatch.setattr(building, "_accuracy", lambda seeds: stand_in("accuracy", [50.0 + len(done), 60.0]))
+    monkeypatch.setattr(
+        building,
+        "_accuracy",
+        lambda seeds: stand_in("accuracy", {"seeds": [50.0 + len(done), 60.0], "curve": [20.0, 55.0]}),
+    )
     monkeypatch.setattr(building, "_proxies", lambda seeds: stand_in("proxies", {"snip": 1.5}))
     monkeypatch.setattr(building, "_latency", stand_in("latency", 0.25))
     return done
@@ -44,7 +49,21 @@ def test_a_table_has_every_network_with_every_measurement(tmp_path: Path, counte
     assert {"digits_accuracy_seed1", "cpu_latency_ms", "params", "flops", "snip"} < set(table.columns)
 
 
-def test_a_build_goes_on_where_it_stopped(tmp_path: Path, counted: list[str]) -> None:
+def test_a_table_has_the_learning_curves(tmp_path: Path, counted: list[str]) -> None:
+    table = parse_csv(read_bytes(build(TINY, tmp_path)), tmp_path)
+    assert table.columns["digits_accuracy@1"].tolist() == [20.0] * 3
+    assert "digits_accuracy@2" not in table.columns  # the last epoch's is the accuracy itself
+
+
+def test_a_build_goes_on_that_kept_no_curves(tmp_path: Path, counted: list[str]) -> None:
+    names = [TINY.open_space().format(arch) for arch in TINY.architectures()]
+    Journal(tmp_path / "accuracy.jsonl").append(names[0], [70.0, 72.0])
+    table = parse_csv(read_bytes(build(TINY, tmp_path)), tmp_path)
+    assert table.columns["digits_accuracy"][0] == 71.0
+    assert np.isnan(table.columns["digits_accuracy@1"]).tolist() == [True, False, False]
+
+
+def test_a_build_goes_on_where_where_it_stopped(tmp_path: Path, counted: list[str]) -> None:
     with pytest.raises(InputError, match="proxies of 0 of 3 networks; run the build again"):
         build(TINY, tmp_path, stages=("accuracy",))
     journal = tmp_path / "accuracy.jsonl"
