@@ -17,6 +17,7 @@ from search_spaces.graph import standard
 from search_spaces.onnx.folding import MAX_ELEMENTS
 
 MAX_NODES = 10_000
+MAX_READ_VALUES = 100_000  # inputs of all nodes together: ten of each of so many nodes
 _OLDEST_OPSET = 13
 
 
@@ -106,23 +107,28 @@ def prepared(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[TensorProto]
 
 
 def _check_size(model: onnx.ModelProto) -> None:
-    """Refuse models that are too many nodes when functions and the branches of control flow are written out."""
+    """Refuse models that are too large when functions and the branches of control flow are written out."""
     bodies = {(f.domain, f.name): list(f.node) for f in model.functions}
-    sizes: dict[tuple[str, str], int] = {}
+    sizes: dict[tuple[str, str], tuple[int, int]] = {}
 
-    def size(nodes: Iterable[onnx.NodeProto], depth: int) -> int:
+    def size(nodes: Iterable[onnx.NodeProto], depth: int) -> tuple[int, int]:
+        """Nodes, and values that they read."""
         if depth > 32:
             raise InputError("functions and control flow are more than 32 deep")
-        total = 0
+        count = read = 0
         for node in nodes:
             key = (node.domain, node.op_type)
             if key in bodies and key not in sizes:
                 sizes[key] = size(bodies[key], depth + 1)
-            total += sizes.get(key, 1) + sum(size(graph.node, depth + 1) for graph in subgraphs(node))
-        return total
+            inside = [sizes.get(key, (1, len(node.input))), *(size(g.node, depth + 1) for g in subgraphs(node))]
+            count, read = count + sum(c for c, _ in inside), read + sum(r for _, r in inside)
+        return count, read
 
-    if (count := size(model.graph.node, 0)) > MAX_NODES:
+    count, read = size(model.graph.node, 0)
+    if count > MAX_NODES:
         raise InputError(f"the model has {count:,} nodes; at most {MAX_NODES:,} are read")
+    if read > MAX_READ_VALUES:
+        raise InputError(f"the model's nodes have {read:,} inputs; at most {MAX_READ_VALUES:,} are read")
 
 
 def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:

@@ -11,7 +11,7 @@ import hashlib
 import heapq
 from collections import deque
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from search_spaces.graph.ir import Value
@@ -19,6 +19,7 @@ from search_spaces.graph.operators import COMMUTATIVE
 from search_spaces.text.blocks import Block, Item, Ref
 
 _MAX_LEAVES = 64
+_MAX_LEAF_VALUES = 30_000  # values made and read in all leaves of a block, which take time by them
 _MAX_CACHED_LINES = 128  # lines of a block; larger ones would fill the memory
 _HOLE = Ref("0")
 
@@ -69,7 +70,8 @@ _SWAPPABLE = "*"
 def canonical(raw: RawBlock) -> CanonicalBlock:
     """The canonical form: the same for blocks that differ only in the order of their items and commutative operands.
 
-    At most `_MAX_LEAVES` ways of breaking ties are tried; beyond, ties that are not symmetries keep the given order.
+    At most `_MAX_LEAVES` ways of breaking ties are tried, fewer of a block of hundreds of lines; beyond, ties that are
+    not symmetries keep the given order.
     """
     return _remembered(raw) if len(raw.items) <= _MAX_CACHED_LINES else _canonical(raw)
 
@@ -167,14 +169,48 @@ class _Partition:
             self.order[place], self.at[entity], self.cell[entity] = entity, place, len(self.first) - 1
 
 
-class _Leaf(NamedTuple):
-    """A block in one of the orders that are tried; `key` compares them, equal ones are symmetric."""
+class _Leaf:
+    """A block in one of the orders that are tried.
 
-    key: tuple[str, tuple[int, ...]]
-    body: Block
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    order: tuple[int, ...]
+    inputs, order, outputs: the raw block's inputs, items and outputs in this order. lines: for every item what equal
+    ones have in common, and the numbers of the values that it reads. results: the outputs' values. colours: by item.
+    """
+
+    def __init__(
+        self,
+        raw: RawBlock,
+        inputs: tuple[int, ...],
+        order: tuple[int, ...],
+        lines: list[tuple[int, tuple[int, ...]]],
+        results: list[int],
+        colours: tuple[int, ...],
+    ) -> None:
+        self.raw, self.inputs, self.order, self.lines, self.colours = raw, inputs, order, lines, colours
+        outputs = tuple(range(len(results)))
+        self.outputs = outputs if raw.ordered_inputs else tuple(sorted(outputs, key=results.__getitem__))
+        self.results = tuple([results[o] for o in self.outputs])
+
+    @cached_property
+    def body(self) -> Block:
+        items = [self.raw.items[i]._replace(inputs=read) for i, (_, read) in zip(self.order, self.lines, strict=True)]
+        return Block(self.raw.inputs, tuple(items), self.results)
+
+    @cached_property
+    def digest(self) -> str:
+        return _digest(self.body)
+
+    def looks_like(self, other: _Leaf) -> bool:
+        """True if both orders give the same block."""
+        return self.lines == other.lines and self.results == other.results
+
+    def is_symmetric(self, other: _Leaf) -> bool:
+        """True if there is a symmetry of the block that takes one order to the other."""
+        return self.colours == other.colours and self.looks_like(other)
+
+    def precedes(self, other: _Leaf) -> bool:
+        if self.looks_like(other):
+            return self.colours < other.colours
+        return (self.digest, self.colours) < (other.digest, other.colours)
 
 
 class _Search:
@@ -182,6 +218,8 @@ class _Search:
 
     def __init__(self, raw: RawBlock) -> None:
         self.raw = raw
+        labels: dict[tuple, int] = {}
+        self.labels = [labels.setdefault((item.op, item.attrs, item.outputs), len(labels)) for item in raw.items]
         self.values = [(i, 0) for i in range(raw.inputs)]
         for i, item in enumerate(raw.items, start=raw.inputs):
             self.values += [(i, k) for k in range(item.outputs)]
@@ -194,6 +232,8 @@ class _Search:
             for position, (entity, k) in enumerate(self.sources[i]):
                 self.users[entity].append((i, -1 if self.commutes[i] else position, k))
         self.leaves = 0
+        size = len(raw.items) + sum(len(item.inputs) for item in raw.items)
+        self.max_leaves = min(_MAX_LEAVES, max(1, _MAX_LEAF_VALUES // max(1, size)))
         self.swaps: dict[int, int] = {}
         self.tied_inputs = self.tied_outputs = False
 
@@ -257,7 +297,7 @@ class _Search:
 
     def _best(self, partition: _Partition, known: _Leaf | None) -> _Leaf:
         """The smallest leaf below a partition, which is used up; the first if that shows a symmetry with `known`."""
-        trail: deque[tuple[_Partition, int]] = deque(maxlen=_MAX_LEAVES)
+        trail: deque[tuple[_Partition, int]] = deque(maxlen=self.max_leaves)
         tied = partition.tied(0)
         while tied is not None:
             trail.append((partition.copy(), tied))
@@ -265,17 +305,18 @@ class _Search:
             self._individualize(partition, tied, partition.order[start])
             tied = partition.tied(start)
         best = first = self._leaf(partition)
-        if known is not None and first.key == known.key:
+        if known is not None and first.is_symmetric(known):
             if first.inputs != known.inputs:
                 self.swaps = dict(zip(known.order, first.order, strict=True))
             return best
         for before, c in reversed(trail):
             for entity in before.members(c)[1:]:
-                if self.leaves >= _MAX_LEAVES:
+                if self.leaves >= self.max_leaves:
                     return best
                 other = before.copy()
                 self._individualize(other, c, entity)
-                best = min(best, self._best(other, first), key=lambda leaf: leaf.key)
+                leaf = self._best(other, first)
+                best = leaf if leaf.precedes(best) else best
         return best
 
     def _individualize(self, partition: _Partition, c: int, entity: int) -> None:
@@ -290,26 +331,23 @@ class _Search:
         waiting = [sum(e >= raw.inputs for e, _ in sources) for sources in self.sources]
         ready = [(colours[e], e) for e in range(raw.inputs, len(colours)) if waiting[e] == 0]
         heapq.heapify(ready)
-        items: list[Item] = []
+        lines: list[tuple[int, tuple[int, ...]]] = []
         order: list[int] = []
         while ready:
             entity = heapq.heappop(ready)[1]
-            item = raw.items[entity - raw.inputs]
+            item = entity - raw.inputs
             sources = [number[source] for source in self.sources[entity]]
-            items.append(item._replace(inputs=tuple(sorted(sources) if self.commutes[entity] else sources)))
-            order.append(entity - raw.inputs)
-            for k in range(item.outputs):
+            if self.commutes[entity]:
+                sources.sort()
+            lines.append((self.labels[item], tuple(sources)))
+            order.append(item)
+            for k in range(raw.items[item].outputs):
                 number[entity, k] = len(number)
             for user, _, _ in self.users[entity]:
                 waiting[user] -= 1
                 if waiting[user] == 0:
                     heapq.heappush(ready, (colours[user], user))
-        if len(items) < len(raw.items):
+        if len(lines) < len(raw.items):
             raise NotConvexError
         results = [number[self.values[v]] for v in raw.outputs]
-        outputs = tuple(range(len(results)))
-        if not raw.ordered_inputs:
-            outputs = tuple(sorted(outputs, key=results.__getitem__))
-        body = Block(raw.inputs, tuple(items), tuple([results[o] for o in outputs]))
-        key = (_digest(body), tuple([colours[raw.inputs + i] for i in order]))
-        return _Leaf(key, body, inputs, outputs, tuple(order))
+        return _Leaf(raw, inputs, tuple(order), lines, results, tuple([colours[raw.inputs + i] for i in order]))

@@ -94,22 +94,22 @@ class _Regions:
         for i, producers in enumerate(self.producers):
             if not fed.isdisjoint(producers):
                 fed.add(i)
-        return {
-            i
-            for i, readers in users.items()
-            if len(readers) >= _MANY
-            and all(r != self.sink and sum(p in fed for p in self.producers[r]) > 1 for r in readers)
-        }
+        joins = {i for i, producers in enumerate(self.producers) if sum(p in fed for p in producers) > 1}
+        return {i for i, readers in users.items() if len(readers) >= _MANY and joins.issuperset(readers)}
 
     def _dead(self, users: dict[int, list[int]]) -> list[list[int]]:
         """The connected parts of what the outputs do not need."""
         part: dict[int, list[int]] = {}
         for i in range(self.sink):
             if i not in users:
-                joined = [i]
-                for other in {id(part[p]): part[p] for p in self.producers[i] if p in part}.values():
-                    joined += other
-                part.update(dict.fromkeys(joined, joined))
+                parts = {id(part[p]): part[p] for p in self.producers[i] if p in part}
+                joined = max(parts.values(), key=len, default=[])  # the others move, so that each moves seldom
+                for other in parts.values():
+                    if other is not joined:
+                        joined += other
+                        part.update(dict.fromkeys(other, joined))
+                joined.append(i)
+                part[i] = joined
         return [sorted(nodes) for nodes in {id(nodes): nodes for nodes in part.values()}.values()]
 
     def paths(self) -> list[Path]:

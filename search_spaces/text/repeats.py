@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from search_spaces.text.canonical import commutes
 _FRAME_LINES = 5  # that a function costs: three lines of its own, and a reader's effort
 _MIN_LINES = 3
 _MAX_BETWEEN = 64
+_MAX_INPUTS = 128  # of a function, repeated ones counted: looking for repeats takes time by their square
 
 Group = tuple[int, ...]
 """The functions around a line, from the outermost, by numbers that are unique in the block."""
@@ -80,7 +81,7 @@ class _Node:
     """One line, or two nodes contracted into one; nodes of one symbol have one structure.
 
     `inputs`, `outputs`: values that come from outside, and that are used there. `slots`: for every input its number,
-    the same for inputs that may be swapped.
+    the same for inputs that may be swapped; `slots_of`: those of each value.
     """
 
     symbol: int
@@ -88,6 +89,11 @@ class _Node:
     slots: list[int]
     outputs: list[int]
     parts: tuple[int, int] | None = None
+    slots_of: dict[int, list[int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for value, slot in zip(self.inputs, self.slots, strict=True):
+            self.slots_of.setdefault(value, []).append(slot)
 
 
 class _Kind(NamedTuple):
@@ -192,16 +198,13 @@ class _Contraction:
 
     def _kind(self, pair: Pair) -> _Kind:
         first, second = self.nodes[pair[0]], self.nodes[pair[1]]
-        output = {value: i for i, value in enumerate(first.outputs)}
-        slots: dict[int, list[int]] = {}
-        for value, slot in zip(first.inputs, first.slots, strict=True):
-            slots.setdefault(value, []).append(slot)
-        links, shared = [], []
-        for value, slot in zip(second.inputs, second.slots, strict=True):
-            if value in output:
-                links.append((output[value], slot))
-            for other in slots.get(value, ()):
-                shared.append((other, slot))
+        reads, also = second.slots_of, first.slots_of
+        links = [(i, slot) for i, value in enumerate(first.outputs) for slot in reads.get(value, ())]
+        common = min(reads, also, key=len)  # a node of thousands of inputs is looked at from each of its producers
+        shared = [
+            (other, slot) for value in common if value in reads and value in also
+            for other in also[value] for slot in reads[value]
+        ]  # fmt: skip
         inner = tuple([self._inner(value, pair[1]) for value in first.outputs])
         return _Kind(first.symbol, second.symbol, tuple(sorted(links)), inner, tuple(sorted(shared)))
 
@@ -209,14 +212,16 @@ class _Contraction:
         return value not in self.outside and self.users[value].keys() == {user}
 
     def _notice(self, pair: Pair) -> None:
+        if sum(len(self.nodes[part].inputs) for part in pair) > _MAX_INPUTS:
+            return
         kind = self.kinds[pair] = self._kind(pair)
         pairs = self.pairs.setdefault(kind, {})
         pairs[pair] = None
         self._enqueue(kind, len(pairs))
 
     def _forget(self, pair: Pair) -> None:
-        kind = self.kinds.pop(pair)
-        if pair in (pairs := self.pairs.get(kind, {})):
+        kind = self.kinds.pop(pair, None)
+        if kind is not None and pair in (pairs := self.pairs.get(kind, {})):
             del pairs[pair]
             self._enqueue(kind, len(pairs))
 
@@ -256,8 +261,7 @@ class _Contraction:
                 self._forget((producer, part))
         for part in pair:
             for consumer in self._consumers(part):
-                if (part, consumer) in self.kinds:
-                    self._forget((part, consumer))
+                self._forget((part, consumer))
         offset = max(first.slots, default=-1) + 1
         outer = [(v, offset + slot) for v, slot in zip(second.inputs, second.slots, strict=True)]
         outer = [(v, slot) for v, slot in outer if self.owner[v] != pair[0]]
@@ -285,10 +289,12 @@ class _Contraction:
     def _place(self, node: int, pair: Pair, between: dict[int, None]) -> None:
         """Put the new node into the order, behind it what was in between and needs it."""
         begin, end = (self.at.pop(part) for part in pair)
-        window = [n for n in self.order[begin + 1 : end] if n is not None]
+        self.order[begin] = None
+        start = min((self.at[n] for n in between), default=end)
+        window = [n for n in self.order[start:end] if n is not None]
         moved = [*(n for n in window if n not in between), node, *(n for n in window if n in between)]
-        self.order[begin : end + 1] = [*moved, *[None] * (end + 1 - begin - len(moved))]
-        for place, other in enumerate(moved, start=begin):
+        self.order[start : end + 1] = [*moved, *[None] * (end + 1 - start - len(moved))]
+        for place, other in enumerate(moved, start=start):
             self.at[other] = place
 
     # --- the result
