@@ -38,6 +38,7 @@ NOT_ITS_IDENTITY = (
     "hours",
     "patience",
     "jobs",
+    "track",
     "sampler",
     "seed",
     "seeds",
@@ -104,6 +105,10 @@ def search(
     jobs: Annotated[
         int, typer.Option(min=1, help="Processes of each search, which share the GPUs; not one result with any number.")
     ] = 1,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(help="Write every trial to mlflow:URI, wandb:PROJECT or tensorboard:FOLDER; repeatable."),
+    ] = None,
     study: Annotated[str, typer.Option(help="In a storage, searches are named STUDY-SAMPLER-SEED.")] = "search",
     out: Annotated[
         Path | None,
@@ -129,7 +134,9 @@ def search(
     limited = given_only(seconds=None if hours is None else 3600 * hours, patience=patience)
     given = {name: value for name, value in context.params.items() if name not in NOT_ITS_IDENTITY}
     arguments = {name: str(value) for name, value in given.items() if value is not None} | {"storage": address(storage)}
-    options = SearchOptions(known, **limited, storage=storage, study=study, jobs=jobs, arguments=arguments)
+    options = SearchOptions(
+        known, **limited, storage=storage, study=study, jobs=jobs, track=tuple(track or ()), arguments=arguments
+    )
     samplers, limits, numbers = split_names(sampler), constraint or [], range(seed, seed + seeds)
     measured = given_only(
         option=option, dataset=dataset, trainings=trainings, epochs=epochs, training=training, device=device,

@@ -32,6 +32,8 @@ from nas.searching.progress import Progress, labelled
 from nas.searching.reading import is_untrusted, load_studies, read_study
 from nas.searching.result import SETTINGS_KEY, SearchResult
 from nas.searching.samplers import check_sampler
+from nas.searching.tracking import check_trackers, tracking
+from nas.searching.trials import TrialReader
 from predictors.metrics import Metric
 from predictors.registry import is_predictor
 from search_spaces import SearchSpace
@@ -48,8 +50,8 @@ class SearchOptions(NamedTuple):
 
     prior: CSV file of prior observations. seconds, patience: limits of `nas.search`. storage: URL of one storage for
     all searches; by default, each search has a journal in the result folder. study: prefix of the searches' names.
-    jobs: processes of each search. arguments: of the command that begins them, for its folder's record
-    (`nas.comparison.folders`).
+    jobs: processes of each search. track: trackers (`nas.searching.tracking`); a search is FOLDER-SAMPLER-SEED there.
+    arguments: of the command that begins them, for its folder's record (`nas.comparison.folders`).
     """
 
     prior: Path | None = None
@@ -58,6 +60,7 @@ class SearchOptions(NamedTuple):
     storage: str | None = None
     study: str = "search"
     jobs: int = 1
+    track: tuple[str, ...] = ()
     arguments: Mapping[str, Any] = {}
 
     def kept(self, folder: Path, sampler: str, seed: int) -> tuple[str | Path, str]:
@@ -261,6 +264,7 @@ def _run_all(
     tasks = [(name, seed) for seed in seeds for name in samplers]
     for name in samplers:
         check_sampler(name)
+    check_trackers(options.track)
     prior = read_prior_observations(options.prior, space, evaluator.metrics) if options.prior else None
     origin = begun_with(space, goal.objectives, goal.constraints, evaluator)
     claim(folder, [f"{name}-{seed}" for name, seed in tasks], origin, options.arguments)
@@ -270,8 +274,9 @@ def _run_all(
         log.info("%s", origin["identity"]["command"])
         for number, (name, seed) in enumerate(tasks):
             storage, study = options.kept(folder, name, seed)
-            results[name].append(
-                search(
+            label = f"{folder.resolve().name}-{name}-{seed}"
+            with tracking(options.track, label, TrialReader(space, goal.objectives, goal.constraints)) as trackers:
+                found = search(
                     space, goal.objectives, evaluator, name, evaluations, seed,
                     sampler_options=sampler_options if is_predictor(name) else None,
                     storage=storage,
@@ -283,8 +288,9 @@ def _run_all(
                     patience=options.patience,
                     jobs=options.jobs,
                     weights=folder / "studies" / "weights" / f"{name}-{seed}" if trains else None,
-                )
-            )  # fmt: skip
+                    callbacks=trackers,
+                )  # fmt: skip
+            results[name].append(found)
     if not any(result.evaluated.architectures for group in results.values() for result in group):
         raise InputError("nothing was evaluated: give the search more time")
     return results

@@ -72,6 +72,7 @@ def search(
     joins: bool = False,
     weights: str | Path | None = None,
     jobs: int = 1,
+    callbacks: Sequence[Callable[[optuna.Study, optuna.trial.FrozenTrial], None]] = (),
 ) -> SearchResult:
     """Evaluate `evaluations` distinct architectures and return what was found.
 
@@ -101,6 +102,8 @@ def search(
         weights: folder of this search alone, in which the trained weights of its front are kept.
         jobs: processes that share the search. More than one need a storage, a sampler by name, and an evaluator that
             another process can open (`nas.searching.sources`). They share the GPUs, where the evaluator uses them.
+        callbacks: called with the study and each trial that finished since this call, in any process, as in Optuna's
+            `Study.optimize`; for trackers see `nas.searching.tracking`.
 
     Raises InputError for bad settings, for a stored study that was begun with other ones or on other networks or data
     (`nas.searching.identity`), for an unusable storage, and after ten failed evaluations in a row.
@@ -131,7 +134,8 @@ def search(
             study.set_user_attr(WEIGHTS_FOLDER_KEY, str(Path(weights).absolute()))
     folder = WeightFolder(Path(weights)) if weights else None
     with helpers(jobs - 1, evaluator, storage, name), Worker(study) as worker:
-        _Search(study, reader, evaluator, np.random.default_rng(seed), worker, folder).run(limits, progress)
+        loop = _Search(study, reader, evaluator, np.random.default_rng(seed), worker, folder, callbacks)
+        loop.run(limits, progress)
     return SearchResult.of_study(study, reader)
 
 
@@ -192,11 +196,13 @@ class _Search:
         rng: np.random.Generator,
         worker: Worker,
         weights: WeightFolder | None,
+        callbacks: Sequence[Callable[[optuna.Study, optuna.trial.FrozenTrial], None]] = (),
     ) -> None:
         self.study = study
         settings = study.user_attrs[SETTINGS_KEY]
         self.label = f"{settings['sampler']}-{settings['seed']}"  # in the log, as the search's journal is named
         self.weights = weights
+        self.callbacks = callbacks
         self.worker = worker
         self.reader = reader
         self.evaluator = evaluator
@@ -307,7 +313,7 @@ class _Search:
     def _sync(self, begins: bool = False) -> None:
         """Read the trials that finished since the last call, in this process or another one; all when a search begins.
 
-        Those that finished since it began are logged.
+        Those that finished since it began are logged, and passed to the callbacks.
         """
         trials = list(self._changing())
         self._unfinished = [optuna_adapter.trial_id(trial) for trial in trials if not trial.state.is_finished()]
@@ -317,6 +323,8 @@ class _Search:
         for trial in filter(is_evaluated, trials):
             if not begins:
                 log.info("%s, %s", self.label, describe_trial(trial, self.reader))
+                for callback in self.callbacks:
+                    callback(self.study, trial)
             architecture = self.reader.architecture(trial.params)
             if architecture is not None and architecture not in self.observed:
                 self.observed[architecture] = self.reader.values(trial)

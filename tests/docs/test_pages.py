@@ -30,6 +30,7 @@ PAGES = (
     "concepts/search.md",
     "how-to/own_device.md",
     "how-to/reading_a_report.md",
+    "how-to/tracking.md",
 )
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -1,0 +1,203 @@
+"""Trackers: the trials of a search as runs of MLflow, Weights & Biases or TensorBoard, by their own clients.
+
+A tracker is a callback of `nas.search`. Each package is optional and is imported when its tracker is opened.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from optuna.trial import TrialState
+
+from nas.searching.record import FURTHER_KEY
+from nas.searching.result import PREDICTED_KEY
+from nas.searching.trials import FAILED_KEY, TrialReader
+from search_spaces.common.errors import InputError, describe, unknown
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.trial import FrozenTrial
+
+log = logging.getLogger(__name__)
+_NOT_IN_MLFLOW = re.compile(r"[^\w\-. :/]")  # characters that names of metrics and params must not have there
+
+
+class TrackedTrial(NamedTuple):
+    """A finished trial as trackers write it.
+
+    values: finite values by metric in its own unit: measured ones, and `METRIC_predicted`. network: in the space's own
+    notation. failure: why there are no values; empty where there are. began, ended: milliseconds since 1970.
+    """
+
+    number: int
+    choices: dict[str, Any]
+    values: dict[str, float]
+    network: str
+    failure: str
+    began: int
+    ended: int
+
+    @classmethod
+    def of(cls, trial: FrozenTrial, reader: TrialReader) -> TrackedTrial:
+        architecture = reader.architecture(trial.params)
+        predicted = {f"{m}_predicted": mean for m, (mean, _) in trial.system_attrs.get(PREDICTED_KEY, {}).items()}
+        measured = dict(zip(reader.metrics, reader.values(trial).tolist(), strict=True))
+        values = {**predicted, **trial.user_attrs.get(FURTHER_KEY, {}), **measured}
+        return cls(
+            trial.number,
+            dict(trial.params),
+            {metric: value for metric, value in values.items() if math.isfinite(value)},
+            reader.space.format(architecture) if architecture else "",
+            trial.user_attrs.get(FAILED_KEY, ""),
+            _milliseconds(trial.datetime_start),
+            _milliseconds(trial.datetime_complete),
+        )
+
+
+def _milliseconds(time: datetime | None) -> int:
+    return round(1000 * time.timestamp()) if time else 0
+
+
+class Backend(Protocol):
+    """Where trials are written to."""
+
+    def write(self, trial: TrackedTrial) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class MLflow:
+    """A run for every trial, in an experiment for the search. target: tracking URI of MLflow."""
+
+    def __init__(self, target: str, search: str) -> None:
+        from mlflow import MlflowClient
+
+        self.client = MlflowClient(tracking_uri=target)
+        found = self.client.get_experiment_by_name(search)
+        self.experiment = found.experiment_id if found else self.client.create_experiment(search)
+
+    def write(self, trial: TrackedTrial) -> None:
+        from mlflow.entities import Metric, Param
+
+        tags = {"network": trial.network, "failure": trial.failure}
+        run = self.client.create_run(
+            self.experiment, trial.began, {k: v for k, v in tags.items() if v}, f"trial {trial.number}"
+        )
+        values = {_NOT_IN_MLFLOW.sub("_", name): value for name, value in trial.values.items()}
+        metrics = [Metric(name, value, trial.ended, trial.number) for name, value in values.items()]
+        params = [Param(_NOT_IN_MLFLOW.sub("_", name), str(value)) for name, value in trial.choices.items()]
+        self.client.log_batch(run.info.run_id, metrics, params)
+        self.client.set_terminated(run.info.run_id, "FAILED" if trial.failure else "FINISHED", trial.ended)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class WandB:
+    """A run for the search, with a step for every trial. target: project of Weights & Biases."""
+
+    def __init__(self, target: str, search: str) -> None:
+        import wandb
+
+        self.run = wandb.init(project=target, name=search, group=search, reinit="create_new")
+
+    def write(self, trial: TrackedTrial) -> None:
+        text = {"network": trial.network, "failure": trial.failure}
+        self.run.log({**trial.choices, **trial.values, **{k: v for k, v in text.items() if v}}, step=trial.number)
+
+    def close(self) -> None:
+        self.run.finish()
+
+
+class TensorBoard:
+    """A curve for every metric over the trials, and the trials as hyperparameters. target: folder of event files."""
+
+    def __init__(self, target: str, search: str) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.writer = SummaryWriter(str(Path(target) / search))
+
+    def write(self, trial: TrackedTrial) -> None:
+        for metric, value in trial.values.items():
+            self.writer.add_scalar(metric, value, trial.number)
+        if trial.failure:
+            self.writer.add_text("failure", trial.failure, trial.number)
+        if trial.values:
+            choices = {k: v if isinstance(v, bool | int | float | str) else str(v) for k, v in trial.choices.items()}
+            self.writer.add_hparams(choices, trial.values, run_name=f"trial-{trial.number}", global_step=trial.number)
+        self.writer.flush()
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+BACKENDS: dict[str, tuple[Callable[[str, str], Backend], str]] = {
+    "mlflow": (MLflow, "URI"),
+    "wandb": (WandB, "PROJECT"),
+    "tensorboard": (TensorBoard, "FOLDER"),
+}
+"""What opens a tracker, and what it takes."""
+
+
+class Tracker:
+    """A callback of `nas.search` that writes every finished trial; one that cannot be written never ends the search."""
+
+    def __init__(self, backend: Backend, name: str, reader: TrialReader) -> None:
+        self.backend, self.name, self.reader = backend, name, reader
+        self.missed = 0
+
+    def __call__(self, study: optuna.Study, trial: FrozenTrial) -> None:
+        if trial.user_attrs.get("repeat") or trial.state not in (TrialState.COMPLETE, TrialState.FAIL):
+            return
+        try:
+            self.backend.write(TrackedTrial.of(trial, self.reader))
+        except Exception as error:  # a server that is away, say; its clients raise errors of many kinds
+            self.missed += 1
+            if self.missed == 1:
+                log.warning("%s: trial %d is not tracked: %s", self.name, trial.number, describe(error))
+
+    def close(self) -> None:
+        """Finish what is written, and warn of the trials that are not."""
+        try:
+            self.backend.close()
+        except Exception as error:
+            log.warning("%s: not closed: %s", self.name, describe(error))
+        if self.missed > 1:
+            log.warning("%s: %d trials are not tracked", self.name, self.missed)
+
+
+def check_trackers(trackers: Sequence[str]) -> None:
+    """InputError for one that is not `mlflow:URI`, `wandb:PROJECT` or `tensorboard:FOLDER`."""
+    for tracker in trackers:
+        kind, _, target = tracker.partition(":")
+        if kind not in BACKENDS:
+            raise unknown("tracker", kind, sorted(BACKENDS))
+        if not target:
+            raise InputError(f"tracker {tracker!r}: write {kind}:{BACKENDS[kind][1]}")
+
+
+@contextmanager
+def tracking(trackers: Sequence[str], search: str, reader: TrialReader) -> Iterator[list[Tracker]]:
+    """Open trackers, `KIND:TARGET`, for the search of this name. InputError where one cannot be opened."""
+    check_trackers(trackers)
+    found: list[Tracker] = []
+    try:
+        for tracker in trackers:
+            kind, _, target = tracker.partition(":")
+            try:
+                found.append(Tracker(BACKENDS[kind][0](target, search), tracker, reader))
+            except ImportError as error:
+                raise InputError(f"{tracker}: {error}: pip install 'rlm-nas[tracking]'") from None
+            except Exception as error:
+                raise InputError(f"{tracker} cannot be opened: {describe(error)}") from None
+        yield found
+    finally:
+        for opened in found:
+            opened.close()
