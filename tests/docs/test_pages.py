@@ -143,6 +143,30 @@ def test_every_block_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pyte
     )
 
 
+@pytest.mark.slow
+def test_one_page_of_ones_own_ends_with_a_front_of_trained_networks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = "how-to/one_page.md"
+    (code,) = files_of(page).values()
+    assert len([line for line in code.splitlines()[1:] if line.strip()]) <= 25
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    assert follow(page, tmp_path, monkeypatch) == 2
+    (found,) = re.findall(r"test accuracy: ([\d.]+)", capsys.readouterr().out)
+    best = first_row("results/mine/front.csv")
+    assert float(found) == pytest.approx(float(best["test_accuracy"]), abs=100.5 / 397)  # one image
+    assert 0 < float(best["desk_latency_ms"]) < 100
+    with open("results/mine/front.csv", newline="") as file:
+        count = len(list(csv.DictReader(file)))
+    models = sorted(Path("results/mine/front").glob("*.onnx"))
+    assert len(models) == count
+    for path in models:
+        assert {entry.key: entry.value for entry in onnx.load(path).metadata_props}["weights"] == "trained"
+    assert Path("results/mine/retrained/00/00.onnx").is_file()
+
+
 def test_a_class_derived_from_ours_keeps_its_own_checkpoints(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("from predictors.simple import Ridge\n\nclass Mine(Ridge):\n    pass\n")
     space = get_space("tiny-resnet")
