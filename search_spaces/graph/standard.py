@@ -23,6 +23,7 @@ IR_VERSION = 10
 OPSET = 21
 NEWEST_OPSET = onnx.defs.onnx_opset_version()
 _EXACT_INTEGERS = 1 << 24  # whole numbers below are exact in float32
+_SYMMETRIC = frozenset({"Add", "Mul", "Equal", "And", "Or"})
 
 
 @lru_cache(maxsize=1024)
@@ -156,6 +157,23 @@ def call(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Call:
         element = operand_type(op, position, types)
         operands[position] = np.array(value, numpy_type(element))
     return Call(tuple(operands), tuple(given.items()), output)
+
+
+def arrange(op: str, inputs: dict[int, int], attrs: dict[str, Any], count: int) -> tuple[int, ...]:
+    """The inputs of a node in order.
+
+    inputs: values by their positions among the `count` operands. attrs: holds the other operands, which are constants;
+    `positions` is added where the order does not tell which operands the inputs are. The constant first operand of a
+    symmetric operator becomes the second.
+    """
+    formal = single_operands(op)
+    if op in _SYMMETRIC and "A" in attrs and "B" not in attrs:
+        attrs["B"], inputs = attrs.pop("A"), {0: inputs[1]}
+    positions = tuple(sorted(inputs))
+    free = [i for i in range(count + 1) if i >= len(formal) or formal[i] not in attrs]
+    if positions != tuple(free[: len(positions)]):
+        attrs["positions"] = positions
+    return tuple([inputs[i] for i in positions])
 
 
 def _type_name(found: OpSchema, position: int) -> str:

@@ -18,7 +18,6 @@ from search_spaces.onnx.constants import MAX_WRITTEN_NUMBERS, add_buffer, add_co
 from search_spaces.onnx.folding import LETTERS, Folder, Known, is_weight
 
 _BROADCASTING = frozenset({"Add", "Mul", "Sub", "Div", "Pow", "Equal", "Greater", "Less", "Where", "And", "Or"})
-_SYMMETRIC = frozenset({"Add", "Mul", "Equal", "And", "Or"})
 
 
 class Rules(NamedTuple):
@@ -237,13 +236,8 @@ class Reader:
             else:
                 inputs[i] = self.value(names[i])
                 types[kinds[i]] = element_type(known.shape)
-        if op in _SYMMETRIC and "A" in attrs and "B" not in attrs:
-            attrs["B"], inputs = attrs.pop("A"), {0: inputs[1]}
-        positions = tuple(sorted(inputs))
-        free = [i for i in range(len(names) + 1) if i >= len(formal) or formal[i] not in attrs]
-        if positions != tuple(free[: len(positions)]):
-            attrs["positions"] = positions
-        return self.emit(op, tuple([inputs[i] for i in positions]), tuple(attrs.items()))
+        arranged = standard.arrange(op, inputs, attrs, len(names))
+        return self.emit(op, arranged, tuple(attrs.items()))
 
     def _is_setting(self, op: str, position: int, name: str) -> bool:
         """Whether an operand is a constant that is written as an attribute."""

@@ -35,7 +35,6 @@ Numbers = Callable[[], Tensor]
 HANDLERS: dict[str, Handler] = {}
 """What adds a function's operators, by the function's name; it is called with the recorder and the arguments."""
 
-_SYMMETRIC = frozenset({"Add", "Mul", "Equal", "And", "Or"})
 # What these say of a tensor does not depend on its numbers.
 _QUESTIONS = frozenset(
     {"dim", "size", "numel", "nelement", "stride", "is_contiguous", "element_size", "is_floating_point", "is_complex",
@@ -143,13 +142,8 @@ class Recorder(TorchFunctionMode):
                 inputs[i] = self.value(operand)
             else:
                 attrs[formal[i]] = setting
-        if op in _SYMMETRIC and "A" in attrs and "B" not in attrs:
-            attrs["B"], inputs = attrs.pop("A"), {0: inputs[1]}
-        positions = tuple(sorted(inputs))
-        free = [i for i in range(len(operands) + 1) if i >= len(formal) or formal[i] not in attrs]
-        if positions != tuple(free[: len(positions)]):
-            attrs["positions"] = positions
-        return self.own(op, *[inputs[i] for i in positions], **attrs)
+        arranged = standard.arrange(op, inputs, attrs, len(operands))
+        return self.own(op, *arranged, **attrs)
 
     def own(self, op: str, *inputs: int | Tensor, **attrs: Value) -> Tensor:
         """Add an operator whose attributes are all given. Returns its result."""
