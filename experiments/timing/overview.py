@@ -77,6 +77,7 @@ def main(quick: Quick = False) -> None:
             len(archs[:200]) / _seconds(lambda: [space.to_onnx(a) for a in archs[:200]]),
             "models/s",
         ),
+        ("ResNet-50 of PyTorch → text", 1e3 * _seconds(_resnet_text), "ms"),
         ("digits201: load and query", 1e3 * _seconds(query), "ms"),
         ("RLM's point estimates of new texts, 500 examples", count / reading, "networks/s"),
         ("RLM decodes a metric, 64 samples, text read", count / _seconds(_decoding(rlm, texts, 64)), "networks/s"),
@@ -100,6 +101,16 @@ def main(quick: Quick = False) -> None:
 
 def _run(*arguments: str) -> None:
     subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
+
+
+def _resnet_text() -> str:
+    """Builds a ResNet-50 module and writes its text."""
+    from search_spaces.pytorch import record
+    from search_spaces.pytorch.libraries import build
+    from search_spaces.text.program import compact
+    from search_spaces.text.syntax import write
+
+    return write(compact(record(*build("transformers", "ResNetForImageClassification"))))
 
 
 def _decoding(rlm: Any, texts: list[str], samples: int) -> Callable[[], object]:
