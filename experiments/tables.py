@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from joblib import Parallel, delayed
 
-from nas.benchmarks.journal import Journal
+from nas.evaluation.journal import Journal
 from nas.cli.console import print_json, print_table
 from nas.cli.progress import progress_bar
 from predictors.version import version

@@ -21,7 +21,7 @@ import numpy as np
 import typer
 
 from experiments.runner import AsJson, Quick, run_command
-from nas.benchmarks.journal import Journal
+from nas.evaluation.journal import Journal
 from nas.cli.console import print_json, print_table
 from nas.cli.progress import progress_bar
 from search_spaces.common.errors import InputError

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from joblib import Parallel, delayed
 
-from nas.benchmarks.journal import Journal
+from nas.evaluation.journal import Journal
 from nas.benchmarks.loading import load_benchmark
 from nas.benchmarks.populations import POPULATIONS, get_population
 from nas.benchmarks.text_cache import text_version

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from nas.benchmarks.journal import Journal
 from nas.benchmarks.populations import Population
+from nas.evaluation.journal import Journal
 from predictors.metrics import at_fidelity
 from search_spaces import Architecture, SearchSpace
 from search_spaces.common.errors import InputError, unknown

@@ -12,6 +12,7 @@ import typer
 
 from nas.cli.benchmarks import benchmarks_build, benchmarks_fetch, benchmarks_import, benchmarks_list
 from nas.cli.compare import compare
+from nas.cli.device import device_add, device_list, device_remove
 from nas.cli.evaluate import evaluate
 from nas.cli.plot import plot
 from nas.cli.predict import predict
@@ -33,6 +34,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 benchmarks_app = typer.Typer(help="Benchmark tables: list, fetch, import, build.", no_args_is_help=True)
+device_app = typer.Typer(
+    help="Devices of your own: latencies of all networks, predicted from a few.", no_args_is_help=True
+)
 COMMANDS: dict[str, Callable[..., None]] = {
     "spaces": spaces,
     "sample": sample,
@@ -53,6 +57,7 @@ BENCHMARK_COMMANDS: dict[str, Callable[..., None]] = {
     "import": benchmarks_import,
     "build": benchmarks_build,
 }
+DEVICE_COMMANDS: dict[str, Callable[..., None]] = {"add": device_add, "list": device_list, "remove": device_remove}
 
 
 def _print_version(wanted: bool) -> None:
@@ -74,7 +79,10 @@ for name, command in COMMANDS.items():
     app.command(name)(command)
 for name, command in BENCHMARK_COMMANDS.items():
     benchmarks_app.command(name)(command)
+for name, command in DEVICE_COMMANDS.items():
+    device_app.command(name)(command)
 app.add_typer(benchmarks_app, name="benchmarks")
+app.add_typer(device_app, name="device")
 
 
 class _Warnings(logging.Handler):

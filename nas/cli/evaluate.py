@@ -59,6 +59,7 @@ def evaluate(
 ) -> None:
     """Measure a network: train it from scratch, time it, and weigh it."""
     from nas.cli.measured import latency_commands
+    from nas.evaluation.devices import devices_of
     from nas.evaluation.latency import LatencyTask
     from nas.evaluation.measurement import Measurement, known_metrics, trains
     from nas.evaluation.subjects import subject_of_file, subject_of_space
@@ -69,7 +70,8 @@ def evaluate(
     task = training_task({**parse_settings(training, "--training"), **given_only(epochs=epochs)})
     commands = latency_commands(latency_command, latency_setting)
     wanted = split_names(metrics) if metrics else []
-    source = (dataset or "digits") if not wanted or trains(wanted, timing, commands) else None
+    devices = devices_of(wanted, [command.metric for command in commands])
+    source = (dataset or "digits") if not wanted or trains(wanted, timing, (*commands, *devices)) else None
     if network.endswith(".onnx"):
         if arch or option:
             raise InputError(f"{network} is one network: --arch and --option go with a space")
@@ -78,7 +80,9 @@ def evaluate(
         subject = subject_of_space(network, parse_settings(option, "--option"), source, arch, seed)
     known = [metric for metric in known_metrics(timing, subject.data, commands) if "int8" not in metric]
     numbers = tuple(range(seed, seed + seeds))
-    measurement = Measurement(tuple(wanted or known), subject.data, numbers, task, timing, device or "cpu", commands)
+    measurement = Measurement(
+        tuple(wanted or known), subject.data, numbers, task, timing, device or "cpu", commands, devices
+    )
     checkpoint = resume / f"{fingerprint(subject.network.text)}.pt" if resume else None
     with progress_bar("measuring", quiet) as bar:
         found = measurement(subject.network, subject.model, checkpoint, bar).values

@@ -26,6 +26,7 @@ def open_measured(
 
     given: options of the command, those that were given. folder: of the results.
     """
+    from nas.evaluation.devices import devices_of
     from nas.evaluation.latency import LatencyTask
     from nas.evaluation.measurement import Measurement, known_metrics, trains
     from nas.evaluation.subjects import open_space
@@ -38,23 +39,24 @@ def open_measured(
     metrics = tuple(dict.fromkeys([*asked, *(constraint.metric for constraint in parse_constraints(constraints))]))
     timing = LatencyTask(**pick(given, "threads", "batch", "provider"))
     commands = latency_commands(given.get("latency_command"), given.get("latency_setting"))
+    devices = devices_of(metrics, [command.metric for command in commands])
     settings = {**parse_settings(given.get("training"), "--training"), **pick(given, "epochs")}
     options = parse_settings(given.get("option"), "--option")
     device = given.get("device", "cpu")
     if "evaluator" not in given:
-        source = given.get("dataset", "digits") if trains(metrics, timing, commands) else None
+        source = given.get("dataset", "digits") if trains(metrics, timing, (*commands, *devices)) else None
         opened, data = open_space(space, options, source)
         seeds = tuple(range(given.get("trainings", 1)))
-        measurement = Measurement(metrics, data, seeds, training_task(settings), timing, device, commands)
+        measurement = Measurement(metrics, data, seeds, training_task(settings), timing, device, commands, devices)
         return MeasuredEvaluator(opened, measurement, folder / "studies" / "training")
     if strange := [name for name in _BUILT_IN_ONLY if name in given]:
         raise InputError(f"--{strange[0]} goes with the built-in training: with --evaluator, the function trains")
-    measured = tuple(metric for metric in metrics if metric in known_metrics(timing, None, commands))
+    measured = tuple(metric for metric in metrics if metric in known_metrics(timing, None, (*commands, *devices)))
     returned = [metric for metric in metrics if metric not in measured]
     if "device" in given:
         settings["device"] = device
     opened, _ = open_space(space, options, None)
-    measurement = Measurement(measured, latency=timing, commands=commands)
+    measurement = Measurement(measured, latency=timing, commands=commands, devices=devices)
     return FunctionEvaluator(opened, given["evaluator"], returned, measurement, settings)
 
 

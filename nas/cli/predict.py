@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 from nas.cli.console import print_json, print_table
@@ -15,9 +16,16 @@ FAR = 3.0  # in units of how far a checkpoint's examples are from each other
 
 def predict(
     networks: Annotated[list[str], typer.Argument(help=NETWORK)],
-    checkpoint: Annotated[str, typer.Option(help="A checkpoint's folder, or a shipped one: rlm-nasbench201.")],
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(help="A checkpoint's folder, or a shipped one: rlm-nasbench201. Metrics of devices need none."),
+    ] = None,
     metrics: Annotated[
-        str | None, typer.Option(help="Comma-separated; all that the checkpoint knows by default.")
+        str | None,
+        typer.Option(
+            help="Comma-separated: of the checkpoint, of devices (`nas device list`), params, flops; all that the "
+            "checkpoint knows by default."
+        ),
     ] = None,
     given: Annotated[list[str] | None, typer.Option(help="A known value, METRIC=NUMBER; for all networks.")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Samples per network.")] = 64,
@@ -29,30 +37,48 @@ def predict(
 ) -> None:
     """Predict metrics of networks, with uncertainty (mean ± standard deviation)."""
     import predictors
+    from nas.evaluation.devices import devices_of
     from nas.networks import network_text
     from predictors.registry import predictor_class
 
-    model = predictors.load(checkpoint, predictor_class(predictor) if predictor else None)
+    model = predictors.load(checkpoint, predictor_class(predictor) if predictor else None) if checkpoint else None
+    learnable = model.metrics if model else ()
     known = {name: [value] * len(networks) for name, value in map(_known_value, given or ())}
-    asked = split_names(metrics) if metrics else [m for m in model.metrics if m not in known]
+    asked = split_names(metrics) if metrics else [m for m in learnable if m not in known]
+    devices = devices_of(asked, measured=learnable)
     inputs = [network_text(source) for source in networks]
-    exact = _exact(inputs, asked)
-    learned = [name for name in asked if name not in exact]
-    result = model.predict(inputs, learned, given=known, samples=samples, seed=seed)
-    rows: list[dict[str, Any]] = []
-    for i, source in enumerate(networks):
-        values = {m: {"mean": result.mean[i, j], "std": result.std[i, j]} for j, m in enumerate(learned)}
-        values |= {name: {"mean": column[i], "std": 0.0} for name, column in exact.items()}
-        rows.append({"network": source, **{name: values[name] for name in asked}})
-    novelty = model.novelty(inputs).tolist()  # NaN of a predictor that cannot say
+    found = {name: (np.array(column), np.zeros(len(column))) for name, column in _exact(inputs, asked).items()}
+    for device in devices:
+        drawn = device.sample(inputs)
+        found[device.metric] = (drawn.mean(1), drawn.std(1))
+    learned = [name for name in asked if name not in found]
+    if model:
+        result = model.predict(inputs, learned, given=known, samples=samples, seed=seed)
+        found |= {name: (result.mean[:, j], result.std[:, j]) for j, name in enumerate(learned)}
+    elif learned or not asked:
+        raise InputError(f"give --checkpoint: {learned[0] if learned else 'nothing'} is a metric of no device")
+    rows: list[dict[str, Any]] = [
+        {"network": source, **{m: {"mean": float(found[m][0][i]), "std": float(found[m][1][i])} for m in asked}}
+        for i, source in enumerate(networks)
+    ]
+    # NaN of a predictor that cannot say how far networks are from what it knows.
+    novelty = model.novelty(inputs) if model and learned else np.full(len(networks), np.nan)
     if as_json:
         print_json([{**row, "novelty": None if far != far else far} for row, far in zip(rows, novelty, strict=True)])
         return
     shown = [{k: f"{v['mean']:.4g} ± {v['std']:.2g}" if isinstance(v, dict) else v for k, v in r.items()} for r in rows]
-    print_table(f"Predictions of {checkpoint}", shown)
+    names = [name for name in (checkpoint, *(device.name for device in devices)) if name]
+    print_table(f"Predictions of {', '.join(names) or 'nothing'}", shown)
+    _warn(networks, "this checkpoint knows", novelty)
+    for device in devices:
+        _warn(networks, f"was measured on {device.name}", device.novelty(inputs))
+
+
+def _warn(networks: list[str], known: str, novelty: np.ndarray) -> None:
+    """Say which networks' predictions are guesses."""
     for source, far in zip(networks, novelty, strict=True):
-        if far > FAR and learned:
-            print(f"{source}: far from what this checkpoint knows ({far:.0f} times as far as its examples are apart)")
+        if far > FAR:
+            print(f"{source}: far from what {known} ({far:.0f} times as far as its examples are apart)")
 
 
 def _exact(texts: list[str], metrics: list[str]) -> dict[str, list[float]]:

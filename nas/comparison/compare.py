@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from nas.benchmarks.costs import exact_costs
-from nas.benchmarks.journal import Journal
 from nas.comparison.significance import differences
+from nas.evaluation.journal import Journal
 from nas.evaluation.threads import one_thread
 from predictors.metrics import Metric
 from predictors.version import version

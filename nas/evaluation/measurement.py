@@ -14,6 +14,7 @@ import numpy as np
 from nas.evaluation import int8, memory
 from nas.evaluation.datasets import Dataset, load_dataset
 from nas.evaluation.device_command import DeviceCommand, time_on_device
+from nas.evaluation.devices import PredictedDevice, device_of
 from nas.evaluation.export import preprocessing, trained_model
 from nas.evaluation.int8 import score_metrics
 from nas.evaluation.latency import CPU, Latency, LatencyTask, time_model, time_serialized
@@ -62,7 +63,8 @@ class Measurement:
     data: what networks are trained on, where `Dataset.metric` or `Dataset.test_metric` is asked for, or the same after
     quantization (`nas.evaluation.int8`). seeds: of the trainings, whose mean score counts. latency: gives
     `cpu_latency_ms` (of the provider's name) and `cpu_int8_latency_ms`. Memory (`peak_memory_mb`) is measured on the
-    CPU, at latency's batch and threads. commands: give latencies on other devices.
+    CPU, at latency's batch and threads. commands: give latencies on other devices. devices: of which latencies are
+    predicted.
     """
 
     metrics: tuple[str, ...]
@@ -72,14 +74,16 @@ class Measurement:
     latency: LatencyTask = field(default_factory=LatencyTask)
     device: str = "cpu"
     commands: tuple[DeviceCommand, ...] = ()
+    devices: tuple[PredictedDevice, ...] = ()
 
     def __post_init__(self) -> None:
-        check_metrics(self.metrics, known_metrics(self.latency, self.data, self.commands))
+        check_metrics(self.metrics, known_metrics(self.latency, self.data, (*self.commands, *self.devices)))
 
     @property
     def settings(self) -> dict[str, Any]:
         """All that the values depend on, as plain values; `measurement_of` makes a measurement of them again."""
         commands = {"commands": [asdict(command) for command in self.commands]} if self.commands else {}
+        devices = {"devices": [device.settings for device in self.devices]} if self.devices else {}
         return {
             "metrics": list(self.metrics),
             "data": self.data and {"source": self.data.source, "sha256": self.data.fingerprint},
@@ -87,6 +91,7 @@ class Measurement:
             "training": asdict(self.training),
             "latency": asdict(self.latency),
             **commands,
+            **devices,
         }
 
     def __call__(
@@ -131,6 +136,10 @@ class Measurement:
         def on_device(command: DeviceCommand) -> Callable[[], Measured]:
             return lambda: at_quantiles(time_on_device(model, command, batch), f"{command.runs} calls")
 
+        def predicted(device: PredictedDevice) -> Callable[[], Measured]:
+            about = f"predicted from {len(device.texts)} measured networks: median, 10 % and 90 % quantile"
+            return lambda: Measured(*device.predict([network.text])[0].tolist(), about)
+
         return {
             self.latency.metric: lambda: at_quantiles(time_model(model, self.latency), runs),
             int8.LATENCY: lambda: at_quantiles(
@@ -140,6 +149,7 @@ class Measurement:
             "params": lambda: _exact(graph_params(network.graph)),
             "flops": lambda: _exact(graph_flops(network.graph)),
             **{command.metric: on_device(command) for command in self.commands},
+            **{device.metric: predicted(device) for device in self.devices},
         }
 
     def _quantized(self, network: Trainable, state: State | None, data: Dataset) -> dict[str, Measured]:
@@ -185,17 +195,26 @@ def _exact(value: float) -> Measured:
 
 
 def known_metrics(
-    latency: LatencyTask, data: Dataset | None = None, commands: Iterable[DeviceCommand] = ()
+    latency: LatencyTask, data: Dataset | None = None, devices: Iterable[DeviceCommand | PredictedDevice] = ()
 ) -> tuple[str, ...]:
     """Names of the metrics that can be measured, with a data set to train on or without."""
     scores = [data.metric, data.test_metric, *score_metrics(data)] if data else []
-    devices = [command.metric for command in commands]
-    return (*scores, latency.metric, *devices, int8.LATENCY, memory.METRIC, "params", "flops")
+    return (
+        *scores,
+        latency.metric,
+        *[device.metric for device in devices],
+        int8.LATENCY,
+        memory.METRIC,
+        "params",
+        "flops",
+    )
 
 
-def trains(metrics: Iterable[str], latency: LatencyTask, commands: Iterable[DeviceCommand] = ()) -> bool:
+def trains(
+    metrics: Iterable[str], latency: LatencyTask, devices: Iterable[DeviceCommand | PredictedDevice] = ()
+) -> bool:
     """True if a network must be trained for any of these metrics: nothing else gives one."""
-    untrained = known_metrics(latency, None, commands)
+    untrained = known_metrics(latency, None, devices)
     return any(metric not in untrained for metric in metrics)
 
 
@@ -216,4 +235,5 @@ def measurement_of(
         tuple(settings["metrics"]), data, tuple(settings["seeds"]), training_task(settings["training"]),
         LatencyTask(**settings["latency"]), device,
         tuple(DeviceCommand(**command) for command in settings.get("commands", ())),
+        tuple(map(device_of, settings.get("devices", ()))),
     )  # fmt: skip

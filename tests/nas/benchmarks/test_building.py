@@ -10,8 +10,8 @@ import pytest
 
 from nas.benchmarks.building import build
 from nas.benchmarks.csv_file import parse_csv, read_bytes
-from nas.benchmarks.journal import Journal
 from nas.benchmarks.populations import POPULATIONS, Population, get_population
+from nas.evaluation.journal import Journal
 from search_spaces.common.errors import InputError
 
 TINY = Population("tiny", "tiny-resnet", {}, count=3, seeds=(0, 1), latency_passes=2)

@@ -1,0 +1,128 @@
+"""`nas device`: add, list, remove."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nas.cli.console import print_json, print_table
+from nas.cli.options import Batch, Json, LatencySetting, Quiet, Seed, Space, SpaceOptions, parse_settings
+from nas.cli.progress import progress_bar
+from search_spaces.common.errors import InputError
+
+if TYPE_CHECKING:
+    from nas.evaluation.devices import PredictedDevice
+    from search_spaces import SearchSpace
+
+Name = Annotated[str, typer.Argument(help="Of the device, in small letters: pi gives pi_latency_ms.")]
+
+
+def device_add(
+    name: Name,
+    space: Space,
+    option: SpaceOptions = None,
+    latency_command: Annotated[
+        str | None,
+        typer.Option(help="Shell command that gets an ONNX file, {model}, and prints milliseconds."),
+    ] = None,
+    latency_setting: LatencySetting = None,
+    batch: Batch = None,
+    measurements: Annotated[
+        Path | None,
+        typer.Option(help="Instead of a command, a CSV file of measurements: architecture and NAME_latency_ms."),
+    ] = None,
+    networks: Annotated[
+        int, typer.Option(min=3, help="Networks that are measured, those of earlier calls included.")
+    ] = 20,
+    seed: Seed = 0,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Measure a few networks on a device, from which latencies of all others are predicted.
+
+    Those are measured of which the RLM is the least certain. Interrupt and repeat the command as you like.
+    """
+    from nas.cli.measured import latency_commands
+    from nas.evaluation.device_measuring import draw_pool, measure, quality
+    from nas.evaluation.devices import MIN_MEASURED, PredictedDevice
+    from nas.searching.prior import read_prior_observations
+    from search_spaces import get_space
+
+    device, opened = PredictedDevice(name), get_space(space, **parse_settings(option, "--option"))
+    if (latency_command is None) == (measurements is None):
+        raise InputError("give --latency-command, to measure, or --measurements, a CSV file")
+    with progress_bar(f"measuring {name}", quiet) as bar:
+        if measurements is not None:
+            device.begin({"measurements": "given"})
+            for architecture, (value,) in read_prior_observations(measurements, opened, [device.metric]).items():
+                if value <= 0:
+                    raise InputError(f"{measurements}: {device.metric} is {value:g}, which is no time in milliseconds")
+                text, times = opened.to_text(architecture), [value, value, value]
+                if device.tried.get(text, {}).get("ms") != times:
+                    device.add(text, opened.format(architecture), times)
+        elif latency_command is not None:
+            (command,) = latency_commands([latency_command], latency_setting)
+            device.begin({"command": command.command, "batch": batch or 1})
+            measure(device, opened, replace(command, name=name), networks, seed, batch or 1, bar)
+    if len(device.texts) < MIN_MEASURED:
+        raise InputError(f"device {name!r} has {len(device.texts)} measured networks: it needs {MIN_MEASURED} or more")
+    others = [text for text in draw_pool(opened, seed) if text not in device.tried]
+    found = {**_row(device), **quality(device, others)._asdict()}
+    if as_json:
+        print_json(
+            {key: None if value != value else value for key, value in found.items()} | {"failures": device.failures}
+        )
+        return
+    _print_quality(device, opened, found)
+
+
+def _print_quality(device: PredictedDevice, space: SearchSpace, found: dict[str, Any]) -> None:
+    count = found["measured"]
+    what = {
+        "measured networks": str(count),
+        "failed networks": f"{len(device.failures)}{f'; the last: {device.failures[-1]}' if device.failures else ''}",
+        "Spearman's correlation, leave-one-out": f"{found['spearman']:.3f}",
+        "median error, leave-one-out": f"{found['error']:.1%}",
+        "measured ones within the predicted 80 % interval": f"{found['covered']:.0%}",
+        f"uncertainty of other networks of {space.name}": f"± {found['uncertainty']:.1%}",
+        "spread of the measurements": f"± {found['spread']:.1%}",
+    }
+    print_table(f"{device.metric}, predicted from {count} networks", [{"what": k, "value": v} for k, v in what.items()])
+    print(f"{device.metric} is a metric of nas search, evaluate and predict now; kept in {device.folder}")
+
+
+def device_list(as_json: Json = False) -> None:
+    """The devices whose latencies can be predicted."""
+    from nas.evaluation.devices import PredictedDevice, devices_folder, list_devices
+
+    rows = [_row(PredictedDevice(name)) for name in list_devices()]
+    if as_json:
+        print_json(rows)
+    elif rows:
+        print_table(f"Devices in {devices_folder()}", rows)
+    else:
+        print(f"no devices in {devices_folder()}: `nas device add` makes one")
+
+
+def device_remove(name: Name) -> None:
+    """Forget a device and its measurements."""
+    from nas.evaluation.devices import PredictedDevice
+
+    device = PredictedDevice(name)
+    count = len(device.texts)
+    device.remove()
+    print(f"{name} and its {count} measured networks are removed")
+
+
+def _row(device: PredictedDevice) -> dict[str, Any]:
+    about = device.about
+    return {
+        "device": device.name,
+        "metric": device.metric,
+        "measured": len(device.texts),
+        "failed": len(device.failures),
+        "measured by": about.get("command", "a CSV file"),
+    }

@@ -1,0 +1,166 @@
+"""Claims about devices whose latencies are predicted, tried with a program that is as flaky as a real device."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nas import cli
+from nas.evaluation import device_command, device_measuring
+from nas.evaluation.device_command import DeviceCommand
+from nas.evaluation.device_measuring import draw_pool, measure, quality
+from nas.evaluation.devices import PredictedDevice, devices_of, list_devices
+from nas.evaluation.measurement import Measurement, measurement_of
+from nas.evaluation.trainable import Trainable
+from search_spaces import InputError, get_space
+
+SPACE = get_space("tiny-resnet")
+# The larger the file, the longer it takes. Every second call fails, and files of some sizes always.
+BENCH = """
+import os, sys
+size = os.path.getsize(sys.argv[1])
+with open("calls", "a") as file:
+    file.write(f"{size}\\n")
+calls = sum(1 for _ in open("calls"))
+if size % 7 == 0:
+    sys.exit("operator not supported")
+if calls % 2 == 0:
+    sys.exit("no route to host")
+print(size / 1000, "ms")
+"""
+
+
+@pytest.fixture(autouse=True)
+def small_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NAS_DEVICES", str(tmp_path / "devices"))
+    monkeypatch.setattr(device_measuring, "POOL", 40)
+    monkeypatch.setattr(device_command, "sleep", lambda seconds: None)
+    Path("bench.py").write_text(BENCH)
+
+
+def command(program: str = "bench.py") -> DeviceCommand:
+    return DeviceCommand(f"{sys.executable} {program} {{model}}", "pi", warmup=0, runs=1, retries=1)
+
+
+def size(text: str) -> float:
+    """What the device will print for a network of the pool."""
+    architecture = draw_pool(SPACE, 0)[text]
+    return SPACE.to_onnx(architecture).ByteSize() / 1000
+
+
+def measured_device(count: int = 8) -> PredictedDevice:
+    device = PredictedDevice("pi")
+    device.begin({"command": "bench"})
+    measure(device, SPACE, command(), count)
+    return device
+
+
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["nas", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    output = capsys.readouterr()
+    return int(stop.value.code or 0), output.out, output.err
+
+
+def test_other_networks_latencies_follow_from_a_few_of_a_flaky_device() -> None:
+    device = measured_device()
+    assert len(device.texts) == 8
+    others = [text for text in draw_pool(SPACE, 0) if text not in device.tried]
+    median, low, high = device.predict(others).T
+    assert (low > 0).all()
+    assert (low <= median).all()
+    assert (median <= high).all()
+    true = np.array([size(text) for text in others])
+    assert np.corrcoef(median.argsort().argsort(), true.argsort().argsort())[0, 1] > 0.7
+    found = quality(device, others)
+    assert found.spearman > 0.5
+    assert 0 < found.uncertainty < 1
+    assert found.spread == 0  # it prints one number
+
+
+def test_networks_that_cannot_be_timed_are_kept_with_their_reason_and_nothing_is_timed_twice() -> None:
+    device = measured_device(4)
+    before = dict(device.tried)
+    again = PredictedDevice("pi")
+    assert again.tried == before
+    measure(again, SPACE, command(), 8)
+    assert {text: again.tried[text] for text in before} == before
+    timed = [int(line) for line in Path("calls").read_text().split()]
+    assert len(timed) <= 2 * len(again.tried)  # two tries at most
+    for row in again.tried.values():
+        assert (row["ms"] is None) == ("operator not supported" in row["failure"])
+
+
+def test_a_device_that_is_not_there_is_given_up_after_ten_networks() -> None:
+    Path("off.py").write_text("import sys\nsys.exit('no route to host')\n")
+    device = PredictedDevice("pi")
+    device.begin({"command": "off"})
+    with pytest.raises(InputError, match=r"10 networks in a row could not be timed; the last: .*no route to host"):
+        measure(device, SPACE, command("off.py"), 8)
+    assert len(device.failures) == 10
+    with pytest.raises(InputError, match="'pi' has 0 measured networks: add 3 or more"):
+        device.predict(["text"])
+
+
+def test_measurements_of_two_commands_do_not_mix() -> None:
+    PredictedDevice("pi").begin({"command": "a"})
+    with pytest.raises(InputError, match=r"'pi' was measured otherwise .*nas device remove pi"):
+        PredictedDevice("pi").begin({"command": "b"})
+
+
+@pytest.mark.parametrize("name", ["cpu", "My Pi", "../pi", "", "PI"])
+def test_names_are_plain_and_not_those_of_what_is_always_measured(name: str) -> None:
+    with pytest.raises(InputError, match="write a name in small letters"):
+        PredictedDevice(name)
+
+
+def test_a_search_is_not_gone_on_with_after_further_measurements() -> None:
+    device = measured_device(4)
+    assert devices_of(["params", "pi_latency_ms"])[0].name == "pi"
+    measurement = Measurement(("pi_latency_ms",), devices=(device,))
+    settings = json.loads(json.dumps(measurement.settings))
+    network = Trainable.of(SPACE, SPACE.sample(np.random.default_rng(0)))
+    found = measurement_of(settings)(network, SPACE.to_onnx(SPACE.sample(np.random.default_rng(0)))).values
+    assert found["pi_latency_ms"].low <= found["pi_latency_ms"].value <= found["pi_latency_ms"].high
+    assert "predicted from 4 measured networks" in found["pi_latency_ms"].spread
+    measure(PredictedDevice("pi"), SPACE, command(), 5)
+    with pytest.raises(InputError, match="'pi' has other measurements"):
+        measurement_of(settings)
+    device.remove()
+    with pytest.raises(InputError, match="'pi' is not kept here"):
+        measurement_of(settings)
+
+
+def test_a_table_of_measurements_becomes_an_objective(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [[SPACE.format(a), SPACE.to_onnx(a).ByteSize()] for a in list(draw_pool(SPACE, 1).values())[::6]]
+    with open("pi.csv", "w", newline="") as file:
+        csv.writer(file).writerows([["architecture", "pi_latency_ms"], *rows])
+    add = ("device", "add", "pi", "--space", "tiny-resnet")
+    code, out, _ = run(monkeypatch, capsys, *add, "--measurements", "pi.csv", "--json", "--quiet")
+    assert code == 0
+    assert json.loads(out)["measured"] == len(rows)
+    assert list_devices() == ["pi"]
+    search = ("search", "--space", "tiny-resnet", "--objectives", "pi_latency_ms,params:max", "--sampler", "random")
+    code, out, _ = run(monkeypatch, capsys, *search, "--evaluations", "3", "--out", "out", "--json", "--quiet")
+    assert code == 0
+    assert all(0 < float(row["pi_latency_ms"]) < 1e9 for row in json.loads(out)["front"])
+    run(monkeypatch, capsys, "sample", "--space", "tiny-resnet", "--out", "nets")
+    code, out, _ = run(monkeypatch, capsys, "predict", "nets/0000.onnx", "--metrics", "pi_latency_ms,params", "--json")
+    ((row),) = json.loads(out)
+    assert row["pi_latency_ms"]["std"] > 0 == row["params"]["std"]
+    code, _, err = run(monkeypatch, capsys, "predict", "nets/0000.onnx", "--metrics", "phone_latency_ms")
+    assert (code, err) == (2, "nas: give --checkpoint: phone_latency_ms is a metric of no device\n")
+    code, out, _ = run(monkeypatch, capsys, "device", "remove", "pi")
+    assert code == 0
+    assert list_devices() == []
+    code, _, err = run(monkeypatch, capsys, "device", "remove", "pi")
+    assert (code, err.startswith("nas: unknown device 'pi'")) == (2, True)
