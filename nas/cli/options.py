@@ -16,6 +16,10 @@ NETWORK = (
     "timm:resnet50@288 for images of that size, torchvision:NAME, transformers:CLASS."
 )
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+StorageTimeout = Annotated[
+    float,
+    typer.Option(min=0, envvar="NAS_STORAGE_TIMEOUT", help="Seconds to wait for a storage that does not answer."),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
 Space = Annotated[str, typer.Option("--space", help="Space name, or FILE.py:CLASS.")]

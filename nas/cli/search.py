@@ -22,6 +22,7 @@ from nas.cli.options import (
     Quiet,
     Seed,
     SpaceOptions,
+    StorageTimeout,
     Threads,
     Training,
     given_only,
@@ -39,6 +40,7 @@ NOT_ITS_IDENTITY = (
     "patience",
     "jobs",
     "track",
+    "storage_timeout",
     "sampler",
     "seed",
     "seeds",
@@ -102,6 +104,7 @@ def search(
         str | None,
         typer.Option(help="Keep searches there, where `nas worker` joins them: sqlite:///…, postgresql://…, grpc://…"),
     ] = None,
+    storage_timeout: StorageTimeout = 600,
     jobs: Annotated[
         int, typer.Option(min=1, help="Processes of each search, which share the GPUs; not one result with any number.")
     ] = 1,
@@ -128,9 +131,11 @@ def search(
     from nas.comparison.runs import SearchOptions, run_measured_studies, run_predicted_studies, run_studies
     from nas.reporting.folders import save_studies
     from nas.searching.objectives import parse_objectives
+    from nas.searching.patience import set_timeout
     from nas.searching.storage import address
     from search_spaces import get_space
 
+    set_timeout(storage_timeout)
     limited = given_only(seconds=None if hours is None else 3600 * hours, patience=patience)
     given = {name: value for name, value in context.params.items() if name not in NOT_ITS_IDENTITY}
     arguments = {name: str(value) for name, value in given.items() if value is not None} | {"storage": address(storage)}

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from nas.cli.options import Device, Quiet, Trust
+from nas.cli.options import Device, Quiet, StorageTimeout, Trust
 from nas.cli.progress import progress_bar
 
 
@@ -31,6 +31,7 @@ def worker(
     ] = None,
     device: Device = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes of each search, which share the GPUs.")] = 1,
+    storage_timeout: StorageTimeout = 600,
     trust: Trust = False,
     quiet: Quiet = False,
 ) -> None:
@@ -38,8 +39,10 @@ def worker(
     import optuna
 
     from nas.searching.joining import is_unfinished, join, list_searches
+    from nas.searching.patience import set_timeout
     from nas.searching.progress import labelled
 
+    set_timeout(storage_timeout)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     names = [study] if study else [name for name in list_searches(storage) if is_unfinished(storage, name)]
     with progress_bar("working", quiet) as bar:

@@ -21,13 +21,14 @@ from nas.searching.evolution import random_unseen
 from nas.searching.identity import IDENTITY_KEY, begun_with, check_same, is_unused
 from nas.searching.jobs import check_jobs, helpers
 from nas.searching.objectives import Constraint, parse_constraints, parse_objectives
+from nas.searching.patience import StorageError
 from nas.searching.prior import PRIOR_KEY, PriorObservations, add_prior_observations
 from nas.searching.progress import GrowingFront, SearchProgress
 from nas.searching.record import TrialRecord
 from nas.searching.result import SETTINGS_KEY, SearchResult
 from nas.searching.rows import among_rows, sampler_of_rows
 from nas.searching.samplers import create_sampler
-from nas.searching.storage import StorageError, address, open_storage
+from nas.searching.storage import address, open_storage
 from nas.searching.trial_log import describe_trial
 from nas.searching.trials import FAILED_KEY, TrialReader, is_evaluated
 from nas.searching.weights import WEIGHTS_FOLDER_KEY, WeightFolder

@@ -21,12 +21,8 @@ from optuna.storages import (
 )
 from optuna.storages.journal import JournalFileBackend
 
+from nas.searching.patience import StorageError, patient
 from search_spaces.common.errors import InputError
-
-
-class StorageError(InputError):
-    """A storage that cannot be read or written: no trial is to blame."""
-
 
 _FIRST_BYTES = b'{"op_code"'
 _SQLITE = b"SQLite format 3\0"
@@ -98,8 +94,8 @@ def open_storage(storage: str | Path | BaseStorage | None, existing: bool = Fals
     """Optuna storage: None is in memory, a path a journal file, a URL a database or a proxy of one.
 
     `sqlite:///…`, an SQLite file and `postgresql://…` are databases; `grpc://host:port` is what
-    `optuna.storages.run_grpc_proxy_server` serves. existing: nothing is created. Raises InputError where it cannot be
-    opened.
+    `optuna.storages.run_grpc_proxy_server` serves; where they go away later, calls wait (`nas.searching.patience`).
+    existing: nothing is created. Raises InputError where it cannot be opened.
     """
     if storage is None:
         return InMemoryStorage()
@@ -154,13 +150,15 @@ def _database(url: str, existing: bool, tries: int = 5) -> BaseStorage:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
             retry = RetryHeartbeatStaleTrialCallback()
-            return RDBStorage(
+            storage = patient(RDBStorage)(
                 url,
                 heartbeat_interval=HEARTBEAT_SECONDS,
                 grace_period=GRACE_SECONDS,
                 heartbeat_stale_trial_callback=retry,
                 skip_table_creation=existing,
             )
+            storage.place = address(url)  # type: ignore[attr-defined]
+            return storage
     except DatabaseError as error:
         if tries == 1 or not any(hint in str(error) for hint in ("already exists", "duplicate key")):
             raise
@@ -174,11 +172,12 @@ def _proxy(url: str) -> BaseStorage:
 
     from optuna.storages import GrpcStorageProxy
 
-    address = urlsplit(url)
+    parts = urlsplit(url)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
-            proxy = GrpcStorageProxy(host=address.hostname or "localhost", port=address.port or 13000)
+            proxy = patient(GrpcStorageProxy)(host=parts.hostname or "localhost", port=parts.port or 13000)
+        proxy.place = url  # type: ignore[attr-defined]
         proxy.wait_server_ready(timeout=PROXY_TIMEOUT_SECONDS)
     except (ImportError, OSError, RuntimeError, ValueError) as error:
         raise InputError(f"cannot use {url}: {error}") from error

@@ -138,6 +138,7 @@ def test_every_block_about_training_runs_and_the_shipped_network_has_the_reporte
 @pytest.mark.parametrize("page", PAGES)
 def test_every_block_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("NAS_DEVICES", str(tmp_path / "devices"))
     assert follow(page, tmp_path, monkeypatch) == sum(
         len(text.splitlines()) for kind, text in blocks_of(page) if kind == "sh"
     )
