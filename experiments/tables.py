@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from joblib import Parallel, delayed
 
-from nas.evaluation.journal import Journal
 from nas.cli.console import print_json, print_table
 from nas.cli.progress import progress_bar
+from nas.evaluation.journal import Journal
 from predictors.version import version
 from search_spaces.common.errors import unknown
 from search_spaces.common.files import replacing

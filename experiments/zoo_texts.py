@@ -21,9 +21,9 @@ import numpy as np
 import typer
 
 from experiments.runner import AsJson, Quick, run_command
-from nas.evaluation.journal import Journal
 from nas.cli.console import print_json, print_table
 from nas.cli.progress import progress_bar
+from nas.evaluation.journal import Journal
 from search_spaces.common.errors import InputError
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")

@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from joblib import Parallel, delayed
 
-from nas.evaluation.journal import Journal
 from nas.benchmarks.loading import load_benchmark
 from nas.benchmarks.populations import POPULATIONS, get_population
 from nas.benchmarks.text_cache import text_version
+from nas.evaluation.journal import Journal
 from search_spaces import Architecture, SearchSpace, get_space
 from search_spaces.common.files import replacing
 from search_spaces.graph.costs import graph_activations, graph_depth, graph_flops, graph_params, graph_peak_activations
