@@ -137,8 +137,12 @@ class Measurement:
             return lambda: at_quantiles(time_on_device(model, command, batch), f"{command.runs} calls")
 
         def predicted(device: PredictedDevice) -> Callable[[], Measured]:
-            about = f"predicted from {len(device.texts)} measured networks: median, 10 % and 90 % quantile"
-            return lambda: Measured(*device.predict([network.text])[0].tolist(), about)
+            def predict() -> Measured:
+                median, low, high = device.predict([network.text])[0].tolist()
+                return Measured(median, low, high, f"median, 10 % and 90 % quantile, predicted from {count} networks")
+
+            count = len(device.texts)
+            return predict
 
         return {
             self.latency.metric: lambda: at_quantiles(time_model(model, self.latency), runs),
