@@ -63,7 +63,8 @@ def patient(kind: type[Storage]) -> type[Storage]:
     public = [name for name, value in vars(BaseStorage).items() if callable(value) and not name.startswith("_")]
     names = [name for name in (*public, *_USED) if hasattr(kind, name)]
     methods: dict[str, Any] = {name: _patiently(getattr(kind, name)) for name in names}
-    for name, answer in {"record_heartbeat": None, "_get_stale_trial_ids": []}.items():
+    answers: dict[str, Any] = {"record_heartbeat": None, "_get_stale_trial_ids": []}
+    for name, answer in answers.items():
         if hasattr(kind, name):
             methods[name] = _once(getattr(kind, name), answer)
     return type(kind.__name__, (kind,), {"place": "the storage", "came_back": -SETTLING_SECONDS, **methods})

@@ -157,7 +157,7 @@ def _database(url: str, existing: bool, tries: int = 5) -> BaseStorage:
                 heartbeat_stale_trial_callback=retry,
                 skip_table_creation=existing,
             )
-            storage.place = address(url)  # type: ignore[attr-defined]
+            storage.place = address(url)
             return storage
     except DatabaseError as error:
         if tries == 1 or not any(hint in str(error) for hint in ("already exists", "duplicate key")):
@@ -177,7 +177,7 @@ def _proxy(url: str) -> BaseStorage:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
             proxy = patient(GrpcStorageProxy)(host=parts.hostname or "localhost", port=parts.port or 13000)
-        proxy.place = url  # type: ignore[attr-defined]
+        proxy.place = url
         proxy.wait_server_ready(timeout=PROXY_TIMEOUT_SECONDS)
     except (ImportError, OSError, RuntimeError, ValueError) as error:
         raise InputError(f"cannot use {url}: {error}") from error
