@@ -21,6 +21,7 @@ from nas.searching.samplers import list_samplers
 from predictors import create, list_predictors, load
 from predictors.testing import check_predictor
 from search_spaces import InputError, get_space, list_spaces, registry
+from search_spaces.pytorch.libraries import prepare_torchvision
 from search_spaces.testing import check_space
 
 PAGES = (
@@ -142,6 +143,20 @@ def test_every_block_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pyte
     assert follow(page, tmp_path, monkeypatch) == sum(
         len(text.splitlines()) for kind, text in blocks_of(page) if kind == "sh"
     )
+
+
+@pytest.mark.slow
+def test_every_block_about_models_of_libraries_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare_torchvision()
+    pytest.importorskip("timm")
+    for name in ("my_vit", "my_bert"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    assert follow("how-to/own_model.md", tmp_path, monkeypatch) == 2
+    for folder, shape in {"vit": (1, 1, 8, 8), "bert": (1, 24)}.items():
+        model = onnx.load(f"results/{folder}/front/00.onnx")
+        assert {entry.key: entry.value for entry in model.metadata_props}["weights"] == "trained"
+        (taken,) = model.graph.input
+        assert [dim.dim_value or 1 for dim in taken.type.tensor_type.shape.dim] == list(shape)
 
 
 @pytest.mark.slow
