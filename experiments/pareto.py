@@ -42,7 +42,7 @@ def score(problem: str, name: str, evaluations: int, seed: int) -> Scores:
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    objectives, table = parse_objectives(PROBLEMS[problem]), _table()
+    objectives, table = parse_objectives(PROBLEMS[problem]), load_table()
     metrics = [objective.name for objective in objectives]
     values = np.stack([table.values(metric) for metric in metrics], 1)
     reference = Reference.of_table(values, objectives, FLOORS[problem])
@@ -54,7 +54,7 @@ def score(problem: str, name: str, evaluations: int, seed: int) -> Scores:
 
 
 @lru_cache(maxsize=1)
-def _table() -> Benchmark:
+def load_table() -> Benchmark:
     """NAS-Bench-201 with its texts at hand: writing them again takes a quarter of a search, and changes nothing."""
     table = load_benchmark("nasbench201")
     texts = dict(zip(table.architectures, table.load_texts(), strict=True))

@@ -10,6 +10,7 @@ from nas.cli.options import parse_settings, pick
 from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
+    from nas.comparison.runs import Budget
     from nas.comparison.studies import Studies
     from nas.evaluation.device_command import DeviceCommand
     from nas.searching.evaluators import MeasuredEvaluator
@@ -20,11 +21,17 @@ _BUILT_IN_ONLY = ("dataset", "trainings")
 
 
 def open_measured(
-    space: str, objectives: str, constraints: list[str], given: dict[str, Any], folder: Path
+    space: str,
+    objectives: str,
+    constraints: list[str],
+    given: dict[str, Any],
+    folder: Path,
+    budget: Budget | None = None,
 ) -> MeasuredEvaluator | FunctionEvaluator:
     """The evaluator of all metrics that a search needs, by built-in training or by the user's own function.
 
-    given: options of the command, those that were given. folder: of the results.
+    given: options of the command, those that were given. folder: of the results. budget: of a search by cost, where
+    a training has as many epochs as the last fidelity.
     """
     from nas.evaluation.devices import devices_of
     from nas.evaluation.latency import LatencyTask
@@ -37,18 +44,22 @@ def open_measured(
 
     asked = [objective.name for objective in parse_objectives(objectives)]
     metrics = tuple(dict.fromkeys([*asked, *(constraint.metric for constraint in parse_constraints(constraints))]))
+    metrics = tuple(dict.fromkeys([*metrics, *(budget.metrics if budget else ())]))
     timing = LatencyTask(**pick(given, "threads", "batch", "provider"))
     commands = latency_commands(given.get("latency_command"), given.get("latency_setting"))
     devices = devices_of(metrics, [command.metric for command in commands])
     settings = {**parse_settings(given.get("training"), "--training"), **pick(given, "epochs")}
     options = parse_settings(given.get("option"), "--option")
     device = given.get("device", "cpu")
+    states = folder / "studies" / "training"
     if "evaluator" not in given:
+        if budget:
+            settings.setdefault("epochs", budget.fidelities[-1])
         source = given.get("dataset", "digits") if trains(metrics, timing, (*commands, *devices)) else None
         opened, data = open_space(space, options, source)
         seeds = tuple(range(given.get("trainings", 1)))
         measurement = Measurement(metrics, data, seeds, training_task(settings), timing, device, commands, devices)
-        return MeasuredEvaluator(opened, measurement, folder / "studies" / "training")
+        return MeasuredEvaluator(opened, measurement, states)
     if strange := [name for name in _BUILT_IN_ONLY if name in given]:
         raise InputError(f"--{strange[0]} goes with the built-in training: with --evaluator, the function trains")
     measured = tuple(metric for metric in metrics if metric in known_metrics(timing, None, (*commands, *devices)))
@@ -57,7 +68,7 @@ def open_measured(
         settings["device"] = device
     opened, _ = open_space(space, options, None)
     measurement = Measurement(measured, latency=timing, commands=commands, devices=devices)
-    return FunctionEvaluator(opened, given["evaluator"], returned, measurement, settings)
+    return FunctionEvaluator(opened, given["evaluator"], returned, measurement, settings, states)
 
 
 def latency_commands(commands: list[str] | None, settings: list[str] | None) -> tuple[DeviceCommand, ...]:

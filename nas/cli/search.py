@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -33,9 +33,13 @@ from nas.cli.options import (
 from nas.cli.progress import progress_bar
 from search_spaces.common.errors import InputError
 
+if TYPE_CHECKING:
+    from nas.comparison.runs import Budget
+
 # A search goes on with other values of these; samplers and seeds are checked by the searches' names.
 NOT_ITS_IDENTITY = (
     "evaluations",
+    "budget",
     "hours",
     "patience",
     "jobs",
@@ -64,7 +68,10 @@ def search(
         str | None, typer.Option(help="Measure every network of this space: a name, or FILE.py:CLASS.")
     ] = None,
     sampler: Annotated[
-        str, typer.Option(help="One or more of rlm, gnn, forest, ridge, nsga2, nsga3, tpe, gp, random.")
+        str,
+        typer.Option(
+            help="One or more of rlm, gnn, forest, ridge, nsga2, nsga3, tpe, gp, random; by --budget asha, hyperband."
+        ),
     ] = "rlm",
     evaluations: Annotated[int, typer.Option(min=1, help="True evaluations to spend.")] = 200,
     constraint: Annotated[list[str] | None, typer.Option(help='Such as "pixel3_latency_ms <= 8"; repeatable.')] = None,
@@ -96,6 +103,16 @@ def search(
     patience: Annotated[
         int | None, typer.Option(min=1, help="End a search after so many evaluations without a better front.")
     ] = None,
+    fidelities: Annotated[
+        str | None,
+        typer.Option(help="Epochs at which a training may be paused, then all of it, as 2,6: a search by --budget."),
+    ] = None,
+    budget: Annotated[
+        float | None, typer.Option(min=0, help="With --fidelities, what to spend instead of --evaluations.")
+    ] = None,
+    cost: Annotated[
+        str, typer.Option(help="Unit of --budget: epochs, seconds of training, or a metric, the cost of an epoch.")
+    ] = "epochs",
     predictor: Annotated[
         str | None,
         typer.Option(help="Search the space by predictions alone: a checkpoint's folder or name (rlm-nasbench201)."),
@@ -139,8 +156,18 @@ def search(
     limited = given_only(seconds=None if hours is None else 3600 * hours, patience=patience)
     given = {name: value for name, value in context.params.items() if name not in NOT_ITS_IDENTITY}
     arguments = {name: str(value) for name, value in given.items() if value is not None} | {"storage": address(storage)}
+    spending = _budget(fidelities, budget, cost)
+    if spending and (limited or known or predictor or track):
+        raise InputError("--fidelities does not go with --hours, --patience, --known, --predictor and --track")
     options = SearchOptions(
-        known, **limited, storage=storage, study=study, jobs=jobs, track=tuple(track or ()), arguments=arguments
+        known,
+        **limited,
+        budget=spending,
+        storage=storage,
+        study=study,
+        jobs=jobs,
+        track=tuple(track or ()),
+        arguments=arguments,
     )
     samplers, limits, numbers = split_names(sampler), constraint or [], range(seed, seed + seeds)
     measured = given_only(
@@ -170,7 +197,7 @@ def search(
                 opened, predictor, objectives, samplers, evaluations, numbers, out, limits, bar, options
             )
         else:
-            measuring = open_measured(str(space), objectives, limits, measured, out)
+            measuring = open_measured(str(space), objectives, limits, measured, out, spending)
             point = None if reference is None else parse_numbers(reference, "--reference")
             studies = run_measured_studies(
                 measuring, objectives, samplers, evaluations, numbers, out, limits, bar, point, options
@@ -193,3 +220,17 @@ def search(
     print_table(f"{objectives} on {benchmark or space}: share of {truth}", studies.table())
     print_table(f"Pareto front of {samplers[0]}, seed {seed}", front)
     print(f"written to {out}")
+
+
+def _budget(fidelities: str | None, budget: float | None, cost: str) -> Budget | None:
+    """What a search by cost may spend; None for any other search."""
+    from nas.comparison.runs import Budget
+
+    if (fidelities is None) != (budget is None):
+        raise InputError("--fidelities and --budget go together: --fidelities 2,6 --budget 300 spends 300 epochs")
+    if fidelities is None or budget is None:
+        return None
+    try:
+        return Budget(tuple(int(part) for part in fidelities.split(",")), budget, cost)
+    except ValueError:
+        raise InputError(f"--fidelities {fidelities}: write whole numbers separated by commas") from None

@@ -16,6 +16,7 @@ from nas.benchmarks import Benchmark, load_benchmark
 from nas.comparison.folders import claim, searched_table
 from nas.comparison.studies import Studies
 from nas.evaluation.log_file import LOG_NAME, log_to
+from nas.searching.by_cost.loop import EPOCHS, SECONDS, check_policy, search_by_cost
 from nas.searching.evaluators import (
     Evaluator,
     MeasuredEvaluator,
@@ -45,13 +46,27 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+class Budget(NamedTuple):
+    """What a search by cost may spend: see `nas.searching.by_cost.loop.search_by_cost`."""
+
+    fidelities: tuple[int, ...]
+    budget: float
+    cost: str = EPOCHS
+
+    @property
+    def metrics(self) -> list[str]:
+        """The cost, where it is a metric."""
+        return [] if self.cost in (EPOCHS, SECONDS) else [self.cost]
+
+
 class SearchOptions(NamedTuple):
     """Options of each search: prior observations, limits, and its storage.
 
     prior: CSV file of prior observations. seconds, patience: limits of `nas.search`. storage: URL of one storage for
     all searches; by default, each search has a journal in the result folder. study: prefix of the searches' names.
     jobs: processes of each search. track: trackers (`nas.searching.tracking`); a search is FOLDER-SAMPLER-SEED there.
-    arguments: of the command that begins them, for its folder's record (`nas.comparison.folders`).
+    arguments: of the command that begins them, for its folder's record (`nas.comparison.folders`). budget: of searches
+    by cost; None for evaluations that are trained to the end.
     """
 
     prior: Path | None = None
@@ -62,6 +77,7 @@ class SearchOptions(NamedTuple):
     jobs: int = 1
     track: tuple[str, ...] = ()
     arguments: Mapping[str, Any] = {}
+    budget: Budget | None = None
 
     def kept(self, folder: Path, sampler: str, seed: int) -> tuple[str | Path, str]:
         """Storage and name of a search."""
@@ -92,7 +108,8 @@ def run_studies(
     """
     table = load_benchmark(benchmark) if isinstance(benchmark, str) else benchmark
     goal = _Goal.parse(objectives, constraints)
-    evaluator = TableEvaluator(table, goal.metrics)
+    paid = options.budget.metrics if options.budget else []
+    evaluator = TableEvaluator(table, list(dict.fromkeys([*goal.metrics, *paid])))
     reference = _truth(table, goal.objectives, goal.constraints)
     results = _run_all(
         table.space, goal, evaluator, samplers, evaluations, seeds, folder, progress, options, sampler_options
@@ -263,7 +280,7 @@ def _run_all(
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     tasks = [(name, seed) for seed in seeds for name in samplers]
     for name in samplers:
-        check_sampler(name)
+        (check_policy if options.budget else check_sampler)(name)
     check_trackers(options.track)
     prior = read_prior_observations(options.prior, space, evaluator.metrics) if options.prior else None
     origin = begun_with(space, goal.objectives, goal.constraints, evaluator)
@@ -274,6 +291,15 @@ def _run_all(
         log.info("%s", origin["identity"]["command"])
         for number, (name, seed) in enumerate(tasks):
             storage, study = options.kept(folder, name, seed)
+            weights = folder / "studies" / "weights" / f"{name}-{seed}" if trains else None
+            shown = labelled(progress, f"{name}, seed {seed}", number, len(tasks))
+            if options.budget:
+                found = search_by_cost(
+                    space, goal.objectives, evaluator, name, *options.budget, seed, storage, goal.constraints, shown,
+                    study, weights=weights, jobs=options.jobs,
+                )  # fmt: skip
+                results[name].append(found)
+                continue
             label = f"{folder.resolve().name}-{name}-{seed}"
             with tracking(options.track, label, TrialReader(space, goal.objectives, goal.constraints)) as trackers:
                 found = search(
@@ -282,15 +308,15 @@ def _run_all(
                     storage=storage,
                     name=study,
                     constraints=goal.constraints,
-                    progress=labelled(progress, f"{name}, seed {seed}", number, len(tasks)),
+                    progress=shown,
                     prior=prior,
                     seconds=options.seconds,
                     patience=options.patience,
                     jobs=options.jobs,
-                    weights=folder / "studies" / "weights" / f"{name}-{seed}" if trains else None,
+                    weights=weights,
                     callbacks=trackers,
                 )  # fmt: skip
             results[name].append(found)
     if not any(result.evaluated.architectures for group in results.values() for result in group):
-        raise InputError("nothing was evaluated: give the search more time")
+        raise InputError("nothing was evaluated to the end: give the search more time, or a larger budget")
     return results

@@ -101,12 +101,13 @@ class Measurement:
         checkpoint: Path | None = None,
         progress: Progress | None = None,
         report: Report | None = None,
+        until: int | None = None,
     ) -> Measurements:
         """The metrics of a network; scores are NaN where a training diverged.
 
         model: the network as ONNX, for what is timed and weighed; its weights do not matter. checkpoint: file in which
         the training's state is kept, to go on after an interruption. progress: called with what is done, how far, of
-        how much. report: see `nas.evaluation.training.train`.
+        how much. report, until: see `nas.evaluation.training.train`.
         """
         values: dict[str, Measured] = {}
         timed = self._timed(network, model)
@@ -117,7 +118,7 @@ class Measurement:
             values[metric] = timed[metric]()
         if values.keys() == {*self.metrics} or self.data is None:
             return Measurements(values)
-        found = self._trained(Measurements(values), network, self.data, checkpoint, progress, report)
+        found = self._trained(Measurements(values), network, self.data, checkpoint, progress, report, until)
         if set(score_metrics(self.data)) & set(self.metrics):
             if progress:
                 progress("quantization", 0, 1)
@@ -174,10 +175,12 @@ class Measurement:
         checkpoint: Path | None,
         progress: Progress | None,
         report: Report | None,
+        until: int | None,
     ) -> Measurements:
         trained = train(
             network, data, self.seeds, self.training, device=self.device, checkpoint=checkpoint,
             progress=progress and (lambda done, total: progress("training, epochs", done, total)), report=report,
+            until=until,
         )  # fmt: skip
         scores = {data.metric: trained.validation, data.test_metric: trained.test}
         kept = {metric: score[trained.best] for metric, score in scores.items()}

@@ -76,6 +76,7 @@ def train(
     checkpoint: Path | None = None,
     progress: Progress | None = None,
     report: Report | None = None,
+    until: int | None = None,
 ) -> Trained:
     """Train a network from scratch once per seed.
 
@@ -83,6 +84,8 @@ def train(
     disturbances. With a checkpoint file, the state is kept after every epoch, and an interrupted training goes on to
     the same result. progress: called with the number of epochs done and wanted. report: hears the mean validation score
     of the networks that train together, and may end their training; of networks one by one, only the first reports.
+    until: the epoch after which the training pauses: scores are those of the unfinished networks, and the next call
+    goes on from the checkpoint.
 
     Raises InputError for data that do not fit the network, operators that cannot be trained, a device that is not
     there, and the checkpoint of another training.
@@ -101,7 +104,7 @@ def train(
         training = _Training(network, data, group, task, device, None if number else report)
         if path:
             training.restore(path)
-        while not training.finished:
+        while not training.finished and training.epoch < (until or task.epochs):
             with threads_for(training.multiply_adds):
                 training.run_epoch()
             if path:

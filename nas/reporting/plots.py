@@ -94,8 +94,13 @@ def plot_front(
         _legend(figure, axes)
 
 
-def plot_hypervolume(path: str | Path, curves: Mapping[str, np.ndarray], yardstick: str = "true front") -> None:
-    """Hypervolume ratio after each true evaluation: mean over seeds, with one standard deviation as a band.
+def plot_hypervolume(
+    path: str | Path,
+    curves: Mapping[str, np.ndarray],
+    yardstick: str = "true front",
+    unit: str = "True evaluations",
+) -> None:
+    """Hypervolume ratio after each evaluation or unit of cost: mean over seeds, with one standard deviation as a band.
 
     curves: for each sampler, ratios (seeds, n) as of `nas.searching.pareto.Reference.curve`; higher is better, 1 is the
     front that `yardstick` names.
@@ -114,7 +119,7 @@ def plot_hypervolume(path: str | Path, curves: Mapping[str, np.ndarray], yardsti
         start = min((float(ratios.mean(axis=0)[ratios.shape[1] // 20]) for ratios in curves.values()), default=0.0)
         axes.set_ylim(max(0.0, start - 0.05), 1.01)
         axes.set_xlim(0, max((ratios.shape[1] for ratios in curves.values()), default=1))
-        axes.set_xlabel("True evaluations")
+        axes.set_xlabel(unit)
         axes.set_ylabel(f"Hypervolume / that of the {yardstick}")
         _legend(figure, axes)
 

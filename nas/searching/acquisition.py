@@ -38,19 +38,24 @@ def free_boxes(front: np.ndarray, reference: np.ndarray) -> np.ndarray:
     return boxes
 
 
-def expected_improvement(samples: np.ndarray, weights: np.ndarray, boxes: Sequence[np.ndarray]) -> np.ndarray:
-    """Mean hypervolume (n,) that n candidates add, over s samples; higher is better.
+def sample_improvements(samples: np.ndarray, weights: np.ndarray, boxes: Sequence[np.ndarray]) -> np.ndarray:
+    """Hypervolume (n, s) that each sample of n candidates adds.
 
     samples: (n, s, m) losses. weights: (n, s) factors, 0 for a sample that breaks a constraint and so adds nothing.
     boxes: for each of the s samples, the region that is still free.
     """
-    gains = np.zeros(len(samples))
+    gains = np.zeros(weights.shape)
     for start in range(0, len(samples), _CHUNK):
         rows = slice(start, start + _CHUNK)
         for s, free in enumerate(boxes):
             sides = np.maximum(free[:, 1] - np.maximum(free[:, 0], samples[rows, s, None]), 0.0)  # (chunk, boxes, m)
-            gains[rows] += weights[rows, s] * sides.prod(axis=2).sum(axis=1)
-    return gains / len(boxes)
+            gains[rows, s] = weights[rows, s] * sides.prod(axis=2).sum(axis=1)
+    return gains
+
+
+def expected_improvement(samples: np.ndarray, weights: np.ndarray, boxes: Sequence[np.ndarray]) -> np.ndarray:
+    """Mean hypervolume (n,) that n candidates add, over s samples; higher is better. See `sample_improvements`."""
+    return sample_improvements(samples, weights, boxes).cumsum(axis=1)[:, -1] / len(boxes)
 
 
 def choose_batch(

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from optuna.trial import TrialState
 
 from nas.evaluation import memory
 from nas.evaluation.machine import machine, versions
@@ -110,7 +111,8 @@ class Difference(NamedTuple):
 
 def is_unused(study: optuna.Study) -> bool:
     """True if nothing has been evaluated in a study yet, and no process works on it: its origin may still change."""
-    begun = any(map(is_evaluated, study.get_trials(deepcopy=False)))
+    trials = study.get_trials(deepcopy=False)
+    begun = any(is_evaluated(trial) or trial.state == TrialState.PRUNED for trial in trials)
     return not begun and not Worker(study).has_others()
 
 

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nas.searching.by_cost.loop import BUDGET_KEY, EPOCHS, SECONDS, check_policy, search_by_cost
+from nas.searching.by_cost.runs import COST_KEY
 from nas.searching.loop import EVALUATIONS_KEY, LIMITS_KEY, SOURCE_KEY, search
 from nas.searching.objectives import parse_constraints
 from nas.searching.prior import PRIOR_KEY
@@ -50,11 +52,14 @@ def join(
     settings, found = study.user_attrs[SETTINGS_KEY], read_study(study, trust=trust)
     if isinstance(found.space, RecordedSpace):
         raise InputError(f"study {name!r}: {found.space.reason}")
+    by_cost = "fidelities" in settings
     try:
-        check_sampler(settings["sampler"])
+        (check_policy if by_cost else check_sampler)(settings["sampler"])
     except InputError:
         raise InputError(f"study {name!r} is searched by a sampler of its own: join it from a script") from None
     metrics = TrialReader(found.space, found.objectives, parse_constraints(settings["constraints"])).metrics
+    if by_cost and settings["cost"] not in (EPOCHS, SECONDS, *metrics):
+        metrics = (*metrics, settings["cost"])
     source = study.user_attrs.get(SOURCE_KEY, {})
     if is_untrusted(source.get("space"), trust):
         raise InputError(f"study {name!r}: its table's space {source['space']} is Python code: give --trust to run it")
@@ -62,6 +67,12 @@ def join(
         evaluator = source.get("evaluator", {}).get("function")
     opened = open_evaluator(source, found.space, metrics, path_override, device, evaluator, checkpoints)
     kept = study.user_attrs.get(WEIGHTS_FOLDER_KEY)
+    if by_cost:
+        return search_by_cost(
+            found.space, settings["objectives"], opened, settings["sampler"], settings["fidelities"],
+            study.user_attrs[BUDGET_KEY], settings["cost"], settings["seed"], storage, settings["constraints"],
+            progress, name, joins=True, weights=weights or (Path(kept) if kept else None), jobs=jobs,
+        )  # fmt: skip
     limits = study.user_attrs.get(LIMITS_KEY, {})
     until, patience = limits.get("until"), limits.get("patience")
     return search(
@@ -80,8 +91,11 @@ def list_searches(storage: str | Path | BaseStorage) -> list[str]:
 
 
 def is_unfinished(storage: str | Path | BaseStorage, name: str) -> bool:
-    """True if a search lacks evaluations."""
+    """True if a search lacks evaluations, or has not spent its budget."""
     study = _load(storage, name)
+    if BUDGET_KEY in study.user_attrs:
+        spent = sum(trial.user_attrs.get(COST_KEY, 0.0) for trial in study.get_trials(deepcopy=False))
+        return bool(spent < study.user_attrs[BUDGET_KEY])
     found = read_study(study).evaluated.architectures
     prior = sum(PRIOR_KEY in trial.user_attrs for trial in study.get_trials(deepcopy=False))
     return len(found) - prior < study.user_attrs.get(EVALUATIONS_KEY, 0)

@@ -125,7 +125,7 @@ def search(
         sampler = create_sampler(
             sampler, space, reader.objectives, seed, constraints=reader.constraints, **(sampler_options or {})
         )
-    study = _open_study(storage, name, reader.objectives, sampler_of_rows(sampler, space, seed), origin, joins)
+    study = open_study(storage, name, reader.objectives, sampler_of_rows(sampler, space, seed), origin, joins)
     if prior:
         add_prior_observations(study, reader, prior, evaluator.metrics)
     limits = Limits(evaluations, time.time() + seconds, patience)
@@ -140,7 +140,7 @@ def search(
     return SearchResult.of_study(study, reader)
 
 
-def _open_study(
+def open_study(
     storage: str | Path | BaseStorage | None,
     name: str,
     objectives: Sequence[Metric],

@@ -72,3 +72,22 @@ def heartbeat(study: Study, trial: Trial) -> Iterator[None]:
 def set_intermediate_value(study: Study, trial: Trial, step: int, value: float) -> None:
     """Write an intermediate value; `Trial.report` refuses to in a study of several objectives."""
     study._storage.set_trial_intermediate_value(trial._trial_id, step, value)
+
+
+def begin_trial(study: Study, template: FrozenTrial) -> Trial:
+    """A running trial that has the template's choices and attributes from its first moment on."""
+    return Trial(study, study._storage.create_new_trial(study._study_id, template_trial=template))
+
+
+def pop_waiting(study: Study) -> Trial | None:
+    """An enqueued trial, which is running from now on; None if there is none."""
+    id_ = study._pop_waiting_trial_id()
+    return None if id_ is None else Trial(study, id_)
+
+
+def prune(study: Study, trial: Trial) -> None:
+    """Finish a trial as pruned; `Study.tell` would give it one value, in a study of several objectives, too."""
+    try:
+        study._storage.set_trial_state_values(trial._trial_id, TrialState.PRUNED)
+    except UpdateFinishedTrialError:
+        return  # another process has finished it

@@ -44,6 +44,9 @@ class FunctionEvaluator:
         metrics: those that the function returns.
         measurement: what is measured before the function is called, such as latency.
         options: keyword arguments of the function.
+        checkpoints: folder for the states of paused trainings, where trainings are begun, paused and continued
+            (`nas.searching.by_cost`). A function with the argument `checkpoint` gets the path of a file of the
+            network's own there: it loads the file, if it exists, and writes it before it returns.
 
     Raises InputError for a function that does not take these arguments.
     """
@@ -55,8 +58,10 @@ class FunctionEvaluator:
         metrics: Sequence[str],
         measurement: Measurement | None = None,
         options: Mapping[str, Any] | None = None,
+        checkpoints: Path | None = None,
     ) -> None:
         self.space = space
+        self.checkpoints = checkpoints
         self.reference = str(Path(function).absolute()) if isinstance(function, str) else ""
         self.function = function_from_file(function, "evaluator") if isinstance(function, str) else function
         self.returned = tuple(metrics)
@@ -77,6 +82,7 @@ class FunctionEvaluator:
         settings: Mapping[str, Any],
         function: str | None,
         options: Mapping[str, Any] | None = None,
+        checkpoints: Path | None = None,
     ) -> FunctionEvaluator:
         """The evaluator with these `settings`; `function` is the same `FILE.py:function`, perhaps of another path.
 
@@ -89,7 +95,9 @@ class FunctionEvaluator:
                 "it, or --evaluator with its path on this machine"
             )
         replaced = {**settings["options"], **(options or {})}
-        found = cls(space, function, settings["metrics"], measurement_of(settings["measurement"]), replaced)
+        found = cls(
+            space, function, settings["metrics"], measurement_of(settings["measurement"]), replaced, checkpoints
+        )
         if found.settings["sha256"] != settings["sha256"]:
             raise InputError(f"{function}: another evaluator than the one that the search was begun with")
         return found
@@ -125,12 +133,20 @@ class FunctionEvaluator:
             record.keep({metric: value for metric, value in found.items() if metric not in self.metrics}, (state, {}))
         return [found[metric] for metric in self.metrics]
 
-    def train(self, network: Trainable, architecture: Architecture, report: Report) -> tuple[dict[str, float], State]:
+    @property
+    def continues(self) -> bool:
+        """True if the function keeps the states of its trainings, and goes on from them."""
+        return "checkpoint" in inspect.signature(self.function).parameters and "checkpoint" not in self.options
+
+    def train(
+        self, network: Trainable, architecture: Architecture, report: Report, checkpoint: Path | None = None
+    ) -> tuple[dict[str, float], State]:
         """What the function returns of a network with fresh weights, and the weights that it leaves."""
         torch.manual_seed(INITIAL_SEED)
         module = network.module()
         names = module.state_dict().keys()
-        returned = self._returned(self.function(module, architecture, report, **self.options))
+        state = {"checkpoint": checkpoint} if checkpoint else {}
+        returned = self._returned(self.function(module, architecture, report, **self.options, **state))
         if module.state_dict().keys() != names:
             raise EvaluatorError("the evaluator changed which weights the model has: train it as it is")
         return returned, network.state(module)

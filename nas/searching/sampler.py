@@ -178,7 +178,7 @@ class PredictorSampler(ReplaySampler):
         losses = reader.losses(values)
         feasible = reader.violation(values) <= 0
         front = losses[feasible][non_dominated(losses[feasible])]
-        ideal, reference = _frame(front if len(front) else losses, losses)
+        ideal, reference = frame(front if len(front) else losses, losses)
         # What lies beyond the reference point adds nothing: how bad it is must not dominate the fit.
         signs = [objective.sign for objective in reader.objectives]
         values[:, : len(signs)] = np.minimum(losses, reference) * signs
@@ -271,7 +271,7 @@ def _check_constraints(finished: Sequence[FrozenTrial], constraints: Sequence[Co
             )
 
 
-def _frame(front: np.ndarray, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def frame(front: np.ndarray, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Ideal (m,) of a front (k, m), and a reference point (m,) as far beyond its nadir as the front is wide.
 
     Nearer ones keep a search where its front is: what is more accurate, but slower than the reference, adds nothing.

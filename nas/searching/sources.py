@@ -62,7 +62,7 @@ def open_evaluator(
     if "predictor" in source:
         return PredictionEvaluator.load(path_override or source["predictor"], space, metrics)
     if "evaluator" in source:
-        return FunctionEvaluator.of_settings(space, source["evaluator"], function)
+        return FunctionEvaluator.of_settings(space, source["evaluator"], function, checkpoints=checkpoints)
     if "measurement" not in source:
         raise InputError("how this search evaluates is known to the script that began it only: start that once more")
     measurement = measurement_of(source["measurement"], space.input_shape, path_override, device)

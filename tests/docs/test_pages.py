@@ -30,6 +30,7 @@ PAGES = (
     "concepts/rlm.md",
     "concepts/search.md",
     "how-to/own_device.md",
+    "how-to/cheap_evaluations.md",
     "how-to/reading_a_report.md",
     "how-to/tracking.md",
 )

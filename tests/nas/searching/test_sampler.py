@@ -70,10 +70,10 @@ def test_networks_that_compute_nothing_do_not_move_the_reference_point() -> None
     """Else what is a little faster than they are, and as wrong, would seem to be worth more than what is accurate."""
     useful = np.array([[9.0, 30.0], [10.0, 20.0], [12.0, 10.0], [15.0, 5.0], [20.0, 40.0]])  # errors, milliseconds
     nothing = np.array([[90.0, 0.1], [91.0, 0.2]])
-    ideal, reference = sampler._frame(useful[:4], useful)
+    ideal, reference = sampler.frame(useful[:4], useful)
     assert (ideal == [9, 5]).all()
     assert (reference == [21, 55]).all(), "a whole span beyond the nadir"
-    _, moved = sampler._frame(np.concatenate([useful[:4], nothing[:1]]), np.concatenate([useful, nothing]))
+    _, moved = sampler.frame(np.concatenate([useful[:4], nothing[:1]]), np.concatenate([useful, nothing]))
     assert moved[0] < 90, "they add nothing to the hypervolume"
 
 

@@ -1,0 +1,145 @@
+"""Hypervolume against cost, NAS-Bench-201: `python -m experiments.front_by_cost --study front` (hours).
+
+`front`: the three problems of `experiments.pareto`, with 12 and 200 epochs of training. A 12-epoch accuracy costs 12,
+the full one 200, and only full ones count. All budgets are marks of one search: a row is a policy's share of the true
+front's hypervolume once so much is spent. `rlm-full` is the same policy with full trainings only.
+
+`curves`: Kendall's τ of the full accuracy, from 100 networks that are known in full: by the last value (the 12-epoch
+accuracy), by the RLM from text and 12-epoch accuracy, by the RLM from text alone; and the latter by joint samples,
+which decode the 12-epoch accuracy before.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+
+from experiments.pareto import FLOORS, PROBLEMS, load_table
+from experiments.runner import AsJson, FirstSeed, Jobs, Quick, Seeds, run_command
+from experiments.tables import Scores, Task, chosen, compute, show, summarize
+from nas import Reference, TableEvaluator, parse_objectives
+from nas.searching.by_cost.loop import search_by_cost
+from nas.searching.by_cost.runs import COST_KEY
+from predictors.metrics import at_fidelity
+
+if TYPE_CHECKING:
+    from nas import SearchResult
+
+LOW, FULL = 12, 200  # epochs
+BUDGETS = (5, 10, 20, 50)  # in full trainings
+POLICIES = ("rlm", "rlm-full", "asha", "hyperband", "random")
+PREDICTORS = ("last value", "rlm with curve", "rlm without curve", "rlm joint")
+METRIC = "cifar10_validation_accuracy"
+KNOWN, RANKED, SAMPLES = 100, 1000, 16
+
+
+class Study(StrEnum):
+    """What is measured."""
+
+    front = "front"
+    curves = "curves"
+
+
+def front_score(problem: str, policy: str, trainings: int, seed: int) -> Scores:
+    """Shares of the true hypervolume once each budget is spent, and after each full training's worth."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    table, objectives = load_table(), parse_objectives(PROBLEMS[problem])
+    metrics = [objective.name for objective in objectives]
+    values = np.stack([table.values(metric) for metric in metrics], 1)
+    reference = Reference.of_table(values, objectives, FLOORS[problem])
+    fidelities = (FULL,) if policy in ("rlm-full", "random") else (LOW, FULL)
+    found = search_by_cost(
+        table.space, objectives, TableEvaluator(table, metrics), policy.removesuffix("-full"), fidelities,
+        trainings * FULL, seed=seed,
+    )  # fmt: skip
+    shares = shares_by_cost(found, reference, trainings)
+    row = {f"HV@{budget}": shares[budget - 1] for budget in BUDGETS if budget <= trainings}
+    row["to 95%"] = float(np.argmax([*(np.array(shares) >= 0.95), True]) + 1)
+    return row | {f"at {place}": share for place, share in enumerate(shares, 1)}
+
+
+def shares_by_cost(found: SearchResult, reference: Reference, trainings: int) -> list[float]:
+    """Share of the true hypervolume after 1, 2, … full trainings' worth of epochs."""
+    trials = [trial for trial in found.study.get_trials(deepcopy=False) if COST_KEY in trial.user_attrs]
+    spent = np.cumsum([trial.user_attrs[COST_KEY] for trial in trials])
+    full = [trial.values for trial in trials]
+    m = len(reference.objectives)
+    values = np.array([row if row and len(row) == m else [np.nan] * m for row in full]).reshape(-1, m)
+    curve = np.concatenate([[0.0], reference.curve(values)])
+    return [float(curve[np.searchsorted(spent, at * FULL, side="right")]) for at in range(1, trainings + 1)]
+
+
+def curve_score(predictor: str, known: int, ranked: int, seed: int) -> Scores:
+    """Kendall's τ of full accuracies of other networks."""
+    from scipy.stats import kendalltau
+
+    import predictors
+
+    table = load_table()
+    rows = np.random.default_rng(seed).permutation(len(table))[: known + ranked]
+    full, low = (table.values(name)[rows] for name in (METRIC, f"{METRIC}_{LOW}epochs"))
+    if predictor == "last value":
+        return {"tau": float(kendalltau(low[known:], full[known:]).statistic)}
+    texts, early = [table.space.to_text(table.architectures[i]) for i in rows], at_fidelity(METRIC, LOW)
+    targets = {METRIC: full[:known]} | ({} if "without" in predictor else {early: low[:known]})
+    model = predictors.create("rlm", seed=seed).fit(texts[:known], targets)
+    asked = [early, METRIC] if "joint" in predictor else [METRIC]
+    given = {early: low[known:]} if "with curve" in predictor else None
+    found = model.predict(texts[known:], asked, given=given, samples=SAMPLES, seed=seed)
+    return {"tau": float(kendalltau(found.mean[:, -1], full[known:]).statistic)}
+
+
+def draw(folder: Path, tasks: list[Task], rows: list[Scores]) -> None:
+    """A figure per problem: means over the seeds with one standard deviation, `front-by-cost-S1.png` and so on."""
+    from nas.reporting.plots import plot_hypervolume
+
+    for problem in dict.fromkeys(task[0] for task in tasks):
+        curves: dict[str, list[list[float]]] = {}
+        for (of, policy, _, _), row in zip(tasks, rows, strict=True):
+            if of == problem:
+                curves.setdefault(policy, []).append([v for name, v in row.items() if name.startswith("at ")])
+        stacked = {policy: np.array(found) for policy, found in curves.items()}
+        plot_hypervolume(folder / f"front-by-cost-{problem}.png", stacked, unit="Full trainings' worth of epochs")
+
+
+def main(
+    study: Annotated[Study, typer.Option(help="What to measure.")] = Study.front,
+    trainings: Annotated[int, typer.Option(min=1, help="Budget of each search, in full trainings.")] = BUDGETS[-1],
+    seeds: Seeds = 10,
+    first_seed: FirstSeed = 0,
+    problems: Annotated[str, typer.Option(help="Of S1, S2, S3; separated by commas.")] = ",".join(PROBLEMS),
+    only: Annotated[str | None, typer.Option(help="Policies or predictors, separated by commas.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder in which finished rows are kept.")] = Path("results/front-by-cost"),
+    quick: Quick = False,
+    jobs: Jobs = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Search or rank, show means over the seeds, and draw them."""
+    every = range(first_seed, first_seed + (2 if quick else seeds))
+    if study == Study.curves:
+        names = chosen(only or ",".join(PREDICTORS[:1] if quick else PREDICTORS), PREDICTORS)
+        tasks: list[Task] = [(name, KNOWN, RANKED, seed) for seed in every for name in names]
+        rows = compute(tasks, curve_score, out / "curves", jobs)
+        show("Kendall's τ of full accuracies", ("predictor", "known", "ranked"), summarize(tasks, rows), as_json)
+        return
+    trainings, default = (10, "asha,hyperband,random") if quick else (trainings, ",".join(POLICIES))
+    tasks = [
+        (problem, policy, trainings, seed)
+        for seed in every
+        for problem in chosen(problems, list(PROBLEMS))
+        for policy in chosen(only or default, POLICIES)
+    ]
+    rows = compute(tasks, front_score, out, jobs)
+    draw(out, tasks, rows)
+    shown: list[dict[str, Any]] = [{k: v for k, v in row.items() if not k.startswith("at ")} for row in rows]
+    show("Share of the true hypervolume", ("problem", "policy", "full trainings"), summarize(tasks, shown), as_json)
+
+
+if __name__ == "__main__":
+    run_command(main)

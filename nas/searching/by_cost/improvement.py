@@ -1,0 +1,286 @@
+"""Start, continue or stop by expected hypervolume improvement per predicted cost.
+
+A predictor decodes the learning curve of a network from its beginning, as far as it is known. A new network is worth
+the best ratio of expected improvement and expected epochs among all plans that train it to the next fidelity and go on
+from there where it scores above a threshold: trainings that will be stopped are cheap. A paused one has to be trained
+further for sure.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nas.searching.acquisition import cut, free_boxes, sample_improvements
+from nas.searching.by_cost.halving import best_order
+from nas.searching.by_cost.runs import Fidelities, Job, Run, Runs
+from nas.searching.evolution import best_first, evolve, random_unseen
+from nas.searching.pareto import hypervolume, non_dominated
+from nas.searching.sampler import frame
+from nas.searching.startup import first_design
+from predictors.metrics import at_fidelity
+
+if TYPE_CHECKING:
+    from nas.searching.trials import TrialReader
+    from predictors import Predictor
+    from search_spaces import Architecture, SearchSpace
+
+N_STARTUP = 20  # networks that are begun before the first fit; half as many where there is one fidelity
+N_FULL = 4  # of these, trained to the end before the first fit
+FRESH = 100  # new candidates of a fit
+CANDIDATES = 64  # the best of them, of which curves are sampled
+EPOCH_COST = "epoch_cost"  # the metric by which a predictor learns what an epoch costs, where networks differ
+SAMPLES = 32  # curves of a network
+THRESHOLDS = 8  # at which a training may be stopped
+DECISIONS, NETWORKS_PER_DECISION = 4, 20  # decisions of a fit: four, and one for every so many networks
+
+
+def best_ratio(gains: np.ndarray, order: np.ndarray, sure: np.ndarray, further: np.ndarray) -> np.ndarray:
+    """The best expected gain per cost (n,) among plans that stop at a threshold.
+
+    gains: (n, s) that samples add in the end. order: (n, s) columns of samples, the best at the next fidelity first.
+    sure: (n,) what the next fidelity costs. further: (n,) what the rest of the training costs.
+    """
+    samples = gains.shape[1]
+    shares = np.arange(1, THRESHOLDS + 1) / THRESHOLDS  # of the samples that are trained to the end
+    counts = np.maximum(1, (shares * samples).astype(int))
+    total = np.take_along_axis(gains, order, 1).cumsum(1)[:, counts - 1] / samples
+    return (total / (sure[:, None] + counts / samples * further[:, None])).max(1)
+
+
+class ImprovementPerCost:
+    """Decides by a predictor's curves.
+
+    Args:
+        space: where new networks come from.
+        predictor: makes an unfitted predictor for each fit.
+        reader: of the study's metrics.
+        trained: which of them training gives; the others are known of every network that was begun.
+        fidelities: at which networks are paused.
+        seed: of all random choices.
+    """
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        predictor: Callable[[], Predictor],
+        reader: TrialReader,
+        trained: Sequence[str],
+        fidelities: Fidelities,
+        seed: int,
+    ) -> None:
+        self.space, self.predictor, self.reader = space, predictor, reader
+        self.trained, self.fidelities, self.seed = tuple(trained), fidelities, seed
+        self.n_startup = N_STARTUP if len(fidelities.levels) > 1 else N_STARTUP // 2
+        self._startup: list[Architecture] | None = None
+        self._plan: deque[Job] = deque()
+        self._candidates: list[Architecture] = []
+        self._texts: dict[Architecture, str] = {}
+
+    def decide(self, runs: Runs, epochs_left: float) -> Job | None:
+        """The next job that fits into so many epochs; None if there is none."""
+        if len(runs) < self.n_startup:
+            return self._begin(runs, epochs_left)
+        full = sum(max(run.reached, run.running or 0) == self.fidelities.last for run in runs.runs.values())
+        if full < N_FULL and (job := self._continue_best(runs, epochs_left)):
+            return job
+        while True:
+            while self._plan:
+                job = self._plan.popleft()
+                if _is_open(job, runs) and (job.until is None or self._fits(job.begun, epochs_left)):
+                    return job
+            if not runs.finished:
+                return None  # what is running has to end first
+            self._plan = deque(self._planned(runs, epochs_left))
+            if not self._plan:
+                return None
+
+    def _fits(self, begun: int, epochs_left: float) -> bool:
+        """True if so many epochs are enough to train to the end: before it, nothing counts."""
+        return self.fidelities.rest(begun) <= epochs_left
+
+    # --- before the first fit
+
+    def _begin(self, runs: Runs, epochs_left: float) -> Job | None:
+        if not self._fits(0, epochs_left):
+            return None
+        rng = np.random.default_rng([self.seed, len(runs)])
+        if self._startup is None:
+            self._startup = first_design(self.space, self.n_startup, np.random.default_rng(self.seed), self._written)
+        architecture = next((a for a in self._startup if a not in runs.runs), None)
+        architecture = architecture or random_unseen(self.space, runs.runs.keys(), rng)
+        return None if architecture is None else Job(architecture, 0, self.fidelities.levels[0])
+
+    def _continue_best(self, runs: Runs, epochs_left: float) -> Job | None:
+        """The paused network that adds most to the front at the fidelity that it has reached."""
+        able = [run for run in runs.paused if self._fits(run.reached, epochs_left)]
+        level = min((run.reached for run in able), default=0)
+        able = [run for run in able if run.reached == level]
+        if not able:
+            return None
+        ahead = [r for r in runs.runs.values() if level in r.values and (r.running or r.reached > level)]
+        losses = runs.losses([*able, *ahead], level)
+        finite = losses[np.isfinite(losses).all(1)]
+        if not len(finite):
+            return Job(able[0].architecture, level, self.fidelities.after(level))
+        low, high = finite.min(0), finite.max(0)
+        scaled = (losses - low) / np.where(high > low, high - low, 1.0)
+        point, taken = np.full(losses.shape[1], 1.1), scaled[len(able) :]
+        volumes = [hypervolume(np.vstack([taken, row]), point) for row in scaled[: len(able)]]
+        best = able[int(np.argmax(volumes))]
+        return Job(best.architecture, level, self.fidelities.after(level))
+
+    # --- by predictions
+
+    def _planned(self, runs: Runs, epochs_left: float) -> list[Job]:
+        """The next decisions, best first, and networks to stop."""
+        rng = np.random.default_rng([self.seed, len(runs), runs.epochs])
+        known = [run for run in runs.runs.values() if run.values]
+        columns = self._columns(known)
+        predictor = self.predictor()
+        fitted = predictor.fit(self._inputs(predictor, [run.architecture for run in known]), columns)
+        paused = [run for run in runs.paused if self._fits(run.reached, epochs_left)]
+        new = self._new(fitted, runs, rng) if self._fits(0, epochs_left) else []
+        options = [*paused, *map(Run, new)]
+        if not options:
+            return []
+        samples, following, epoch_costs = self._sampled(fitted, options, columns, int(rng.integers(2**31)))
+        losses, weights, boxes = self._framed(runs, samples[: len(paused)], samples)
+        jobs = [Job(run.architecture, run.reached, self.fidelities.after(run.reached)) for run in options]
+        order = following.argsort(1, kind="stable")
+        sure = epoch_costs * [self.fidelities.epochs(job.begun, job.until or 0) for job in jobs]
+        further = epoch_costs * [self.fidelities.rest(job.until or 0) for job in jobs]
+        count = min(len(jobs), DECISIONS + len(runs) // NETWORKS_PER_DECISION)
+        chosen, hopeless = _chosen(losses, weights, boxes, order, sure, further, count)
+        stops = [Job(jobs[i].architecture, jobs[i].begun, None) for i in range(len(paused)) if hopeless[i]]
+        return [*stops, *(jobs[i] for i in chosen)]
+
+    def _framed(
+        self, runs: Runs, paused: np.ndarray, samples: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
+        """Losses (n, s, m) of all samples and weights (n, s), and the free boxes of each sample.
+
+        The frame holds the front that is expected in the end of all networks that were begun.
+        """
+        reader, true = self.reader, runs.losses(runs.finished, self.fidelities.last)
+        front = true[non_dominated(true)]
+        expected = reader.losses(np.median(paused, axis=1)) if len(paused) else np.empty((0, true.shape[1]))
+        begun = np.vstack([true[np.isfinite(true).all(1)], expected])
+        ideal, reference = frame(begun[non_dominated(begun)], begun)
+        unit = reference - ideal
+        weights = (reader.violation(samples) <= 0).astype(float)
+        boxes = free_boxes((front - ideal) / unit, np.ones(len(unit)))
+        return (reader.losses(samples) - ideal) / unit, weights, [boxes] * samples.shape[1]
+
+    def _new(self, fitted: Predictor, runs: Runs, rng: np.random.Generator) -> list[Architecture]:
+        """The best new networks by estimates at the first fidelity, of which most examples are known."""
+        level = self.fidelities.levels[0]
+        names = [self._key(metric, level) for metric in self.reader.metrics]
+
+        def rank(architectures: Sequence[Architecture]) -> np.ndarray:
+            values = fitted.estimate(self._inputs(fitted, architectures), names)
+            losses = np.where(self.reader.violation(values)[:, None] <= 0, self.reader.losses(values), np.inf)
+            return best_order(losses).argsort().astype(float)
+
+        stayed = [a for a in self._candidates if a not in runs.runs]
+        begun = [run.architecture for run in runs.runs.values() if run.values]
+        found = evolve(self.space, begun, {*runs.runs, *stayed}, FRESH, rank, rng) + stayed
+        found = [found[i] for i in best_first(rank(found), rng)] if found else []
+        self._candidates = found[:FRESH]
+        self._texts = {a: self._texts[a] for a in (*runs.runs, *self._candidates) if a in self._texts}
+        return found[:CANDIDATES]
+
+    def _sampled(
+        self, fitted: Predictor, runs: Sequence[Run], columns: dict[str, np.ndarray], seed: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Samples (n, SAMPLES, metrics) of values in the end, (n, SAMPLES) of the first loss at the next fidelity, and
+        the costs (n,) of an epoch.
+
+        Samples are joint: a curve, and what is conditioned on it.
+        """
+        given = {name: np.array([self._value(run, name) for run in runs]) for name in columns}
+        inputs = self._inputs(fitted, [run.architecture for run in runs])
+        known = {name: column for name, column in given.items() if not np.isnan(column).all()}
+        drawn = fitted.predict(inputs, list(columns), given=known, samples=SAMPLES, seed=seed).samples
+        at = {name: drawn[:, :, i] for i, name in enumerate(columns)}
+        final = np.stack([at[self._key(metric, self.fidelities.last)] for metric in self.reader.metrics], 2)
+        leading = next(o for o in self.reader.objectives if o.name in self.trained)
+        following = np.empty(final.shape[:2])
+        for row, run in enumerate(runs):
+            level = self.fidelities.after(run.reached)
+            assert level is not None
+            key = self._key(leading.name, level)
+            key = key if key in at else self._key(leading.name, self.fidelities.last)
+            following[row] = leading.sign * at[key][row]
+        costs = np.median(at[EPOCH_COST], axis=1) if EPOCH_COST in at else np.ones(len(runs))
+        return final, following, np.maximum(costs, 1e-12)
+
+    def _columns(self, runs: Sequence[Run]) -> dict[str, np.ndarray]:
+        """What the predictor learns of networks: values (n,) by metric and fidelity, NaN where they are not known."""
+        names = [self._key(m, level) for m in self.reader.metrics for level in self.fidelities.levels]
+        columns = {name: np.array([self._value(run, name) for run in runs]) for name in dict.fromkeys(names)}
+        if np.ptp(costs := np.array([run.epoch_cost for run in runs])) > 0:
+            columns[EPOCH_COST] = costs
+        return {name: column for name, column in columns.items() if not np.isnan(column).all()}
+
+    def _key(self, metric: str, level: int) -> str:
+        """What the predictor calls a metric at a fidelity: in the end, and without training, it has its own name."""
+        key = self.reader.keys[self.reader.metrics.index(metric)]
+        if metric not in self.trained or level == self.fidelities.last:
+            return key
+        name, colon, kind = key.partition(":")
+        return at_fidelity(name, level) + colon + kind
+
+    def _value(self, run: Run, key: str) -> float:
+        if key == EPOCH_COST:
+            return run.epoch_cost
+        for metric in self.reader.metrics:
+            for level, values in run.values.items():
+                if self._key(metric, level) == key:
+                    return values[metric]
+        return np.nan
+
+    def _inputs(self, predictor: Predictor, architectures: Sequence[Architecture]) -> Sequence[str | Architecture]:
+        return list(architectures) if predictor.reads_choices else self._written(architectures)
+
+    def _written(self, architectures: Sequence[Architecture]) -> list[str]:
+        for architecture in architectures:
+            if architecture not in self._texts:
+                self._texts[architecture] = self.space.to_text(architecture)
+        return [self._texts[architecture] for architecture in architectures]
+
+
+def _is_open(job: Job, runs: Runs) -> bool:
+    """True if nothing has been decided about the network since the job was planned."""
+    run = runs.runs.get(job.architecture)
+    return job.begun == 0 if run is None else run.reached == job.begun and run.running is None and not run.ended
+
+
+def _chosen(
+    losses: np.ndarray,
+    weights: np.ndarray,
+    boxes: list[np.ndarray],
+    order: np.ndarray,
+    sure: np.ndarray,
+    further: np.ndarray,
+    count: int,
+) -> tuple[list[int], np.ndarray]:
+    """Rows of `count` networks of the best ratios, each of which counts as trained for the next; mask of the hopeless.
+
+    losses: (n, s, m) in the end. weights: (n, s). boxes: per sample. order, sure, further: see `best_ratio`.
+    """
+    chosen: list[int] = []
+    hopeless = np.zeros(len(losses), bool)
+    for _ in range(count):
+        gains = sample_improvements(losses, weights, boxes)
+        if not chosen:
+            hopeless = gains.max(1) <= 0
+        ratios = best_ratio(gains, order, sure, further)
+        ratios[chosen] = -1.0
+        best = int(ratios.argmax())
+        chosen.append(best)
+        boxes = [cut(free, losses[best, s]) if weights[best, s] > 0 else free for s, free in enumerate(boxes)]
+    return chosen, hopeless

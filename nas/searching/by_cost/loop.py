@@ -1,0 +1,301 @@
+"""The loop of a search by cost: ask a policy what to train further, train it, keep everything in an Optuna study."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import optuna
+from optuna.samplers import RandomSampler
+from optuna.trial import FixedTrial, TrialState, create_trial
+
+from nas.evaluation.metrics import check_metrics
+from nas.searching import optuna_adapter
+from nas.searching.by_cost.halving import Halving, Hyperband
+from nas.searching.by_cost.improvement import ImprovementPerCost
+from nas.searching.by_cost.runs import BEGUN_KEY, COST_KEY, STOPPED_KEY, UNTIL_KEY, VALUES_KEY, Job, Runs
+from nas.searching.by_cost.stages import StagedEvaluator, staged
+from nas.searching.evaluators import EvaluatorError, TableEvaluator
+from nas.searching.identity import begun_with
+from nas.searching.jobs import check_jobs, helpers
+from nas.searching.loop import MAX_FAILURES, open_study
+from nas.searching.objectives import Constraint, parse_constraints, parse_objectives
+from nas.searching.progress import GrowingFront, SearchProgress
+from nas.searching.record import EPOCH_KEY, TrialRecord
+from nas.searching.result import SearchResult
+from nas.searching.rows import among_rows
+from nas.searching.storage import StorageError
+from nas.searching.trials import FAILED_KEY, TrialReader
+from nas.searching.weights import WEIGHTS_FOLDER_KEY, WeightFolder
+from nas.searching.workers import MAX_TAKEN_UP, Worker
+from predictors import create, list_predictors
+from predictors.metrics import Metric
+from predictors.registry import is_predictor
+from search_spaces.common.errors import InputError, describe, unknown
+from search_spaces.repeatable import check_repeatable
+
+if TYPE_CHECKING:
+    from optuna.storages import BaseStorage
+
+    from nas.searching.evaluators import Evaluator
+    from search_spaces import SearchSpace
+
+log = logging.getLogger(__name__)
+BASELINES = ("asha", "hyperband", "random")  # random: full trainings of random networks
+BUDGET_KEY = "nas:budget"  # study user attribute: what may be spent, in the unit of the cost
+EPOCHS, SECONDS = "epochs", "seconds"  # costs; any other is a metric, the cost of an epoch
+_POLL_SECONDS = 0.2
+
+
+class Policy(Protocol):
+    """Decides what to train further, or to stop."""
+
+    def decide(self, runs: Runs, epochs_left: float) -> Job | None:
+        """The next job that fits into so many epochs; None if there is none, or none before what is running ends."""
+
+
+def search_by_cost(
+    space: SearchSpace,
+    objectives: str | Iterable[str | Metric],
+    evaluator: Evaluator,
+    policy: str,
+    fidelities: Sequence[int],
+    budget: float,
+    cost: str = EPOCHS,
+    seed: int = 0,
+    storage: str | Path | BaseStorage | None = None,
+    constraints: str | Iterable[str | Constraint] | None = None,
+    progress: Callable[[SearchProgress], None] | None = None,
+    name: str = "search",
+    joins: bool = False,
+    weights: str | Path | None = None,
+    jobs: int = 1,
+) -> SearchResult:
+    """Begin, pause, continue and stop trainings until a budget is spent; only those to the end count for the front.
+
+    The study has a trial for every stretch of a training: pruned ones are paused. Their intermediate values are the
+    learning curves. A search that was interrupted, even by SIGKILL, goes on where it was, and several processes may
+    share it: no stretch is lost or trained twice.
+
+    Args:
+        evaluator: a `TableEvaluator`, or a `MeasuredEvaluator` or `FunctionEvaluator` with a folder for checkpoints.
+        policy: a predictor's name, whose curves say what improves the front most per cost, or a baseline: asha,
+            hyperband, random.
+        fidelities: rising epochs at which a training may pause; the last is the whole training.
+        budget: what may be spent, in the unit of the cost. A stretch that would exceed it is not begun.
+        cost: "epochs", "seconds" (of training, as measured), or a metric of the evaluator: the cost of an epoch.
+
+    The other arguments are those of `nas.search`. Raises InputError as it does.
+    """
+    if isinstance(evaluator, TableEvaluator):
+        space = among_rows(space, evaluator.rows)
+    reader = TrialReader(space, parse_objectives(objectives), parse_constraints(constraints))
+    check_metrics(reader.metrics, evaluator.metrics)
+    if cost not in (EPOCHS, SECONDS):
+        check_metrics([cost], evaluator.metrics)
+    if not budget > 0:
+        raise InputError(f"budget {budget}: give a positive number of {cost}")
+    stages = staged(evaluator, fidelities)
+    check_repeatable(space)
+    origin = begun_with(space, reader.objectives, reader.constraints, evaluator)
+    check_jobs(jobs, storage, policy, origin["source"])
+    origin["settings"] |= {
+        "sampler": policy, "sampler_options": {}, "seed": seed, "fidelities": list(fidelities), "cost": cost
+    }  # fmt: skip
+    chosen = _policy(policy, space, reader, stages, seed)
+    study = open_study(storage, name, reader.objectives, RandomSampler(seed), origin, joins)
+    if not joins:
+        study.set_user_attr(BUDGET_KEY, budget)
+        if weights:
+            study.set_user_attr(WEIGHTS_FOLDER_KEY, str(Path(weights).absolute()))
+    folder = WeightFolder(Path(weights)) if weights else None
+    with helpers(jobs - 1, evaluator, storage, name), Worker(study) as worker:
+        _Loop(study, reader, stages, chosen, worker, budget, cost, folder).run(progress)
+    return SearchResult.of_study(study, reader)
+
+
+def check_policy(name: str) -> None:
+    """Raise InputError for a name that `search_by_cost` does not take."""
+    if name not in BASELINES and not is_predictor(name):
+        raise unknown("sampler of a search by cost", name, sorted([*BASELINES, *list_predictors()]))
+
+
+def _policy(name: str, space: SearchSpace, reader: TrialReader, stages: StagedEvaluator, seed: int) -> Policy:
+    check_policy(name)
+    levels = stages.fidelities
+    if name == "hyperband":
+        return Hyperband(space, levels, seed)
+    if name in BASELINES:
+        return Halving(space, levels, seed, first=0 if name == "asha" else len(levels.levels) - 1)
+    return ImprovementPerCost(space, lambda: create(name), reader, stages.trained, levels, seed)
+
+
+class _Loop:
+    """The loop of one process; everything that must survive it is in the study."""
+
+    def __init__(
+        self,
+        study: optuna.Study,
+        reader: TrialReader,
+        stages: StagedEvaluator,
+        policy: Policy,
+        worker: Worker,
+        budget: float,
+        cost: str,
+        weights: WeightFolder | None,
+    ) -> None:
+        self.study, self.reader, self.stages, self.policy, self.worker = study, reader, stages, policy, worker
+        self.budget, self.cost, self.weights = budget, cost, weights
+        self.failures: list[str] = []  # reasons of the stretches that failed in a row in this process
+        running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)) if worker.alone else []
+        self.interrupted = [optuna_adapter.trial_id(trial) for trial in running]
+
+    def run(self, progress: Callable[[SearchProgress], None] | None) -> None:
+        while True:
+            if len(self.failures) >= MAX_FAILURES:
+                raise InputError(f"{len(self.failures)} trainings in a row failed; the last: {self.failures[-1]}")
+            self.worker.reclaim_stale_trials()
+            runs = self._runs()
+            trial = self._unfinished() or self._begin(runs)
+            if trial is None:
+                if not self.worker.others_at_work(optuna_adapter.stored_trials(self.study)):
+                    return
+                time.sleep(_POLL_SECONDS)
+                continue
+            if self.worker.is_fatal(trial):
+                self._fail(trial, f"{MAX_TAKEN_UP + 1} processes ended over it: it may take too much memory")
+                continue
+            with self.worker.evaluating(trial):
+                self._train(trial, runs)
+            if progress:
+                progress(self._progress())
+
+    def _runs(self) -> Runs:
+        marks = [key.removeprefix(STOPPED_KEY) for key in self.study.user_attrs if key.startswith(STOPPED_KEY)]
+        return Runs(self.reader, self.stages.fidelities, optuna_adapter.stored_trials(self.study), marks)
+
+    def _unfinished(self) -> optuna.Trial | None:
+        """A stretch that a process which is gone did not finish."""
+        while self.interrupted:
+            id_ = self.interrupted.pop(0)
+            if optuna_adapter.stored_trial(self.study, id_).state == TrialState.RUNNING:
+                return optuna.Trial(self.study, id_)
+        return optuna_adapter.pop_waiting(self.study)
+
+    def _begin(self, runs: Runs) -> optuna.Trial | None:
+        """A trial of the stretch that the policy decides for."""
+        while (job := self.policy.decide(runs, self._epochs_left(runs))) is not None:
+            if job.until is None:
+                self.study.set_user_attr(STOPPED_KEY + self.reader.space.format(job.architecture), True)
+                runs.runs[job.architecture].ended = True
+                self.stages.forget(job.architecture)
+                continue
+            trial = optuna_adapter.begin_trial(self.study, self._template(job, runs))
+            runs = self._runs()
+            # Another process may have decided alike: what was stored first counts, and all processes agree on that.
+            if runs.jobs[job.architecture, job.until] == trial.number:
+                return trial
+            self.study.tell(trial, state=TrialState.FAIL)
+            runs = self._runs()
+        return None
+
+    def _template(self, job: Job, runs: Runs) -> optuna.trial.FrozenTrial:
+        """A running trial with the job's choices, and the curve of the stretches before."""
+        chosen = FixedTrial(job.architecture.as_dict())
+        self.reader.space.choose(chosen)
+        curve, values = self._curve(runs, job)
+        return create_trial(
+            state=TrialState.RUNNING,
+            params=chosen.params,
+            distributions=chosen.distributions,
+            user_attrs={BEGUN_KEY: job.begun, UNTIL_KEY: job.until, **curve},
+            intermediate_values=values,
+        )
+
+    def _curve(self, runs: Runs, job: Job) -> tuple[dict[str, Any], dict[int, float]]:
+        """User attributes and intermediate values of the stretch before."""
+        number = runs.jobs.get((job.architecture, job.begun))
+        if number is None:
+            return {}, {}
+        before = optuna_adapter.stored_trial(self.study, optuna_adapter.trial_id_of_number(self.study, number))
+        curve = {key: value for key, value in before.user_attrs.items() if key.startswith(EPOCH_KEY)}
+        return curve, before.intermediate_values
+
+    def _epochs_left(self, runs: Runs) -> float:
+        """Epochs that the rest of the budget is expected to pay for."""
+        if self.cost == EPOCHS:
+            return self.budget - runs.spent - runs.pending
+        if not runs.epochs:
+            return math.inf
+        rate = runs.spent / runs.epochs
+        return (self.budget - runs.spent) / rate - runs.pending if rate > 0 else math.inf
+
+    def _train(self, trial: optuna.Trial, runs: Runs) -> None:
+        attrs = trial.user_attrs
+        architecture = self.reader.architecture(trial.params)
+        if architecture is None or UNTIL_KEY not in attrs:
+            self.study.tell(trial, state=TrialState.FAIL)
+            return
+        begun, until = attrs[BEGUN_KEY], attrs[UNTIL_KEY]
+        known = runs.runs[architecture].values.get(begun, {}) if begun else {}
+        started = time.monotonic()
+        try:
+            record = TrialRecord(self.study, trial, self.weights)
+            values = self.stages.advance(architecture, begun, until, known, record)
+        except (StorageError, EvaluatorError):
+            raise
+        except Exception as error:
+            self._fail(trial, describe(error))
+            return
+        epochs = self.stages.fidelities.epochs(begun, until)
+        seconds = time.monotonic() - started
+        trial.set_user_attr(COST_KEY, self._cost(values, epochs, seconds))
+        row = np.array([values[metric] for metric in self.reader.metrics])
+        if reason := self.reader.reason(row):
+            self._fail(trial, reason)
+            return
+        self.failures.clear()
+        trial.set_user_attr(VALUES_KEY, {metric: float(value) for metric, value in values.items()})
+        self._finish(trial, row, until)
+        log.info("trial %d: %s from %d to %d: %s", trial.number, architecture, begun, until, values)
+
+    def _cost(self, values: Mapping[str, float], epochs: int, seconds: float) -> float:
+        """Of a stretch, in the unit of the cost."""
+        if self.cost == SECONDS:
+            return seconds
+        return float(epochs if self.cost == EPOCHS else epochs * values[self.cost])
+
+    def _finish(self, trial: optuna.Trial, row: np.ndarray, until: int) -> None:
+        """Store the values (metrics,) of a stretch."""
+        if until < self.stages.fidelities.last:
+            optuna_adapter.prune(self.study, trial)
+            return
+        for constraint in self.reader.constraints:
+            value = row[self.reader.metrics.index(constraint.metric)]
+            trial.set_constraint(str(constraint), float(constraint.violation(value)))
+        self.study.tell(trial, row[: len(self.reader.objectives)].tolist(), skip_if_finished=True)
+        architecture = self.reader.architecture(trial.params)
+        assert architecture is not None
+        self.stages.forget(architecture)
+        if self.weights:
+            kept = self.reader.violation(row) <= 0
+            self.weights.settle(architecture, trial.number, self.reader.losses(row) if kept else None)
+
+    def _fail(self, trial: optuna.Trial, reason: str) -> None:
+        self.failures.append(reason)
+        trial.set_user_attr(FAILED_KEY, reason)
+        self.study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
+
+    def _progress(self) -> SearchProgress:
+        runs, front = self._runs(), GrowingFront(len(self.reader.objectives))
+        for losses in runs.losses(runs.finished, self.stages.fidelities.last):
+            if np.isfinite(losses).all():
+                front.add(losses)
+        best = front.points.min(axis=0).tolist() if len(front.points) else []
+        named = {o.name: o.sign * loss for o, loss in zip(self.reader.objectives, best, strict=False)}
+        return SearchProgress(round(runs.spent), math.ceil(self.budget), len(front.points), front.hypervolume, named)

@@ -1,0 +1,178 @@
+"""Evaluators whose trainings pause: a table of several fidelities, built-in training, a function of the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from nas.evaluation.measurement import known_metrics
+from nas.evaluation.trainable import Trainable
+from nas.searching.by_cost.runs import Fidelities
+from nas.searching.evaluators import MeasuredEvaluator, TableEvaluator
+from nas.searching.own_evaluator import FunctionEvaluator
+from predictors.metrics import Metric, split_fidelity
+from search_spaces.common.errors import InputError
+from search_spaces.text import fingerprint
+
+if TYPE_CHECKING:
+    from nas.searching.evaluators import Evaluator
+    from nas.searching.record import TrialRecord
+    from search_spaces import Architecture, SearchSpace
+
+Values = Mapping[str, float]
+
+
+class StagedEvaluator(Protocol):
+    """Trains networks from one fidelity to another. trained: the metrics that depend on it; the others do not."""
+
+    metrics: tuple[str, ...]
+    trained: tuple[str, ...]
+    fidelities: Fidelities
+
+    def advance(
+        self, architecture: Architecture, begun: int, until: int, known: Values, record: TrialRecord
+    ) -> dict[str, float]:
+        """All metrics at the fidelity `until`; known: those at the fidelity `begun`, empty for a new network."""
+
+    def forget(self, architecture: Architecture) -> None:
+        """Remove what a training that has ended needs no more."""
+
+
+def staged(evaluator: Evaluator, levels: Sequence[int]) -> StagedEvaluator:
+    """The evaluator with trainings that pause at these fidelities.
+
+    Raises InputError for an evaluator that has no such fidelities.
+    """
+    if isinstance(evaluator, TableEvaluator):
+        return _Table(evaluator, levels)
+    if isinstance(evaluator, MeasuredEvaluator):
+        return _Training(evaluator, levels)
+    if isinstance(evaluator, FunctionEvaluator):
+        return _Function(evaluator, levels)
+    raise InputError("fidelities need a table, the built-in training, or a function that trains: predictions have none")
+
+
+class _Table:
+    """A benchmark's columns such as `accuracy@12` or `accuracy_12epochs`; the last fidelity is the metric itself."""
+
+    def __init__(self, evaluator: TableEvaluator, levels: Sequence[int]) -> None:
+        self.fidelities = Fidelities.of(levels, continues=False)  # each column is of a training of its own
+        self.benchmark, self.metrics = evaluator.benchmark, evaluator.metrics
+        self.trained = tuple(metric for metric in self.metrics if Metric.parse(metric).kind == "accuracy")
+        _check_trained(self.trained, self.metrics)
+        found = {split_fidelity(column): column for column in self.benchmark.metrics}
+        lower = [(metric, level) for metric in self.trained for level in levels[:-1]]
+        if missing := [pair for pair in lower if pair not in found]:
+            metric, level = missing[0]
+            known = sorted(int(of) for name, of in found if name == metric and of < float("inf"))
+            have = f"has it at {', '.join(map(str, known))}" if known else "has it at no other"
+            raise InputError(f"{self.benchmark.name} has no {metric} at fidelity {level}: it {have}")
+        self._column = {pair: found[pair] for pair in lower}
+
+    def advance(
+        self, architecture: Architecture, begun: int, until: int, known: Values, record: TrialRecord
+    ) -> dict[str, float]:
+        row = self.benchmark.query(architecture)
+        values = {metric: row[self._column.get((metric, until), metric)] for metric in self.metrics}
+        record.report(until, {metric: values[metric] for metric in self.trained})
+        return values
+
+    def forget(self, architecture: Architecture) -> None:
+        """A table has nothing to remove."""
+
+
+class _Checkpoints:
+    """Files for the states of paused trainings, one for each architecture."""
+
+    def __init__(self, space: SearchSpace, folder: Path | None) -> None:
+        if folder is None:
+            raise InputError("paused trainings need a folder for their states: give the evaluator checkpoints=FOLDER")
+        self.space, self.folder = space, folder
+
+    def path(self, architecture: Architecture) -> Path:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return self.folder / f"paused-{fingerprint(self.space.format(architecture))[:32]}.pt"
+
+    def remove(self, architecture: Architecture) -> None:
+        for file in self.folder.glob(f"{self.path(architecture).stem}*"):
+            file.unlink(missing_ok=True)
+
+
+class _Training:
+    """The built-in training, of as many epochs as the last fidelity. It goes on from its checkpoint, bit for bit."""
+
+    def __init__(self, evaluator: MeasuredEvaluator, levels: Sequence[int]) -> None:
+        self.fidelities = Fidelities.of(levels, continues=True)
+        epochs = evaluator.measurement.training.epochs
+        if epochs != self.fidelities.last:
+            raise InputError(f"the last fidelity is {levels[-1]}, but a training has {epochs} epochs: give --epochs")
+        self.space, self.measurement, self.metrics = evaluator.space, evaluator.measurement, evaluator.metrics
+        measured = (*self.measurement.commands, *self.measurement.devices)
+        untrained = known_metrics(self.measurement.latency, None, measured)
+        self.trained = tuple(metric for metric in self.metrics if metric not in untrained)
+        _check_trained(self.trained, self.metrics)
+        self.checkpoints = _Checkpoints(self.space, evaluator.checkpoints)
+
+    def advance(
+        self, architecture: Architecture, begun: int, until: int, known: Values, record: TrialRecord
+    ) -> dict[str, float]:
+        measurement = replace(self.measurement, metrics=self.trained) if begun else self.measurement
+        network, model = Trainable.of(self.space, architecture), self.space.to_onnx(architecture)
+        path = self.checkpoints.path(architecture)
+        found = measurement(network, model, path, report=record.report, until=until)
+        values = {**known, **{metric: measured.value for metric, measured in found.values.items()}}
+        record.spread({metric: (m.low, m.high, m.spread) for metric, m in found.values.items() if m.spread})
+        record.report(until, {metric: values[metric] for metric in self.trained})
+        if until == self.fidelities.last:
+            further = {metric: value for metric, value in values.items() if metric not in self.metrics}
+            record.keep(further, None if found.state is None else (found.state, found.about))
+        return {metric: values[metric] for metric in self.metrics}
+
+    def forget(self, architecture: Architecture) -> None:
+        self.checkpoints.remove(architecture)
+
+
+class _Function:
+    """A function of the user's own, which is told to end at a fidelity: its `report` then returns False.
+
+    One that takes a `checkpoint` goes on from there. Any other begins again, and every fidelity is paid for from the
+    beginning.
+    """
+
+    def __init__(self, evaluator: FunctionEvaluator, levels: Sequence[int]) -> None:
+        self.evaluator, self.space, self.metrics = evaluator, evaluator.space, evaluator.metrics
+        self.fidelities = Fidelities.of(levels, continues=evaluator.continues)
+        self.trained = evaluator.returned
+        self.checkpoints = _Checkpoints(self.space, evaluator.checkpoints) if evaluator.continues else None
+
+    def advance(
+        self, architecture: Architecture, begun: int, until: int, known: Values, record: TrialRecord
+    ) -> dict[str, float]:
+        network = Trainable.of(self.space, architecture)
+        values = dict(known)
+        if not begun and self.evaluator.measurement.metrics:
+            measured = self.evaluator.measurement(network, self.space.to_onnx(architecture)).values
+            values = {metric: value.value for metric, value in measured.items()}
+            record.spread({metric: (m.low, m.high, m.spread) for metric, m in measured.items() if m.spread})
+
+        def report(epoch: int, metrics: Values) -> bool:
+            goes_on = record.report(epoch, metrics)
+            return goes_on and (epoch < until or until == self.fidelities.last)
+
+        path = self.checkpoints.path(architecture) if self.checkpoints else None
+        returned, state = self.evaluator.train(network, architecture, report, path)
+        values |= returned
+        if until == self.fidelities.last:
+            record.keep({m: v for m, v in values.items() if m not in self.metrics}, (state, {}))
+        return {metric: values[metric] for metric in self.metrics}
+
+    def forget(self, architecture: Architecture) -> None:
+        if self.checkpoints:
+            self.checkpoints.remove(architecture)
+
+
+def _check_trained(trained: Sequence[str], metrics: Sequence[str]) -> None:
+    if not trained:
+        raise InputError(f"fidelities need an objective that training gives; {', '.join(metrics)} need none")

@@ -1,0 +1,274 @@
+"""Claims about searches by cost: what is trained further, what is paid, and that nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+from optuna.trial import TrialState
+
+from nas.evaluation.datasets import load_dataset
+from nas.evaluation.measurement import Measurement
+from nas.evaluation.tasks import TrainingTask
+from nas.evaluation.trainable import Trainable
+from nas.evaluation.training import train
+from nas.searching.by_cost.halving import Halving, best_order
+from nas.searching.by_cost.improvement import best_ratio
+from nas.searching.by_cost.loop import search_by_cost
+from nas.searching.by_cost.runs import COST_KEY, UNTIL_KEY, Fidelities
+from nas.searching.evaluators import MeasuredEvaluator
+from nas.searching.own_evaluator import FunctionEvaluator
+from nas.searching.result import SearchResult
+from search_spaces import SearchSpace
+from search_spaces.common.errors import InputError
+from search_spaces.graph.builder import Network, Tensor
+
+OBJECTIVES = "usefulness_accuracy,params"
+
+
+class Widths(SearchSpace):
+    """64 networks for digits."""
+
+    name = "widths"
+    input_shape = (1, 8, 8)
+    num_classes = 10
+    size = 64
+
+    def build(self, trial: Any, net: Network) -> Tensor:
+        x = net.input
+        for i in range(3):
+            x = net.conv_bn_relu(x, trial.suggest_categorical(f"width{i}", [1, 2, 3, 4]))
+        return net.classifier(x)
+
+
+def _scored(model: Any, architecture: Any, report: Any) -> dict[str, float]:
+    """A training whose score rises to the sum of all widths; the widest ones rise the latest."""
+    total, score = sum(value for _, value in architecture.choices), 0.0
+    for epoch in range(1, 10):
+        score = total * (1 - 0.5**epoch)
+        if not report(epoch, {"usefulness_accuracy": score}):
+            break
+    return {"usefulness_accuracy": score}
+
+
+def _search(policy: str, budget: float, function: Any = _scored, **options: Any) -> SearchResult:
+    space = Widths()
+    measurement = Measurement(("params",))
+    evaluator = FunctionEvaluator(space, function, ["usefulness_accuracy"], measurement)
+    return search_by_cost(space, OBJECTIVES, evaluator, policy, options.pop("fidelities", (1, 3, 9)), budget, **options)
+
+
+def _stretches(study: optuna.Study) -> Counter[tuple[str, int]]:
+    """How often each network was trained to each fidelity."""
+    done = study.get_trials(states=(TrialState.COMPLETE, TrialState.PRUNED))
+    return Counter((str(trial.params), trial.user_attrs[UNTIL_KEY]) for trial in done)
+
+
+@pytest.mark.parametrize("policy", ["asha", "hyperband", "random", "ridge"])
+def test_a_budget_is_spent_and_not_exceeded(policy: str) -> None:
+    found = _search(policy, 200)
+    spent = sum(trial.user_attrs[COST_KEY] for trial in found.study.trials)
+    assert 180 < spent <= 200
+    assert max(_stretches(found.study).values()) == 1
+    assert len(found.evaluated.architectures) == sum(t.state == TrialState.COMPLETE for t in found.study.trials) > 0
+
+
+def test_only_trainings_to_the_end_count() -> None:
+    found = _search("asha", 150)
+    for architecture, values in zip(found.evaluated.architectures, found.evaluated.values, strict=True):
+        assert values[0] == pytest.approx(sum(v for _, v in architecture.choices) * (1 - 0.5**9))
+
+
+def test_curves_are_intermediate_values_of_the_study() -> None:
+    trials = _search("asha", 150).study.get_trials(states=(TrialState.COMPLETE,))
+    assert all(sorted(trial.intermediate_values) == list(range(1, 10)) for trial in trials)
+
+
+def test_asha_trains_the_best_third_further() -> None:
+    found = _search("asha", 150)
+    reached = Counter(until for _, until in _stretches(found.study).elements())
+    assert reached[1] > 2 * reached[3] > 2 * reached[9] > 0
+
+
+def test_a_guided_search_needs_less_than_full_trainings() -> None:
+    by_cost = _search("ridge", 200).hypervolume([0.0, 400.0])
+    assert by_cost > _search("random", 200).hypervolume([0.0, 400.0])
+
+
+def test_a_search_without_lower_fidelities_trains_to_the_end() -> None:
+    found = _search("ridge", 200, fidelities=(9,))
+    assert {trial.state for trial in found.study.trials} == {TrialState.COMPLETE}
+
+
+def test_the_same_seed_decides_alike() -> None:
+    first, second = (_search("ridge", 100, seed=3) for _ in range(2))
+    assert [t.params for t in first.study.trials] == [t.params for t in second.study.trials]
+
+
+def test_a_training_that_fails_is_paid_and_not_continued() -> None:
+    def fails(model: Any, architecture: Any, report: Any) -> dict[str, float]:
+        if dict(architecture.choices)["width0"] == 4:
+            raise RuntimeError("out of memory")
+        return _scored(model, architecture, report)
+
+    study = _search("asha", 150, fails).study
+    failed = [str(trial.params) for trial in study.get_trials(states=(TrialState.FAIL,))]
+    assert failed
+    assert len(failed) == len(set(failed))
+
+
+def test_seconds_are_a_cost() -> None:
+    def slow(model: Any, architecture: Any, report: Any) -> dict[str, float]:
+        time.sleep(0.01)
+        return _scored(model, architecture, report)
+
+    study = _search("ridge", 1.0, slow, cost="seconds").study
+    costs = [trial.user_attrs[COST_KEY] for trial in study.trials]
+    assert min(costs) >= 0.01
+    assert 0.5 < sum(costs) < 3.0
+
+
+def test_a_metric_is_a_cost_of_an_epoch() -> None:
+    study = _search("asha", 20_000, cost="params").study
+    first = study.trials[0]
+    assert first.user_attrs[COST_KEY] == first.user_attrs["nas:values"]["params"] * first.user_attrs[UNTIL_KEY]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"fidelities": (3, 1)}, "rising whole numbers"),
+        ({"cost": "dollars"}, "dollars"),
+        ({"policy": "nsga2"}, "sampler of a search by cost"),
+        ({"budget": 0}, "positive number of epochs"),
+    ],
+)
+def test_bad_settings_are_refused(options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        _search(**({"policy": "asha", "budget": 50} | options))
+
+
+# --- what is worth what
+
+
+def test_a_training_that_can_be_stopped_is_worth_more_than_its_mean() -> None:
+    gains = np.array([[8.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]])
+    order = np.arange(8)[None]
+    sure, further = np.array([12.0]), np.array([200.0])
+    assert best_ratio(gains, order, sure, further)[0] == pytest.approx(1.0 / (12 + 200 / 8))
+    assert best_ratio(gains, order[:, ::-1], sure, further)[0] == pytest.approx(1.0 / (12 + 200))
+
+
+def test_a_sure_training_is_worth_its_mean_by_its_cost() -> None:
+    gains = np.array([[1.0, 3.0]])
+    ratio = best_ratio(gains, np.array([[1, 0]]), np.array([200.0]), np.array([0.0]))
+    assert ratio[0] == pytest.approx(2.0 / 200)
+
+
+def test_better_fronts_come_first_and_broken_constraints_last() -> None:
+    losses = np.array([[2.0, 2.0], [0.0, 1.0], [np.inf, np.inf], [1.0, 0.0], [0.4, 0.8]])
+    assert best_order(losses).tolist() == [1, 3, 4, 0, 2]
+
+
+def test_separate_trainings_are_paid_from_the_beginning() -> None:
+    assert Fidelities.of((12, 200), continues=False).rest(0) == 212
+    assert Fidelities.of((12, 200), continues=True).rest(0) == 200
+    assert Halving(Widths(), Fidelities.of((12, 200), False), 0, first=1).levels == (200,)
+
+
+# --- checkpoints, kills, workers
+
+TASK = TrainingTask(epochs=4)
+
+
+def _measured(folder: Path) -> MeasuredEvaluator:
+    data = load_dataset("digits", (1, 8, 8))
+    measurement = Measurement(("digits_accuracy", "params"), data, (0,), TASK)
+    return MeasuredEvaluator(Widths(), measurement, folder)
+
+
+def test_a_paused_training_continues_bit_for_bit(tmp_path: Path) -> None:
+    space = Widths()
+    network = Trainable.of(space, space.sample(np.random.default_rng(0)))
+    data, file = load_dataset("digits", (1, 8, 8)), tmp_path / "state.pt"
+    whole = train(network, data, (0,), TASK)
+    curve: dict[int, float] = {}
+
+    def report(epoch: int, metrics: dict[str, float]) -> bool:
+        curve[epoch] = metrics["digits_accuracy"]
+        return True
+
+    for until in (1, 2, 4):
+        paused = train(network, data, (0,), TASK, checkpoint=file, report=report, until=until)
+        assert max(curve) == until
+    assert paused.validation == whole.validation == [curve[4]]
+    assert paused.state is not None
+    assert whole.state is not None
+    assert all((paused.state[name] == tensor).all() for name, tensor in whole.state.items())
+
+
+def test_built_in_trainings_pause_and_leave_no_states_behind(tmp_path: Path) -> None:
+    found = search_by_cost(
+        Widths(), "digits_accuracy,params", _measured(tmp_path), "asha", (1, 4), 24, weights=tmp_path / "weights"
+    )
+    paused = found.study.get_trials(states=(TrialState.PRUNED,))
+    assert len(found.evaluated.architectures) >= 1
+    assert len(list(tmp_path.glob("*.pt"))) == len(paused) - len(found.evaluated.architectures)
+    assert len(list((tmp_path / "weights").glob("*.safetensors"))) == len(found.front)
+
+
+def test_the_last_fidelity_is_the_whole_training(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="a training has 4 epochs: give --epochs"):
+        search_by_cost(Widths(), "digits_accuracy,params", _measured(tmp_path), "asha", (1, 3), 24)
+
+
+SCRIPT = """
+import sys, time
+from pathlib import Path
+from tests.nas.searching.test_by_cost import Widths, _scored, OBJECTIVES
+from nas.evaluation.measurement import Measurement
+from nas.searching.own_evaluator import FunctionEvaluator
+from nas.searching.by_cost.loop import search_by_cost
+
+def slow(model, architecture, report):
+    time.sleep(0.05)
+    return _scored(model, architecture, report)
+
+evaluator = FunctionEvaluator(Widths(), slow, ["usefulness_accuracy"], Measurement(("params",)))
+search_by_cost(Widths(), OBJECTIVES, evaluator, "asha", (1, 3, 9), 300, storage=sys.argv[1])
+"""
+
+
+def _start(journal: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", SCRIPT, str(journal)], stderr=subprocess.DEVNULL)
+
+
+@pytest.mark.slow
+def test_nothing_is_lost_or_doubled_by_kills_and_several_workers(tmp_path: Path) -> None:
+    journal, rng = tmp_path / "search.journal", np.random.default_rng(0)
+    for _ in range(6):
+        workers = [_start(journal), _start(journal)]
+        time.sleep(4 + 3 * rng.random())
+        for worker in workers:
+            os.kill(worker.pid, signal.SIGKILL)
+            worker.wait()
+    last = [_start(journal), _start(journal)]
+    assert [worker.wait(240) for worker in last] == [0, 0]
+    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(journal)))
+    study = optuna.load_study(study_name="search", storage=storage)
+    stretches = _stretches(study)
+    assert max(stretches.values()) == 1
+    assert not study.get_trials(states=(TrialState.RUNNING, TrialState.WAITING))
+    spent = sum(trial.user_attrs[COST_KEY] for trial in study.trials if trial.state != TrialState.FAIL)
+    assert 280 < spent <= 300
+    for params, until in stretches:  # no stretch without the ones before
+        assert all((params, before) in stretches for before in (1, 3, 9) if before < until)
