@@ -9,9 +9,6 @@ Time is that of the processor, without the import of the libraries.
 
 from __future__ import annotations
 
-import csv
-import gzip
-import os
 import re
 import time
 from pathlib import Path
@@ -21,6 +18,7 @@ import numpy as np
 import typer
 
 from experiments.runner import AsJson, Quick, run_command
+from experiments.zoo_tables import timm_source, zoo_rows
 from nas.cli.console import print_json, print_table
 from nas.cli.progress import progress_bar
 from nas.evaluation.journal import Journal
@@ -36,21 +34,6 @@ class Entry(NamedTuple):
     table: str
     source: str
     params: int
-
-
-def zoo_rows(name: str) -> list[dict[str, str]]:
-    """Rows of a table of `$NAS_DATA/zoo`."""
-    folder = os.environ.get("NAS_DATA")
-    path = Path(folder or "") / "zoo" / f"{name}.csv.gz"
-    if not folder or not path.is_file():
-        raise InputError(f"{path}: not there; set NAS_DATA to the folder that holds zoo/{name}.csv.gz")
-    with gzip.open(path, "rt", newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def timm_source(row: dict[str, str]) -> str:
-    """A row of timm.csv.gz as a source; the size is left out where it may be the network's own."""
-    return f"timm:{row['architecture']}@{row['img_size']}" if row["img_size"] else f"timm:{row['architecture']}"
 
 
 def entries() -> list[Entry]:

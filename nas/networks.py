@@ -1,13 +1,15 @@
-"""Texts of networks by what a user has of them; those of libraries are kept in the cache folder."""
+"""Networks by what a user has of them: their texts, those of libraries kept in the cache folder; and exact costs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from nas.benchmarks.cache import cache_folder
+from search_spaces.common.errors import InputError
 from search_spaces.common.files import replacing
 from search_spaces.sources import library_network, read_source
-from search_spaces.text import TEXT_VERSION
+from search_spaces.text import TEXT_VERSION, expand, read
 
 
 def network_text(source: str) -> str:
@@ -30,3 +32,26 @@ def network_text(source: str) -> str:
     with replacing(path) as temporary:
         temporary.write_text(text)
     return text
+
+
+def matching(source: str) -> list[str]:
+    """The sources that a pattern such as `timm:resnet*` stands for; any other source itself."""
+    library, _, pattern = source.partition(":")
+    if library != "timm" or "*" not in pattern:
+        return [source]
+    from search_spaces.pytorch.libraries import timm_networks
+
+    found = [f"timm:{name}" for name in timm_networks(pattern)]
+    if not found:
+        raise InputError(f"timm has no network like {pattern!r}")
+    return found
+
+
+def exact_costs(texts: Sequence[str], metrics: Sequence[str]) -> dict[str, list[float]]:
+    """Params and FLOPs, where they are asked for: they follow from the network, and are never predicted."""
+    from search_spaces.graph.costs import graph_flops, graph_params
+
+    known: dict[str, Callable[..., int]] = {"params": graph_params, "flops": graph_flops}
+    asked = {name: cost for name, cost in known.items() if name in metrics}
+    graphs = [expand(read(text)) for text in texts] if asked else []
+    return {name: [float(cost(graph)) for graph in graphs] for name, cost in asked.items()}

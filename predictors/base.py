@@ -93,6 +93,14 @@ class Predictor(ABC):
         """How far (n,) architectures are from those learned, in units of how far these are apart; NaN if unknown."""
         return np.full(len(architectures), np.nan)
 
+    def examples_of(self, architectures: Inputs) -> dict[str, np.ndarray]:
+        """Values (n,) per metric of n architectures that the predictor was given; NaN, or no metric, for others."""
+        return {}
+
+    def extend(self, architectures: Inputs, metrics: Metrics) -> None:
+        """Learn further measurements, metrics that are new among them, without forgetting those before."""
+        raise InputError(f"{self.kind}: only a predictor that keeps its examples, such as an rlm, takes further ones")
+
     def predict_stream(
         self,
         architectures: Iterable[str | onnx.ModelProto | Architecture],

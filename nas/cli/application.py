@@ -16,6 +16,7 @@ from nas.cli.device import device_add, device_list, device_remove
 from nas.cli.evaluate import evaluate
 from nas.cli.plot import plot
 from nas.cli.predict import predict
+from nas.cli.rank import rank
 from nas.cli.report import report
 from nas.cli.retrain import retrain
 from nas.cli.sample import sample
@@ -43,6 +44,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "text": text,
     "train": train,
     "predict": predict,
+    "rank": rank,
     "compare": compare,
     "evaluate": evaluate,
     "search": search,

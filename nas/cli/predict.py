@@ -38,7 +38,7 @@ def predict(
     """Predict metrics of networks, with uncertainty (mean ± standard deviation)."""
     import predictors
     from nas.evaluation.devices import devices_of
-    from nas.networks import network_text
+    from nas.networks import exact_costs, network_text
     from predictors.registry import predictor_class
 
     model = predictors.load(checkpoint, predictor_class(predictor) if predictor else None) if checkpoint else None
@@ -47,7 +47,7 @@ def predict(
     asked = split_names(metrics) if metrics else [m for m in learnable if m not in known]
     devices = devices_of(asked, measured=learnable)
     inputs = [network_text(source) for source in networks]
-    found = {name: (np.array(column), np.zeros(len(column))) for name, column in _exact(inputs, asked).items()}
+    found = {name: (np.array(column), np.zeros(len(column))) for name, column in exact_costs(inputs, asked).items()}
     for device in devices:
         drawn = device.sample(inputs)
         found[device.metric] = (drawn.mean(1), drawn.std(1))
@@ -79,17 +79,6 @@ def _warn(networks: list[str], known: str, novelty: np.ndarray) -> None:
     for source, far in zip(networks, novelty, strict=True):
         if far > FAR:
             print(f"{source}: far from what {known} ({far:.0f} times as far as its examples are apart)")
-
-
-def _exact(texts: list[str], metrics: list[str]) -> dict[str, list[float]]:
-    """Params and FLOPs, where they are asked for: they follow from the network, and are never predicted."""
-    from search_spaces.graph.costs import graph_flops, graph_params
-    from search_spaces.text.program import expand
-    from search_spaces.text.syntax import read
-
-    costs = {name: cost for name, cost in (("params", graph_params), ("flops", graph_flops)) if name in metrics}
-    graphs = [expand(read(text)) for text in texts] if costs else []
-    return {name: [float(cost(graph)) for graph in graphs] for name, cost in costs.items()}
 
 
 def _known_value(argument: str) -> tuple[str, float]:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from predictors.base import ESTIMATE_SAMPLES, Predictions, Predictor
+from predictors.calibration import spread, widening
 from predictors.checkpoint import checkpoint, load
 from predictors.files import beneath, examples, weights
 from predictors.inputs import Inputs, Metrics, as_targets, as_texts, check_request, patterns
@@ -84,6 +85,7 @@ class RLM(Predictor):
         self._values: dict[str, np.ndarray] = {}
         self._states = np.empty((0, 0), np.float32)
         self._neighbours: float | None = None
+        self._widening: dict[str, float] = {}
 
     @classmethod
     def of(cls, model: Model) -> Self:
@@ -124,9 +126,55 @@ class RLM(Predictor):
 
     def _store(self, states: np.ndarray, values: dict[str, np.ndarray]) -> None:
         """Keep the examples: states (n, S) and values (n,) per metric."""
-        self._states, self._values, self._neighbours = states, values, None
+        self._states, self._values, self._neighbours, self._widening = states, values, None, {}
         self._scales = {name: Scores.fit(v[~np.isnan(v)], by_rank=True) for name, v in values.items()}
         self._groups: dict[tuple[str, ...], list[Group]] = {}
+
+    def calibrate(self, architectures: Inputs, groups: Sequence[str]) -> Self:
+        """Widen predictions, so that 90 % intervals hold for groups of networks that are new, such as other families.
+
+        Args:
+            architectures: the n examples of `fit`.
+            groups: the group of each.
+        """
+        texts = as_texts(architectures)
+        if not len(texts) == len(groups) == len(self._states):
+            raise InputError(f"calibrate needs the {len(self._states)} examples of fit, and the group of each")
+
+        def fit_rows(rows: np.ndarray, metric: str) -> Self:
+            part = copy.copy(self)
+            part._store(self._states[rows], {metric: self._values[metric][rows]})
+            return part
+
+        numbers = np.unique(list(groups), return_inverse=True)[1].ravel()
+        self._widening = widening(fit_rows, texts, self._values, numbers, self.seed)
+        return self
+
+    def examples_of(self, architectures: Inputs) -> dict[str, np.ndarray]:
+        """Values (n,) per metric of n architectures that are among the examples; NaN where none is known."""
+        place = {state.tobytes(): row for row, state in enumerate(self._states)}
+        rows = np.array([place.get(state.tobytes(), -1) for state in self.states(architectures)], int)
+        return {name: np.where(rows >= 0, values[rows], np.nan) for name, values in self._values.items()}
+
+    def extend(self, architectures: Inputs, metrics: Metrics) -> None:
+        """Put further examples into the context; of those that are there already, their values are put beside."""
+        texts = as_texts(architectures)
+        new = as_targets(architectures, metrics)
+        place = {state.tobytes(): row for row, state in enumerate(self._states)}
+        states = list(self._states)
+        rows = []
+        for state in self._read(texts):
+            rows.append(place.setdefault(state.tobytes(), len(states)))
+            states += [state] if rows[-1] == len(states) else []
+        values = {}
+        for name in [*self._values, *(name for name in new if name not in self._values)]:
+            values[name] = np.full(len(states), np.nan)
+            values[name][: len(self._states)] = self._values.get(name, np.nan)
+            for row, value in zip(rows, new.get(name, ()), strict=False):
+                values[name][row] = value if not np.isnan(value) else values[name][row]
+        widening = {name: self._widening.get(name, 1.0) for name in values}
+        self._store(np.array(states, np.float32), values)
+        self._widening = widening
 
     def states(self, architectures: Inputs) -> np.ndarray:
         """States (n, S), float32, of n architectures: what the model reads of them. No `fit` is needed."""
@@ -216,7 +264,7 @@ class RLM(Predictor):
                 scores = [self._scales[name].normalize(values[part]) for name, values in given.items()]
                 decoded = _decode(contexts, states[part], _columns(scores, len(part)), quantiles)
                 for name, values in zip(metrics, decoded, strict=True):
-                    found[name][part] = self._scales[name].restore(values)
+                    found[name][part] = self._scales[name].restore(spread(values, self._widening.get(name, 1.0)))
         return found
 
     def _groups_with(self, metrics: Sequence[str]) -> list[Group]:
@@ -233,7 +281,8 @@ class RLM(Predictor):
         rows = rows[known[rows]] if known[rows].any() else np.flatnonzero(known)[:MAX_EXAMPLES]
         scores = {name: self._scales[name].normalize(self._values[name][rows]) for name in (metric, *covariates)}
         columns = _columns([scores[name] for name in covariates], len(rows))
-        return Context(self.model, self._states[rows], scores[metric], columns)
+        scales = [self._scales[name] for name in (metric, *covariates)]
+        return Context(self.model, self._states[rows], scores[metric], columns, scales)
 
     # --- checkpoints
 
@@ -247,6 +296,7 @@ class RLM(Predictor):
             "backbone": self.backbone,
             "model": self.model.config.as_dict(),
             "metrics": list(self.metrics),
+            "widening": self._widening,
         }
         tensors = beneath("model", halves if is_half else whole)
         if self.metrics:
@@ -268,6 +318,9 @@ class RLM(Predictor):
             if not self.backbone and tensors["states"].shape[1:] != (sizes.encoder.outputs,):
                 raise InputError("damaged checkpoint: its examples are not of its model")
             self._store(tensors["states"], examples(config, tensors, "states"))
+            self._widening = {name: float(config.get("widening", {}).get(name, 1.0)) for name in self.metrics}
+            if not all(1 <= factor < np.inf for factor in self._widening.values()):
+                raise InputError("damaged checkpoint: its intervals are widened by what is no factor")
         return self
 
 
@@ -287,9 +340,11 @@ def _decode(
         if not found:
             conditions = context.conditions(states, covariates)[:, None].expand(-1, samples, -1)
             order = np.broadcast_to(np.arange(samples), (q, samples))
+            known = covariates[:, None]
         else:
             order = found[-1].argsort(1, kind="stable")
             before = np.stack([np.take_along_axis(scores, order, 1) for scores in found], 2)  # (q, samples, k)
+            known = np.concatenate([np.repeat(covariates[:, None], samples, 1), before], 2)
             means = np.stack([before[:, stratum == group].mean(1) for group in range(strata)], 1).reshape(-1, k)
             read = context.conditions(
                 np.repeat(states, strata, 0), np.concatenate([np.repeat(covariates, strata, 0), means], 1)
@@ -297,7 +352,8 @@ def _decode(
             conditions = read.unflatten(0, (q, strata))[:, stratum]
         drawn = sample_scores(context.model.decoder, conditions.flatten(0, 1), quantiles[:, :, k].flatten())
         scores = np.empty((q, samples))
-        np.put_along_axis(scores, order, drawn.reshape(q, samples), 1)
+        restored = context.restore(drawn.reshape(q, samples), known)
+        np.put_along_axis(scores, order, restored, 1)
         found.append(scores)
     return found
 

@@ -75,6 +75,11 @@ def prepare_torchvision() -> None:
         importlib.import_module("torchvision")
 
 
+def timm_networks(pattern: str) -> list[str]:
+    """timm's names that fit a pattern such as resnet*."""
+    return list(_imported("timm").list_models(pattern))
+
+
 def _timm(name: str, size: int | None) -> tuple[nn.Module, Example]:
     timm = _imported("timm")
     if not timm.is_model(name):

@@ -31,6 +31,7 @@ PAGES = (
     "concepts/search.md",
     "how-to/own_device.md",
     "how-to/cheap_evaluations.md",
+    "how-to/real_networks.md",
     "how-to/reading_a_report.md",
     "how-to/tracking.md",
 )

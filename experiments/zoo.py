@@ -1,0 +1,213 @@
+"""T10, real networks: `python -m experiments.zoo`, with the tables of `$NAS_DATA/zoo`.
+
+Three studies; figures are Spearman's rank correlations, of each metric over all networks that were not learned.
+
+families: a fifth of timm's families is held out as a whole; ImageNet top-1 (of weights that ImageNet-1k alone trained)
+    and milliseconds per image of six devices are predicted. `within` is the mean over held-out families of at least
+    five networks, `covered` the share of true values in the 90 % intervals.
+given: the same, each device predicted with the five others given.
+new: a device of which ten networks, at random, are measured, the five others known of all. `regression` is a ridge
+    regression of the logarithm of its latency on theirs.
+
+`rlm` decodes each metric alone, `rlm-sequence` all in one sequence, accuracy first. `log-linear` is a regression on the
+logarithms of parameters and multiply-accumulates. The RLM's base has seen none of these networks. Predictors but the
+RLM, whose scores are ranks, learn logarithms of latencies. Seeds from 100 chose the settings; 0 to 4 are reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from experiments.runner import AsJson, FirstSeed, Jobs, Quick, Seeds, run_command
+from experiments.tables import Scores, chosen, compute, publish, show, summarize
+from experiments.zoo_tables import SETTINGS, TOP1, Zoo, timm_zoo
+
+STUDIES = ("families", "given", "new")
+FORMULAS = ("params", "macs", "log-linear")
+SEQUENCE = "rlm-sequence"
+LEARNED = ("rlm", "ridge", "forest", SEQUENCE, "gp", "gnn")
+PREDICTORS = {
+    "families": (*FORMULAS, *LEARNED),
+    "given": ("rlm", "gp", "forest", "ridge"),
+    "new": ("rlm", "regression"),
+}
+METRICS = (TOP1, *SETTINGS)
+HELD_OUT = 0.2  # of the families
+MIN_FAMILY = 5  # networks, for a correlation within a family
+MEASURED = 10
+SAMPLES = 32
+QUICK_EVERY = 8
+PENALTIES = np.logspace(-3, 3, 13)
+
+
+def score(study: str, predictor: str, every: int, seed: int) -> Scores:
+    """One predictor on one choice of families, or of ten networks."""
+    zoo = timm_zoo(every)
+    if study == "new":
+        return _new_device(zoo, predictor, seed)
+    held_out = _held_out(zoo.families, seed)
+    if predictor in FORMULAS:
+        return _judged(zoo, {m: (t, _formula(zoo, predictor, m, held_out)[t], None) for m, t in _tests(zoo, held_out)})
+    return _learned(zoo, predictor, held_out, study == "given", seed)
+
+
+def _held_out(families: np.ndarray, seed: int) -> np.ndarray:
+    """(n,) True for networks of a fifth of the families."""
+    names = np.random.default_rng(seed).permutation(np.unique(families))
+    return np.isin(families, names[: max(1, round(HELD_OUT * len(names)))])
+
+
+def _tests(zoo: Zoo, held_out: np.ndarray) -> list[tuple[str, np.ndarray]]:
+    """Rows that each metric is tested on."""
+    return [(name, np.flatnonzero(held_out & ~np.isnan(zoo.values[name]))) for name in METRICS]
+
+
+def _costs(zoo: Zoo) -> np.ndarray:
+    """(n, 2) logarithms of parameters and multiply-accumulates."""
+    from predictors.rlm.lines import lines
+
+    return np.stack([lines(text).totals[:2] for text in zoo.texts])
+
+
+def _formula(zoo: Zoo, name: str, metric: str, held_out: np.ndarray) -> np.ndarray:
+    costs = _costs(zoo)
+    if name != "log-linear":
+        return costs[:, FORMULAS.index(name)]
+    values = _target(metric, zoo.values[metric])
+    return _ridge(costs, values, np.flatnonzero(~held_out & ~np.isnan(values)))
+
+
+def _ridge(inputs: np.ndarray, values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Predictions (n,) for inputs (n, k) of a regression on some rows."""
+    from sklearn.linear_model import RidgeCV
+
+    inputs = (inputs - inputs[rows].mean(0)) / np.maximum(inputs[rows].std(0), 1e-9)
+    return RidgeCV(PENALTIES).fit(inputs[rows], values[rows]).predict(inputs)
+
+
+def _target(metric: str, values: np.ndarray) -> np.ndarray:
+    """What predictors learn: the logarithm of a latency."""
+    return values if metric == TOP1 else np.log(values)
+
+
+Judged = dict[str, tuple[np.ndarray, np.ndarray, np.ndarray | None]]
+"""By metric: rows (q,), predictions (q,) and samples (q, s) of its target."""
+
+
+def _learned(zoo: Zoo, predictor: str, held_out: np.ndarray, given: bool, seed: int) -> Scores:
+    import predictors
+    from predictors.rlm.predictor import RLM
+
+    model = predictors.create("rlm" if predictor == SEQUENCE else predictor, seed=seed)
+    rows = np.flatnonzero(~held_out)
+    targets = {name: _target(name, zoo.values[name]) for name in METRICS}
+    learned = [zoo.texts[i] for i in rows]
+    model.fit(learned, {name: values[rows] for name, values in targets.items()})
+    if isinstance(model, RLM):
+        model.calibrate(learned, list(zoo.families[rows]))
+    found: Judged = {}
+    if predictor == SEQUENCE:
+        test = np.flatnonzero(held_out)
+        together = model.predict([zoo.texts[i] for i in test], METRICS, samples=SAMPLES, seed=seed)
+        for name, some in _tests(zoo, held_out):
+            at = np.searchsorted(test, some)
+            found[name] = (some, together[name][at], together.samples[at, :, METRICS.index(name)])
+        return _judged(zoo, found)
+    for name, some in _tests(zoo, held_out):
+        if given and name == TOP1:
+            continue
+        others = [other for other in SETTINGS if other != name] if given else []
+        known = {other: targets[other][some] for other in others}
+        predicted = model.predict([zoo.texts[i] for i in some], [name], given=known, samples=SAMPLES, seed=seed)
+        found[name] = (some, predicted[name], predicted.samples[:, :, 0])
+    return _judged(zoo, found)
+
+
+def _judged(zoo: Zoo, found: Judged) -> Scores:
+    """Correlations across and within families, and coverage."""
+    scores: Scores = {}
+    for name, (rows, predicted, samples) in found.items():
+        true = _target(name, zoo.values[name])[rows]
+        scores[_short(name)] = _spearman(predicted, true)
+        groups = [np.flatnonzero(zoo.families[rows] == family) for family in np.unique(zoo.families[rows])]
+        inside = [_spearman(predicted[g], true[g]) for g in groups if len(g) >= MIN_FAMILY]
+        scores[f"{_short(name)} within"] = float(np.mean(inside)) if inside else 0.0
+        if samples is not None:
+            low, high = np.quantile(samples, [0.05, 0.95], axis=1)
+            scores[f"{_short(name)} covered"] = float(np.mean((low <= true) & (true <= high)))
+    return scores
+
+
+def _new_device(zoo: Zoo, predictor: str, seed: int) -> Scores:
+    import predictors
+
+    values = np.stack([zoo.values[name] for name in SETTINGS], 1)
+    rows = np.flatnonzero(~np.isnan(values).any(1))
+    logs, scores = np.log(values[rows]), {}
+    order = np.random.default_rng(seed).permutation(len(rows))
+    measured, others = order[:MEASURED], order[MEASURED:]
+    for column, name in enumerate(SETTINGS):
+        known = np.delete(logs, column, 1)
+        if predictor == "regression":
+            predicted = _ridge(known, logs[:, column], measured)[others]
+        else:
+            names = [other for other in SETTINGS if other != name]
+            model = predictors.create(predictor, seed=seed)
+            targets = dict(zip([*names, name], [*known[measured].T, logs[measured, column]], strict=True))
+            model.fit([zoo.texts[rows[i]] for i in measured], targets)
+            given = dict(zip(names, known[others].T, strict=True))
+            asked = [zoo.texts[rows[i]] for i in others]
+            predicted = model.predict(asked, [name], given=given, samples=SAMPLES, seed=seed)[name]
+        scores[_short(name)] = _spearman(predicted, logs[others, column])
+    return scores
+
+
+def _spearman(predicted: np.ndarray, true: np.ndarray) -> float:
+    from scipy.stats import spearmanr
+
+    if len(true) < 2 or not np.ptp(predicted) or not np.ptp(true):
+        return 0.0
+    return float(spearmanr(predicted, true).statistic)
+
+
+def _short(metric: str) -> str:
+    return "top1" if metric == TOP1 else metric.removesuffix("_ms")
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="Folder in which finished rows are kept.")] = Path("results/zoo"),
+    seeds: Seeds = 5,
+    first_seed: FirstSeed = 0,
+    studies: Annotated[str, typer.Option(help="Studies, separated by commas.")] = ",".join(STUDIES),
+    only: Annotated[str | None, typer.Option(help="Predictors, separated by commas; all by default.")] = None,
+    jobs: Jobs = 1,
+    quick: Quick = False,
+    as_json: AsJson = False,
+) -> None:
+    """Learn and rank; a table of means over the seeds for every study."""
+    every, seeds = (QUICK_EVERY, 1) if quick else (1, seeds)
+    known = list(dict.fromkeys(name for names in PREDICTORS.values() for name in names))
+    wanted = chosen(only, known) if only else [name for name in known if not quick or name not in ("gnn", "gp")]
+    asked = chosen(studies, STUDIES)
+    numbers = range(first_seed, first_seed + seeds)
+    tasks = [(s, p, every, seed) for s in asked for p in PREDICTORS[s] if p in wanted for seed in numbers]
+    summary = summarize(tasks, compute(tasks, score, out, jobs))
+    for study in asked:
+        of_study = [row for row in summary if row["task0"] == study]
+        _publish(out / study, of_study, [_short(name) for name in METRICS])
+        show(f"Spearman's correlation, {study}", ("study", "predictor", "every"), of_study, as_json)
+
+
+def _publish(folder: Path, summary: Sequence[dict[str, dict[str, float]]], names: list[str]) -> None:
+    table = {str(row["task1"]): {name: row[name] for name in names if name in row} for row in summary}
+    if table:
+        publish(folder, table, "Spearman's correlation")
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,104 @@
+"""Known networks and one's own, ranked for a device: measured values where there are any, predictions elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nas.networks import exact_costs
+from nas.searching.objectives import Constraint, to_losses
+from nas.searching.pareto import non_dominated
+from predictors import Predictor
+from predictors.metrics import Metric
+from search_spaces.common.errors import unknown
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """n networks and m metrics: objectives, then further ones that are constrained.
+
+    samples: (n, s, m), in the metrics' own units. measured: (n, m), True where a value was measured or counted.
+    kept: (n,), the probability that all constraints are kept. front: (n,), the probability of being on the front of
+    those that keep them. on_front: (n,), whether the medians are. order: (n,), the best first: the front by its first
+    objective, then the others by their probability of being on it.
+    """
+
+    metrics: tuple[str, ...]
+    samples: np.ndarray
+    measured: np.ndarray
+    kept: np.ndarray
+    front: np.ndarray
+    on_front: np.ndarray
+    order: np.ndarray
+
+
+def rank(
+    model: Predictor,
+    texts: Sequence[str],
+    objectives: Sequence[Metric],
+    constraints: Sequence[Constraint] = (),
+    measured: Mapping[str, np.ndarray] | None = None,
+    samples: int = 64,
+    seed: int = 0,
+) -> Ranking:
+    """Rank networks by objectives under constraints.
+
+    Args:
+        model: a predictor with examples.
+        texts: of the n networks.
+        objectives: what is to be good.
+        constraints: bounds to keep.
+        measured: further measured metrics (n,) of these networks, NaN where unknown, that predictions may depend on.
+        samples: joint samples of each network.
+        seed: of the samples.
+    """
+    names = tuple(dict.fromkeys([*(o.name for o in objectives), *(c.metric for c in constraints)]))
+    exact = exact_costs(texts, names)
+    for name in names:
+        if name not in exact and name not in model.metrics:
+            raise unknown("metric", name, [*model.metrics, "params", "flops"])
+    predicted = [name for name in names if name not in exact]
+    known = {name: values for name, values in model.examples_of(texts).items() if name in predicted}
+    given = {**(measured or {}), **known}
+    drawn = np.empty((len(texts), samples, len(names)))
+    found = model.predict(texts, predicted, given=given or None, samples=samples, seed=seed).samples
+    is_known = np.zeros((len(texts), len(names)), bool)
+    for j, name in enumerate(names):
+        drawn[:, :, j] = np.array(exact[name])[:, None] if name in exact else found[:, :, predicted.index(name)]
+        is_known[:, j] = True if name in exact else ~np.isnan(known.get(name, np.full(len(texts), np.nan)))
+    order = np.random.default_rng(seed).permuted(np.tile(np.arange(samples), (len(texts), 1)), axis=1)
+    drawn = np.take_along_axis(drawn, order[:, :, None], 1)  # samples of different networks are independent
+    return _ranked(names, drawn, is_known, objectives, constraints)
+
+
+def covariates(model: Predictor, texts: Sequence[str], metrics: Sequence[str]) -> dict[str, np.ndarray]:
+    """Values (n,) of metrics that predictions of a new device depend on: measured where known, predicted elsewhere."""
+    if not metrics:
+        return {}
+    known, estimated = model.examples_of(texts), model.estimate(texts, metrics)
+    return {m: np.where(np.isnan(known[m]), estimated[:, j], known[m]) for j, m in enumerate(metrics)}
+
+
+def _ranked(
+    names: tuple[str, ...],
+    samples: np.ndarray,
+    measured: np.ndarray,
+    objectives: Sequence[Metric],
+    constraints: Sequence[Constraint],
+) -> Ranking:
+    count = len(objectives)
+    keeps = np.ones(samples.shape[:2], bool)
+    medians = np.median(samples, 1)
+    keeps_median = np.ones(len(samples), bool)
+    for constraint in constraints:
+        column = names.index(constraint.metric)
+        keeps &= constraint.violation(samples[:, :, column]) <= 0
+        keeps_median &= constraint.violation(medians[:, column]) <= 0
+    losses = np.where(keeps[:, :, None], to_losses(samples[:, :, :count], objectives), np.nan)
+    front = np.mean([non_dominated(losses[:, s]) for s in range(samples.shape[1])], axis=0)
+    loss = to_losses(medians[:, :count], objectives)
+    on_front = non_dominated(np.where(keeps_median[:, None], loss, np.nan))
+    order = np.lexsort((loss[:, 0], np.where(on_front, 0.0, -front), ~on_front))
+    return Ranking(names, samples, measured, keeps.mean(1), front, on_front, order)

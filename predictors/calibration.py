@@ -1,0 +1,70 @@
+"""How much wider predictions must be, so that their intervals hold for groups that are new, such as families."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from predictors.base import Predictor
+from predictors.scores import Scores
+
+FOLDS = 5
+COVERAGE = 0.9
+MIN_EXAMPLES = 8
+SAMPLES = 64
+MIN_HALF_WIDTH = 1e-3  # of an interval, in scores
+
+FitRows = Callable[[np.ndarray, str], Predictor]
+"""A predictor of one metric that has learned these rows."""
+
+
+def widening(
+    fit_rows: FitRows, texts: Sequence[str], values: Mapping[str, np.ndarray], groups: np.ndarray, seed: int = 0
+) -> dict[str, float]:
+    """Factors, at least 1, by which samples of each metric must be spread around their median.
+
+    Groups are split into `FOLDS`; each fold is predicted from the others. With its factor, the central interval that
+    should hold `COVERAGE` of the values does so for networks whose group was left out (split conformal prediction).
+    Distances are of normal scores. A metric with too few examples or groups has factor 1.
+
+    Args:
+        fit_rows: learns a part of the examples.
+        texts: of the n examples.
+        values: (n,) per metric, NaN where missing.
+        groups: (n,) numbers of the examples' groups.
+        seed: of the folds and samples.
+    """
+    count = int(groups.max()) + 1
+    fold = (np.random.default_rng(seed).permutation(count) % FOLDS)[groups]
+    return {name: _factor(fit_rows, texts, name, column, fold, seed) for name, column in values.items()}
+
+
+def _factor(
+    fit_rows: FitRows, texts: Sequence[str], name: str, column: np.ndarray, fold: np.ndarray, seed: int
+) -> float:
+    known = ~np.isnan(column)
+    scale = Scores.fit(column[known], by_rank=True)
+    ratios = [np.zeros(0)]
+    for k in range(FOLDS):
+        learned, left_out = np.flatnonzero(known & (fold != k)), np.flatnonzero(known & (fold == k)).tolist()
+        if len(learned) < MIN_EXAMPLES or not len(left_out):
+            continue
+        predicted = fit_rows(learned, name).predict([texts[i] for i in left_out], [name], samples=SAMPLES, seed=seed)
+        ratios.append(_distances(scale.normalize(predicted.samples[:, :, 0]), scale.normalize(column[left_out])))
+    found = np.concatenate(ratios)
+    return max(1.0, float(np.quantile(found, COVERAGE))) if len(found) >= MIN_EXAMPLES else 1.0
+
+
+def _distances(samples: np.ndarray, true: np.ndarray) -> np.ndarray:
+    """Distance (n,) of true values from the median of samples (n, s), in half widths of the interval on their side."""
+    median = np.median(samples, 1)
+    low, high = np.quantile(samples, [(1 - COVERAGE) / 2, (1 + COVERAGE) / 2], axis=1)
+    half = np.where(true > median, high - median, median - low)
+    return np.abs(true - median) / np.maximum(half, MIN_HALF_WIDTH)
+
+
+def spread(samples: np.ndarray, factor: float) -> np.ndarray:
+    """Samples (n, s) drawn away from their medians."""
+    median = np.median(samples, 1, keepdims=True)
+    return median + factor * (samples - median)

@@ -1,0 +1,91 @@
+"""Claims about `nas rank`: measured values stay, bounds are kept, and own measurements make a new device known."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from nas import cli
+from nas.ranking import _ranked
+from nas.searching.objectives import parse_constraints, parse_objectives
+from predictors import create
+from search_spaces import from_text, get_space, params
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint that knows accuracy and a device of 24 networks, whose texts and those of six others are files."""
+    folder = tmp_path_factory.mktemp("rank")
+    space, rng = get_space("tiny-resnet"), np.random.default_rng(0)
+    texts = list(dict.fromkeys(space.to_text(space.sample(rng)) for _ in range(80)))[:30]
+    for i, text in enumerate(texts):
+        (folder / f"{i}.txt").write_text(text)
+    size = np.array([np.log(params(from_text(text))) for text in texts])
+    model = create("rlm").fit(texts[:24], {"top1_accuracy": 50 + size[:24], "phone_ms": size[:24]})
+    model.save(folder / "checkpoint")
+    (folder / "mine.csv").write_text(
+        "network,board_ms\n" + "".join(f"{folder / f'{i}.txt'},{size[i] ** 2}\n" for i in range(10))
+    )
+    return folder
+
+
+def ranked(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *options: str) -> str:
+    files = [str(folder / f"{i}.txt") for i in range(30)]
+    line = ["nas", "rank", *files, "--checkpoint", str(folder / "checkpoint"), "--samples", "16", *options]
+    monkeypatch.setattr(sys, "argv", line)
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    captured = capsys.readouterr()
+    return captured.out if not stop.value.code else captured.err
+
+
+def test_known_networks_have_their_measured_values_and_the_front_keeps_its_bound(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bound = float(np.log(params(from_text((folder / "0.txt").read_text()))))
+    options = ("--objectives", "top1_accuracy,phone_ms", "--constraint", f"phone_ms <= {bound}", "--json")
+    rows = json.loads(ranked(folder, monkeypatch, capsys, *options))["networks"]
+    assert len(rows) == 30
+    known = next(row for row in rows if row["network"].endswith("/0.txt"))
+    assert known["phone_ms"]["measured"]
+    assert known["phone_ms"]["low"] == known["phone_ms"]["high"] == pytest.approx(bound)
+    own = next(row for row in rows if row["network"].endswith("/29.txt"))
+    assert not own["phone_ms"]["measured"]
+    assert own["phone_ms"]["low"] < own["phone_ms"]["high"]
+    assert rows[0]["front"]
+    assert all(row["phone_ms"]["median"] <= bound for row in rows if row["front"])
+    assert not any(row["front_probability"] for row in rows if row["constraints_kept"] == 0)
+
+
+def test_ten_measurements_make_a_device_that_can_be_asked_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--measured", str(folder / "mine.csv"), "--objectives", "board_ms", "--json")
+    rows = json.loads(ranked(folder, monkeypatch, capsys, *options))["networks"]
+    found = {Path(row["network"]).stem: row["board_ms"]["median"] for row in rows if not row["board_ms"]["measured"]}
+    assert len(found) == 20
+    true = [params(from_text((folder / f"{name}.txt").read_text())) for name in found]
+    assert spearmanr(true, list(found.values())).statistic > 0.8
+
+
+def test_people_get_a_table_and_an_unknown_metric_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = ranked(folder, monkeypatch, capsys, "--objectives", "top1_accuracy,params", "--top", "3")
+    assert "measured" in table
+    assert "30 networks" in table
+    assert "unknown metric 'top5'" in ranked(folder, monkeypatch, capsys, "--objectives", "top5")
+
+
+def test_the_probability_of_being_on_the_front_counts_samples() -> None:
+    samples = np.array([[[90.0, 1.0], [90.0, 1.0]], [[80.0, 2.0], [95.0, 2.0]], [[99.0, 9.0], [99.0, 9.0]]])
+    goals = parse_objectives("accuracy,x_ms")
+    found = _ranked(("accuracy", "x_ms"), samples, np.zeros((3, 2), bool), goals, parse_constraints("x_ms <= 5"))
+    assert found.front.tolist() == [1.0, 0.5, 0.0]
+    assert found.kept.tolist() == [1.0, 1.0, 0.0]
+    assert found.order.tolist() == [0, 1, 2]

@@ -1,0 +1,72 @@
+"""Claims about intervals that hold for groups that are new."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from predictors import create, load
+from predictors.base import Predictions
+from predictors.calibration import spread, widening
+from predictors.simple import Ridge
+from search_spaces import InputError, get_space
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[str]:
+    space = get_space("tiny-resnet")
+    rng = np.random.default_rng(0)
+    return list(dict.fromkeys(space.to_text(space.sample(rng)) for _ in range(80)))[:40]
+
+
+def test_spread_moves_all_but_the_median() -> None:
+    samples = np.array([[1.0, 2.0, 4.0], [0.0, 0.0, 3.0]])
+    assert spread(samples, 2.0).tolist() == [[0.0, 2.0, 6.0], [0.0, 0.0, 6.0]]
+    assert (spread(samples, 1.0) == samples).all()
+
+
+class Sure:
+    """Predicts 0, and that it is hardly ever wrong."""
+
+    def predict(self, texts: list[str], metrics: list[str], samples: int, seed: int) -> Predictions:
+        drawn = np.random.default_rng(seed).normal(scale=0.1, size=(len(texts), samples, 1))
+        return Predictions.of_samples(metrics, drawn)
+
+
+def test_intervals_that_are_too_narrow_hold_what_they_should_when_widened(texts: list[str]) -> None:
+    values = np.random.default_rng(1).normal(size=len(texts))
+    groups = np.arange(len(texts)) % 8
+    factor = widening(lambda rows, metric: Sure(), texts, {"x": values}, groups)["x"]  # type: ignore[arg-type, return-value]
+    drawn = spread(Sure().predict(texts, ["x"], 64, 5).samples[:, :, 0], factor)
+    low, high = np.quantile(drawn, [0.05, 0.95], axis=1)
+    assert 5 < factor < 20
+    assert 0.8 <= np.mean((low <= values) & (values <= high)) <= 1
+
+
+def test_a_metric_with_few_values_is_not_widened(texts: list[str]) -> None:
+    values = np.full(len(texts), np.nan)
+    values[:4] = range(4)
+    assert widening(lambda rows, metric: Ridge(), texts, {"x": values}, np.arange(len(texts)) % 3) == {"x": 1.0}
+
+
+def test_an_rlm_keeps_how_wide_it_is_and_takes_further_measurements(texts: list[str], tmp_path) -> None:  # type: ignore[no-untyped-def]
+    size = np.array([float(len(text)) for text in texts])
+    groups = [str(int(n) // 40) for n in size]
+    model = create("rlm").fit(texts[:30], {"a_ms": size[:30]})
+    narrow = model.predict(texts[30:], ["a_ms"])
+    model.calibrate(texts[:30], groups[:30])  # type: ignore[attr-defined]
+    assert model._widening["a_ms"] >= 1  # type: ignore[attr-defined]
+    model._widening = {"a_ms": 2.0}  # type: ignore[attr-defined]
+    assert (model.predict(texts[30:], ["a_ms"]).std > narrow.std).all()
+    model.save(tmp_path / "kept")
+    kept = load(tmp_path / "kept")
+    assert (kept.predict(texts[30:], ["a_ms"]).samples == model.predict(texts[30:], ["a_ms"]).samples).all()
+    kept.extend([texts[0], texts[35]], {"b_ms": [1.0, 2.0], "a_ms": [np.nan, 7.0]})
+    found = kept.examples_of([texts[0], texts[35], texts[36]])
+    assert found["a_ms"][:2].tolist() == [size[0], 7.0]
+    assert found["b_ms"][:2].tolist() == [1.0, 2.0]
+    assert np.isnan([found["a_ms"][2], found["b_ms"][2]]).all()
+    with pytest.raises(InputError, match="only a predictor that keeps its examples"):
+        create("forest").extend(texts[:1], {"a_ms": [1.0]})
+    with pytest.raises(InputError, match="calibrate needs the 31 examples"):
+        kept.calibrate(texts[:2], ["a", "b"])  # type: ignore[attr-defined]
