@@ -23,6 +23,7 @@ from search_spaces.common.files import replacing
 
 BENCHMARK = "nasbench201"
 METRICS = ("cifar10_validation_accuracy", "cifar10_test_accuracy")
+QUICK_BENCHMARK, QUICK_METRICS = "digits201", ("digits_accuracy", "digits_accuracy")  # hundreds of networks, no table
 PREDICTORS = ("rlm", "gnn", "gp", "gp-choices", "forest", "ridge")
 SIZES, QUICK_SIZES = (78, 156, 469, 781), (8,)
 SHOWN = {
@@ -62,9 +63,10 @@ def main(
 ) -> None:
     """Compare the predictors; writes tables.md and figures."""
     sizes, seeds = (QUICK_SIZES, 1) if quick else (SIZES, seeds)
-    comparison = Comparison(BENCHMARK, *METRICS, tuple(chosen(only, PREDICTORS)), sizes, seeds, (), first_seed)
+    benchmark, metrics = (QUICK_BENCHMARK, QUICK_METRICS) if quick else (BENCHMARK, METRICS)
+    comparison = Comparison(benchmark, *metrics, tuple(chosen(only, PREDICTORS)), sizes, seeds, (), first_seed)
     with progress_bar("few labels") as bar:
-        compared = compare(comparison, load_benchmark(BENCHMARK), out / "scores.jsonl", bar, jobs)
+        compared = compare(comparison, load_benchmark(benchmark), out / "scores.jsonl", bar, jobs)
     save_comparison(out, compared)
     with replacing(out / "tables.md") as path:
         path.write_text(markdown(compared))

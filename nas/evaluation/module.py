@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from nas.evaluation.layers import layer
 from nas.evaluation.operation import needs_batch_size
+from nas.evaluation.shapes import without_data
 from search_spaces.common.errors import InputError
 from search_spaces.graph.ir import Graph, Node
 from search_spaces.graph.owned_weights import Weight, initializers
@@ -75,7 +76,7 @@ class GraphModule(nn.Module):
 
     def state_of(self, replica: int) -> dict[str, Tensor]:
         """A copy on the CPU of one replica's tensors, by the names that they have in a module of one replica."""
-        with torch.device("meta"):
+        with without_data():
             alone = GraphModule(self.graph).state_dict()
         return {
             name: _of_replica(tensor, alone[name].shape, self.replicas, replica)

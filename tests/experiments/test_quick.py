@@ -85,7 +85,6 @@ def test_checkpoints_of_the_table_are_made(kind: Kind, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@needs_tables
 def test_few_labels_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = run("few_labels", capsys, out=tmp_path)
     names = [row["predictor"] for row in found["predictors"]]
