@@ -99,7 +99,7 @@ def _correlation(errors: np.ndarray) -> np.ndarray:
 
 def _rounding(values: np.ndarray) -> float:
     """A standard deviation that is above 0 and means nothing."""
-    return 1e-9 * max(1.0, float(np.abs(values).max()))
+    return 1e-9 * (float(np.abs(values).max()) or 1.0)
 
 
 @dataclass(frozen=True)
@@ -184,12 +184,13 @@ class Forest(_Simple):
     def _fit(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
         self._inputs, self._targets = inputs, targets
         self._forests: list[RandomForestRegressor] = []
-        self._inflation, self._least = np.ones(targets.shape[1]), np.ones(targets.shape[1])
+        self._inflation, self._least, self._units = np.ones((3, targets.shape[1]))
         errors = np.full(targets.shape, np.nan)
         for column, values in enumerate(targets.T):
             seen = ~np.isnan(values)
             forest = self._grow(inputs[seen], values[seen])
-            mean, spread = _out_of_bag(forest, inputs[seen])
+            unit = self._units[column] = _unit(values[seen])
+            mean, spread = (unit * found for found in _out_of_bag(forest, inputs[seen]))
             error = values[seen] - mean
             self._least[column] = max(0.02 * float(values[seen].std()), _rounding(values[seen]))
             raw = error / np.hypot(spread, self._least[column])
@@ -200,14 +201,17 @@ class Forest(_Simple):
         return errors
 
     def _grow(self, inputs: np.ndarray, values: np.ndarray) -> RandomForestRegressor:
+        """A forest of the values in units of `_unit`: scikit-learn does not split what differs by less than 1e-8."""
         from sklearn.ensemble import RandomForestRegressor
 
-        return RandomForestRegressor(self.trees, max_features=1 / 3, random_state=self.seed).fit(inputs, values)
+        return RandomForestRegressor(self.trees, max_features=1 / 3, random_state=self.seed).fit(
+            inputs, values / _unit(values)
+        )
 
     def _predict(self, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         mean, spread = np.empty((2, len(inputs), len(self._forests)))
         for column, forest in enumerate(self._forests):
-            trees = _by_tree(forest, inputs)
+            trees = self._units[column] * _by_tree(forest, inputs)
             mean[:, column] = trees.mean(0)
             spread[:, column] = np.hypot(trees.std(0), self._least[column]) * self._inflation[column]
         return mean, spread
@@ -223,6 +227,12 @@ class Forest(_Simple):
         n = tensors["inputs"].shape[0]
         self._fit(tensors["inputs"].reshape(n, len(self._names)), tensors["targets"].reshape(n, len(self._metrics)))
         return self
+
+
+def _unit(values: np.ndarray) -> float:
+    """The power of two below the largest value, which scales without rounding; 1 where all are 0."""
+    largest = float(np.abs(values).max())
+    return float(2.0 ** np.floor(np.log2(largest))) if largest else 1.0
 
 
 def _by_tree(forest: RandomForestRegressor, inputs: np.ndarray) -> np.ndarray:

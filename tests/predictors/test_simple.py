@@ -104,3 +104,16 @@ def test_several_processes_predict_a_stream_as_one_does() -> None:
         np.testing.assert_array_equal(one.samples, other.samples)
     estimates = np.concatenate(list(model.estimate_stream(iter(texts), ["cost"], jobs=2)))
     np.testing.assert_array_equal(estimates, model.estimate(texts, ["cost"]))
+
+
+@pytest.mark.parametrize("kind", ["forest", "ridge"])
+@pytest.mark.parametrize("scale", [2.0**-30, 2.0**-100, 2.0**100])  # exact, so that no ties are broken otherwise
+def test_predictions_do_not_depend_on_the_unit(kind: str, scale: float) -> None:
+    space, rng = get_space("tiny-resnet"), np.random.default_rng(0)
+    architectures = [space.sample(rng) for _ in range(24)]
+    texts = [space.to_text(architecture) for architecture in architectures]
+    values = np.array([space.flops(architecture) for architecture in architectures]) / 1e6
+    plain, scaled = (create(kind).fit(texts[:16], {"x_ms": values[:16] * unit}) for unit in (1.0, scale))
+    expected, found = (model.predict(texts[16:], ["x_ms"]).mean for model in (plain, scaled))
+    assert np.ptp(expected) > 0
+    np.testing.assert_allclose(found / scale, expected, rtol=1e-6)
