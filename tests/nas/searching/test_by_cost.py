@@ -244,7 +244,7 @@ def slow(model, architecture, report):
     return _scored(model, architecture, report)
 
 evaluator = FunctionEvaluator(Widths(), slow, ["usefulness_accuracy"], Measurement(("params",)))
-search_by_cost(Widths(), OBJECTIVES, evaluator, "asha", (1, 3, 9), 300, storage=sys.argv[1])
+search_by_cost(Widths(), OBJECTIVES, evaluator, "asha", (1, 3, 9), 200, storage=sys.argv[1])
 """
 
 
@@ -269,6 +269,6 @@ def test_nothing_is_lost_or_doubled_by_kills_and_several_workers(tmp_path: Path)
     assert max(stretches.values()) == 1
     assert not study.get_trials(states=(TrialState.RUNNING, TrialState.WAITING))
     spent = sum(trial.user_attrs[COST_KEY] for trial in study.trials if trial.state != TrialState.FAIL)
-    assert 280 < spent <= 300
+    assert 180 < spent <= 200 + 9  # each further worker may add one stretch
     for params, until in stretches:  # no stretch without the ones before
         assert all((params, before) in stretches for before in (1, 3, 9) if before < until)
