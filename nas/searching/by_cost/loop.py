@@ -87,8 +87,8 @@ def search_by_cost(
         policy: a predictor's name, whose curves say what improves the front most per cost, or a baseline: asha,
             hyperband, random.
         fidelities: rising epochs at which a training may pause; the last is the whole training.
-        budget: what may be spent, in the unit of the cost. A stretch that would exceed it is not begun, but each further
-            process may add one.
+        budget: what may be spent, in the unit of the cost. A stretch that would exceed it is not begun, but each
+            further process may add one.
         cost: "epochs", "seconds" (of training, as measured), or a metric of the evaluator: the cost of an epoch.
 
     The other arguments are those of `nas.search`. Raises InputError as it does.
