@@ -20,7 +20,6 @@ import numpy as np
 
 from nas.benchmarks.populations import Population
 from nas.evaluation.journal import Journal
-from predictors.metrics import at_fidelity
 from search_spaces import Architecture, SearchSpace
 from search_spaces.common.errors import InputError, unknown
 from search_spaces.common.files import replacing
@@ -150,7 +149,7 @@ class _Builder:
         writer = csv.writer(rows, lineterminator="\n")
         by_seed = [f"digits_accuracy_seed{s}" for s in self.population.seeds]
         epochs = range(1, max(map(len, curves)))  # the last one's value is the accuracy itself
-        by_epoch = [at_fidelity("digits_accuracy", epoch) for epoch in epochs]
+        by_epoch = [f"digits_accuracy@{epoch}" for epoch in epochs]
         writer.writerow(["arch", "digits_accuracy", *by_seed, *by_epoch, "cpu_latency_ms", "params", "flops", *scores])
         for i, name in enumerate(self.names):
             values = [f"{seeds[i].mean():.4f}", *(f"{v:.4f}" for v in seeds[i])]
