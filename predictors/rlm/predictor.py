@@ -264,7 +264,8 @@ class RLM(Predictor):
                 scores = [self._scales[name].normalize(values[part]) for name, values in given.items()]
                 decoded = _decode(contexts, states[part], _columns(scores, len(part)), quantiles)
                 for name, values in zip(metrics, decoded, strict=True):
-                    found[name][part] = self._scales[name].restore(spread(values, self._widening.get(name, 1.0)))
+                    restored = self._scales[name].restore(spread(values, self._widening.get(name, 1.0)))
+                    found[name][part] = np.maximum(restored, _least(self._values[name]))
         return found
 
     def _groups_with(self, metrics: Sequence[str]) -> list[Group]:
@@ -356,6 +357,12 @@ def _decode(
         np.put_along_axis(scores, order, restored, 1)
         found.append(scores)
     return found
+
+
+def _least(values: np.ndarray) -> float:
+    """The least value that is predicted: what is always above zero stays above it."""
+    least = float(np.nanmin(values))
+    return least / 1e3 if least > 0 else -np.inf
 
 
 def _columns(columns: list[np.ndarray], count: int) -> np.ndarray:

@@ -58,6 +58,8 @@ def test_an_rlm_keeps_how_wide_it_is_and_takes_further_measurements(texts: list[
     assert model._widening["a_ms"] >= 1  # type: ignore[attr-defined]
     model._widening = {"a_ms": 2.0}  # type: ignore[attr-defined]
     assert (model.predict(texts[30:], ["a_ms"]).std > narrow.std).all()
+    model._widening = {"a_ms": 1e3}  # type: ignore[attr-defined]
+    assert (model.predict(texts[30:], ["a_ms"]).samples > 0).all()  # as all latencies are
     model.save(tmp_path / "kept")
     kept = load(tmp_path / "kept")
     assert (kept.predict(texts[30:], ["a_ms"]).samples == model.predict(texts[30:], ["a_ms"]).samples).all()
