@@ -19,6 +19,7 @@ from search_spaces.graph.owned_weights import BATCH_NORM_EPSILON
 from search_spaces.graph.standard import shortest
 
 _CALL = re.compile(r"batch_norm\w*\.default\]\(args = \((.*)\), kwargs")
+_WEIGHTED = re.compile(r"aten\.(?:conv\w*|linear)\.default\]\(args = \(%\w+, %\w+, %\w")
 _UNNAMED = "onnx::Conv_"
 
 
@@ -31,14 +32,24 @@ class FoldedNorm(NamedTuple):
 
 def folded_norm(node: onnx.NodeProto) -> FoldedNorm | None:
     """The batch normalization in the weights of a `Conv`, `ConvTranspose` or `Gemm`; None where there is none."""
-    if len(node.input) < 3:
-        return None
-    if node.op_type == "Conv" and all(name.startswith(_UNNAMED) for name in node.input[1:3]):
+    if node.op_type == "Conv" and len(node.input) > 2 and all(name.startswith(_UNNAMED) for name in node.input[1:3]):
         return FoldedNorm((("affine", 1), ("epsilon", BATCH_NORM_EPSILON)), bias=False)
-    call = next((_CALL.search(p.value) for p in node.metadata_props if p.key == "pkg.torch.onnx.fx_node"), None)
+    call = _CALL.search(_origin(node))
     if call is None:
         return None
     arguments = call[1].split(", ")
     affine = int(arguments[1] != "None")
     epsilon = shortest(float(arguments[-1]))
-    return FoldedNorm((("affine", affine), ("epsilon", epsilon)), bias=node.input[2] != f"{node.input[1]}_bias")
+    # A new bias is named after the weights; of a network that was never trained it is zero, and left out.
+    bias = len(node.input) > 2 and node.input[2] != f"{node.input[1]}_bias"
+    return FoldedNorm((("affine", affine), ("epsilon", epsilon)), bias)
+
+
+def is_bias_left_out(node: onnx.NodeProto) -> bool:
+    """True if torch's exporter left a layer's bias out, as it does while all of its numbers are zero."""
+    return len(node.input) < 3 and _WEIGHTED.search(_origin(node)) is not None
+
+
+def _origin(node: onnx.NodeProto) -> str:
+    """The call of torch's function that the exporter made the node of; empty where it does not say."""
+    return next((p.value for p in node.metadata_props if p.key == "pkg.torch.onnx.fx_node"), "")

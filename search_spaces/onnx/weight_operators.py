@@ -10,7 +10,7 @@ from search_spaces.common.errors import InputError
 from search_spaces.graph.convolutions import Convolution
 from search_spaces.graph.ir import Shape, Value, element_type
 from search_spaces.graph.owned_weights import BATCH_NORM_EPSILON
-from search_spaces.onnx.folded_norms import FoldedNorm, folded_norm
+from search_spaces.onnx.folded_norms import FoldedNorm, folded_norm, is_bias_left_out
 from search_spaces.onnx.folding import is_weight
 from search_spaces.onnx.reader import Reader, node_attrs
 
@@ -49,7 +49,7 @@ def read_conv(reader: Reader, node: onnx.NodeProto) -> int | None:
         pads=explicit_pads(attrs, tuple(kernel), shape),
         dilations=attrs.get("dilations", ones),
         group=group,
-        bias=norm.bias if norm else _has_bias(reader, node, 2),
+        bias=norm.bias if norm else _has_bias(reader, node, 2) or is_bias_left_out(node),
     )
     return _normalized(reader, reader.emit("Conv", (x,), conv.attrs), norm)
 
@@ -97,7 +97,7 @@ def read_gemm(reader: Reader, node: onnx.NodeProto) -> int | None:
     if attrs.get("transA", 0) or (has_operand(node, 2) and bias not in ((features,), (1, features))):
         return None
     norm = folded_norm(node)
-    has_bias = norm.bias if norm else has_operand(node, 2)
+    has_bias = norm.bias if norm else has_operand(node, 2) or is_bias_left_out(node)
     value = _linear(reader, node.input[0], int(inputs), int(features), bias=has_bias)
     return value if value is None else _normalized(reader, value, norm)
 

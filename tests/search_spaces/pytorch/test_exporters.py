@@ -1,0 +1,59 @@
+"""Claims about networks of model libraries: `TorchSpace` and both ONNX exporters of torch give one text."""
+
+from __future__ import annotations
+
+import io
+import logging
+import warnings
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import nn
+
+from search_spaces import TorchSpace, flops, params, to_text
+from search_spaces.pytorch.libraries import prepare_torchvision
+
+TORCHVISION, TIMM = ("resnet18", "mobilenet_v2", "squeezenet1_1"), ("resnet10t", "lcnet_050")
+SIDE = 64  # pixels: small images are exported as fast as it gets
+
+
+def build(library: str, name: str) -> nn.Module:
+    prepare_torchvision()
+    if library == "timm":
+        return pytest.importorskip("timm").create_model(name, pretrained=False)
+    models = pytest.importorskip("torchvision").models
+    options: dict[str, Any] = {"aux_logits": False, "init_weights": False} if name == "googlenet" else {}
+    return models.get_model(name, weights=None, **options)
+
+
+def exported(module: nn.Module, dynamo: bool) -> onnx.ModelProto:
+    """What torch's default exporter (`dynamo`) or its older one writes, for any batch size."""
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    x, file = torch.zeros(2, 3, SIDE, SIDE), io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch, about its older exporter
+        if dynamo:
+            shapes = ({0: torch.export.Dim.DYNAMIC},)
+            program = torch.onnx.export(module, (x,), dynamo=True, verbose=False, dynamic_shapes=shapes)
+            assert program is not None
+            return program.model_proto
+        axes = {"x": {0: "batch"}, "y": {0: "batch"}}
+        torch.onnx.export(module, (x,), file, dynamo=False, input_names=["x"], output_names=["y"], dynamic_axes=axes)
+    return onnx.load_from_string(file.getvalue())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dynamo", [False, True], ids=["older", "default"])
+@pytest.mark.parametrize(
+    ("library", "name"), [*[("torchvision", name) for name in TORCHVISION], *[("timm", name) for name in TIMM]]
+)
+def test_exporters_and_modules_give_one_text(library: str, name: str, dynamo: bool) -> None:
+    space = TorchSpace(lambda trial: build(library, name), torch.zeros(1, 3, SIDE, SIDE))
+    architecture = space.sample(np.random.default_rng(0))
+    model = exported(build(library, name).eval(), dynamo)
+    assert to_text(model) == space.to_text(architecture)
+    assert params(model) == space.params(architecture)
+    assert flops(model) == space.flops(architecture)
