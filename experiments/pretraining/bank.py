@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ from joblib import Parallel, delayed
 from experiments.pretraining.generated_spaces import random_space
 from experiments.pretraining.structural_targets import structural_targets
 from predictors.rlm.lines import Lines, graph_lines
-from search_spaces import SearchSpace, get_space
+from search_spaces import Architecture, SearchSpace, get_space
 from search_spaces.common.files import replacing
 from search_spaces.graph.ir import Graph
 
@@ -24,7 +25,7 @@ NETWORKS, MANY_NETWORKS = 260, 1200  # of a generated space; of every tenth, for
 PROXY_NETWORKS = 110  # of a small generated space that gets proxies, which take a tenth of a second each
 PROXY_FLOPS, PROXY_NODES, PROXY_PIXELS = 6e6, 160, 40
 PROXY_SEEDS = 1000  # generated spaces from this seed on are tried for proxies
-CELL_NETWORKS, CELL_FILES = 600, 11
+CELL_NETWORKS, CELL_FILES = 600, 13  # NAS-Bench-201 has 7,360 different networks
 CELLS = "nasbench201"
 CELL_SKELETON = {"prune": True, "channels": 8, "cells": 2, "input_shape": (3, 16, 16)}
 PUBLISHED: dict[str, dict[str, int]] = {
@@ -117,7 +118,7 @@ def _build(folder: Path, name: str) -> None:
     elif kind == "proxies":
         seed, networks = int(rest), _generated_with_proxies(int(rest))
     elif kind == "cells":
-        seed, networks = int(rest) + 77, _cells(int(rest) + 77)
+        seed, networks = int(rest) + 77, _cells(int(rest))
     elif kind == "published":
         seed, networks = list(PUBLISHED).index(rest) + 50, _published(rest)
     else:
@@ -136,15 +137,20 @@ def _distinct(
     graphs: Iterable[Graph], most: int, others: Callable[[int, Graph], list[float]] = lambda number, graph: []
 ) -> Networks:
     """The first `most` different networks that are not too long; others: of the number of a graph, and the graph."""
-    found: dict[int, tuple[Lines, list[float]]] = {}
+    found: dict[bytes, tuple[Lines, list[float]]] = {}
     for number, graph in enumerate(graphs):
         lines = graph_lines(graph)
-        key = hash((lines.words.tobytes(), lines.numbers.tobytes(), lines.edges.tobytes()))
+        key = _content(lines)
         if len(lines.starts) <= MAX_LINES and key not in found:
             found[key] = lines, others(number, graph)
         if len(found) == most:
             break
     return list(found.values())
+
+
+def _content(lines: Lines) -> bytes:
+    """Equal for equal networks alone."""
+    return b"|".join(part.tobytes() for part in (lines.words, lines.numbers, lines.edges))
 
 
 def _sampled(space: SearchSpace, count: int, seed: int) -> Iterable[Graph]:
@@ -174,16 +180,23 @@ def _published(name: str) -> Networks:
     return _distinct(_sampled(space, PUBLISHED_NETWORKS, list(PUBLISHED).index(name) + 50), PUBLISHED_NETWORKS)
 
 
-def _cells(seed: int) -> Networks:
-    """NAS-Bench-201's networks as published, with proxies of the same cells in a small skeleton."""
-    space, small = get_space(CELLS), get_space(CELLS, **CELL_SKELETON)
-    rng = np.random.default_rng(seed)
-    drawn = [space.sample(rng) for _ in range(2 * CELL_NETWORKS)]
+def _cells(number: int) -> Networks:
+    """A part of NAS-Bench-201's networks as published, with proxies of the same cells in a small skeleton."""
+    small, cells = get_space(CELLS, **CELL_SKELETON), _all_cells()
+    rows = np.random.default_rng(77).permutation(len(cells))[number * CELL_NETWORKS : (number + 1) * CELL_NETWORKS]
+    architectures = [small.architecture(cells[i][1].as_dict()) for i in rows]
+    return [(cells[i][0], _proxies(small.graph(a))) for i, a in zip(rows, architectures, strict=True)]
 
-    def proxies(number: int, _: Graph) -> list[float]:
-        return _proxies(small.graph(small.architecture(drawn[number].as_dict())))
 
-    return _distinct((space.graph(architecture) for architecture in drawn), CELL_NETWORKS, proxies)
+@lru_cache(maxsize=1)
+def _all_cells() -> list[tuple[Lines, Architecture]]:
+    """Every different network of NAS-Bench-201, and the first architecture that is one."""
+    space = get_space(CELLS)
+    found: dict[bytes, tuple[Lines, Architecture]] = {}
+    for architecture in space.enumerate():
+        lines = graph_lines(space.graph(architecture))
+        found.setdefault(_content(lines), (lines, architecture))
+    return list(found.values())
 
 
 def _population(name: str) -> Networks:

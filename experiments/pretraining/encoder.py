@@ -16,29 +16,39 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from experiments.pretraining.bank import BankedSpace
-from predictors.rlm.context import COMMON
-from predictors.rlm.coordinates import COST_WEIGHT
-from predictors.rlm.encoder import TextEncoder, collate
+from experiments.pretraining.structural_targets import DEVICES, QUALITIES
+from predictors.rlm.coordinates import COMMON_WEIGHT
+from predictors.rlm.encoder import COMMON, PROXIES, QUALITY, TextEncoder, collate
 from predictors.rlm.lines import TEXT_NUMBERS
 
 LEARNING_RATE = 1e-3
 SUPPORTS, QUERIES = (16, 32, 48, 64), 32
-TARGETS, TARGETS_PER_NOISE = 32, 8  # targets of a step; as many share a level of noise, and so a solve
+TARGETS, TARGETS_PER_NOISE = 16, 8  # targets of a head and a step; as many share a level of noise, and so a solve
 MAX_NETWORKS = 600
-PROXY_WEIGHT = 0.5
+PROXY_WEIGHT = 1.0
 SAVE_EVERY = 200
 Progress = Callable[[int, int, float], None]
 
 
 class KernelRegression(nn.Module):
-    """Gaussian process regression with an isotropic kernel, whose parameters are learned with the encoder."""
+    """Gaussian process regression, whose parameters are learned with the encoder.
 
-    def __init__(self) -> None:
+    The kernel is isotropic but for the weight of the states' quality beside their structure.
+    """
+
+    def __init__(self, quality: float) -> None:
+        """quality: logarithm of the weight of quality at first."""
         super().__init__()
         self.logs = nn.Parameter(torch.tensor([0.2, 0.0, -1.0, -2.0]))
+        self.quality = nn.Parameter(torch.tensor(quality))
 
-    def forward(self, support: Tensor, query: Tensor, targets: Tensor, noise: Tensor) -> Tensor:
-        """Predictions (q, T) from support (n, S), query (q, S), targets (n, T) and noise (T / TARGETS_PER_NOISE,)."""
+    def forward(self, states: Tensor, n: int, targets: Tensor, noise: Tensor) -> Tensor:
+        """Predictions (q, T) of the last q of states (n + q, S), from targets (n, T) of the first n.
+
+        noise (T / TARGETS_PER_NOISE,): variance that is added to the kernel.
+        """
+        joint = _joint(states, n, self.quality.exp())
+        support, query = joint[:n], joint[n:]
         center = support.mean(0)
         scale = (support - center).square().sum(1).mean().sqrt() + 1e-6
         s, q = (support - center) / scale, (query - center) / scale
@@ -56,6 +66,11 @@ class KernelRegression(nn.Module):
         return curved * torch.exp(-squared / (2 * length**2)) + linear * (a @ b.T)
 
 
+def regression_heads() -> nn.ModuleList:
+    """Of structural targets, and of what accuracies are like: proxies, measurements, or random qualities."""
+    return nn.ModuleList([KernelRegression(quality=-1.0), KernelRegression(quality=0.5)])
+
+
 def pretrain_encoder(
     encoder: TextEncoder,
     pools: Sequence[Sequence[BankedSpace]],
@@ -70,16 +85,16 @@ def pretrain_encoder(
     Every step is of one space of one pool. Pools are equally likely; so are, within a pool, spaces with proxies or
     measurements, and all spaces.
     """
-    head = KernelRegression()
-    parameters = [*encoder.parameters(), *head.parameters()]
+    heads = regression_heads()
+    parameters = [*encoder.parameters(), *heads.parameters()]
     optimizer = torch.optim.AdamW(parameters, LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01)
-    first = resume(checkpoint, {"encoder": encoder, "head": head}, optimizer)
+    first = resume(checkpoint, {"encoder": encoder, "heads": heads}, optimizer)
     for step in range(first, steps):
         rng = np.random.default_rng([seed, step])
         pool = pools[int(rng.integers(len(pools)))]
         with_others = [space for space in pool if space.others.shape[1]]
         pool = with_others if with_others and rng.random() < 0.5 else pool
-        loss = _loss(encoder, head, pool[int(rng.integers(len(pool)))], rng)
+        loss = _loss(encoder, heads, pool[int(rng.integers(len(pool)))], rng)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
@@ -87,30 +102,40 @@ def pretrain_encoder(
             group["lr"] = rate * min((step + 1) / 100, 0.5 * (1 + math.cos(math.pi * step / steps)) + 0.01)
         optimizer.step()
         if (step + 1) % SAVE_EVERY == 0 or step + 1 == steps:
-            keep(checkpoint, {"encoder": encoder, "head": head}, optimizer, step + 1)
+            keep(checkpoint, {"encoder": encoder, "heads": heads}, optimizer, step + 1)
         if progress:
             progress(step + 1, steps, loss.item())
 
 
-def _loss(encoder: TextEncoder, head: KernelRegression, space: BankedSpace, rng: np.random.Generator) -> Tensor:
-    """Error of what the queries' states predict, half of it on a logarithmic scale, so that easy targets count too."""
+def _loss(encoder: TextEncoder, heads: nn.ModuleList, space: BankedSpace, rng: np.random.Generator) -> Tensor:
+    """Error of what the queries' states predict: half of the targets as latencies are, half as accuracies are."""
     lines = space.lines[:MAX_NETWORKS]
     n = min(int(rng.choice(SUPPORTS)), len(lines) // 2)
     rows = rng.choice(len(lines), min(n + QUERIES, len(lines)), replace=False)
-    noise = np.exp(rng.uniform(-4, 0, TARGETS // TARGETS_PER_NOISE))
-    clean = _targets(space, rows, rng)
-    noisy = clean + np.sqrt(np.repeat(noise, TARGETS_PER_NOISE)) * rng.standard_normal(clean.shape)
     with torch.autocast("cpu", torch.bfloat16):  # twice as fast
-        read = encoder(collate([lines[i] for i in rows])).float()
-    states = _joint(read, n)
-    support, query = states[:n], states[n:]
-    targets, level = torch.from_numpy(noisy[:n]).float(), torch.from_numpy(noise).float()
-    error = (head(support, query, targets, level) - torch.from_numpy(clean[n:]).float()).square()
-    loss = 0.5 * (error.mean(0) + 1e-3).log().mean() + 0.5 * error.clamp(max=9).mean()
-    proxies = encoder.config.proxies
-    if space.others.shape[1] >= proxies:
-        loss = loss + PROXY_WEIGHT * _proxy_loss(read[:, -TEXT_NUMBERS - proxies : -TEXT_NUMBERS], space.others[rows])
+        states = encoder(collate([lines[i] for i in rows])).float()
+    structural, others = _usable(space.targets[rows]), _usable(space.others[rows])
+    pools = structural, others if others.shape[1] else _usable(space.targets[rows][:, DEVICES : DEVICES + QUALITIES])
+    loss = sum(
+        (_regression_loss(head, states, n, pool, rng) for head, pool in zip(heads, pools, strict=True)),
+        start=torch.zeros(()),
+    )
+    if space.others.shape[1] >= PROXIES:
+        loss = loss + PROXY_WEIGHT * _proxy_loss(states[:, -COMMON:-TEXT_NUMBERS], space.others[rows])
     return loss
+
+
+def _regression_loss(head: nn.Module, states: Tensor, n: int, pool: np.ndarray, rng: np.random.Generator) -> Tensor:
+    """Error of the last rows' random functions of a pool (n + q, T), from the first n rows' with noise.
+
+    Half of it is on a logarithmic scale, so that easy targets count too.
+    """
+    noise = np.exp(rng.uniform(-4, 0, TARGETS // TARGETS_PER_NOISE))
+    clean = _targets(pool, TARGETS, rng)
+    noisy = clean + np.sqrt(np.repeat(noise, TARGETS_PER_NOISE)) * rng.standard_normal(clean.shape)
+    targets, level = torch.from_numpy(noisy[:n]).float(), torch.from_numpy(noise).float()
+    error = (head(states, n, targets, level) - torch.from_numpy(clean[n:]).float()).square()
+    return 0.25 * (error.mean(0) + 1e-3).log().mean() + 0.25 * error.clamp(max=9).mean()
 
 
 def _proxy_loss(predicted: Tensor, others: np.ndarray) -> Tensor:
@@ -124,21 +149,22 @@ def _proxy_loss(predicted: Tensor, others: np.ndarray) -> Tensor:
     return (1 - functional.cosine_similarity(a, b, dim=0)).mean()
 
 
-def _joint(states: Tensor, n: int) -> Tensor:
-    """States and exact costs as the in-context decoder weights them, by the first n rows."""
-    free, costs = states[:, :-COMMON], states[:, -COMMON:]
-    free = free / (free - free[:n].mean(0)).square().sum(1).mean().sqrt().clamp(min=1e-6)
-    costs = (costs - costs[:n].mean(0)) / costs[:n].std(0).clamp(min=1e-3)
-    return torch.cat([free, COST_WEIGHT * costs.clamp(-5, 5)], 1)
+def _joint(states: Tensor, n: int, weight: Tensor) -> Tensor:
+    """Structure, quality and what is common as the in-context decoder scales them, by the first n rows."""
+    parts = states.split([states.shape[1] - QUALITY - COMMON, QUALITY, COMMON], 1)
+    structure, quality = (_unit(part, n) for part in parts[:2])
+    common = (parts[2] - parts[2][:n].mean(0)) / parts[2][:n].std(0).clamp(min=1e-3)
+    return torch.cat([structure, weight * quality, COMMON_WEIGHT * common.clamp(-5, 5)], 1)
 
 
-def _targets(space: BankedSpace, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """(n, TARGETS) random functions of a few targets each; proxies and measurements are half of the choice."""
-    structural = _usable(space.targets[rows])
-    others = _usable(space.others[rows])
+def _unit(values: Tensor, n: int) -> Tensor:
+    return values / (values - values[:n].mean(0))[:n].square().sum(1).mean().sqrt().clamp(min=1e-6)
+
+
+def _targets(pool: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """(n, count) random functions of a few standardized targets (n, T) each."""
     found = []
-    for _ in range(TARGETS):
-        pool = others if others.shape[1] and rng.random() < 0.5 else structural
+    for _ in range(count):
         some = pool[:, rng.choice(pool.shape[1], rng.choice([1, 1, 2, 3]))]
         f, kind = some @ rng.standard_normal(some.shape[1]), rng.random()
         if kind < 0.3:

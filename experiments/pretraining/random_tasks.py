@@ -9,12 +9,11 @@ from typing import Self
 import numpy as np
 
 from experiments.pretraining.random_curves import LATENTS, MAX_LENGTH, draw_curves
-from predictors.rlm.context import COMMON
-from predictors.rlm.coordinates import COST_WEIGHT, Axes
+from predictors.rlm.context import AXES
+from predictors.rlm.coordinates import COMMON_WEIGHT, Axes, States
 from predictors.rlm.tasks import Task
 from predictors.scores import Scores
 
-FUNCTION_AXES = 128  # principal axes of a space's states that random functions depend on
 FEATURES = 384  # random features of a function of a stationary kernel
 MIN_SPREAD = 1e-9
 
@@ -27,28 +26,45 @@ CURVES = 0.1  # tasks whose metric is a point of a learning curve, and whose cov
 class SpaceStates:
     """States (N, S) of a space's networks, structural targets (N, T), and proxies or measurements (N, R).
 
-    axes (S - COMMON, FUNCTION_AXES): principal axes of what is not common to all contexts.
+    structure (S', AXES[0]), quality (QUALITY, AXES[1]): principal axes of these parts of the states.
     """
 
     states: np.ndarray
     targets: np.ndarray
     others: np.ndarray
-    axes: np.ndarray
+    structure: np.ndarray
+    quality: np.ndarray
 
     @classmethod
     def of(cls, states: np.ndarray, targets: np.ndarray, others: np.ndarray) -> Self:
         """With the states' principal axes."""
-        free = states[:, :-COMMON] - states[:, :-COMMON].mean(0)
-        _, vectors = np.linalg.eigh(free.T @ free)
-        return cls(states, targets, others, vectors[:, ::-1][:, :FUNCTION_AXES])
+        parts = States.of(states)
+        found = [_axes(part, most) for part, most in zip((parts.structure, parts.quality), AXES, strict=True)]
+        return cls(states, targets, others, *found)
 
-    def coordinates(self, states: np.ndarray, n: int) -> np.ndarray:
-        """(m, d) of states (m, S): in these, random functions are drawn. The first n rows have unit mean square."""
-        free = (states[:, :-COMMON] - states[:n, :-COMMON].mean(0)) @ self.axes
-        free = free / np.sqrt((free[:n] ** 2).sum(1).mean() + 1e-12)
-        common = states[:, -COMMON:]
+    def coordinates(self, states: np.ndarray, n: int, weight: float) -> np.ndarray:
+        """(m, d) of states (m, S): in these, random functions are drawn. weight: of quality.
+
+        Structure and quality of the first n rows have unit mean square, before they are weighted.
+        """
+        parts = States.of(states)
+        common = parts.common
         common = (common - common[:n].mean(0)) / np.where((spread := common[:n].std(0)) > 1e-4, spread, np.inf)
-        return np.concatenate([free, COST_WEIGHT * common.clip(-9, 9)], 1)
+        structure, quality = _unit(parts.structure @ self.structure, n), _unit(parts.quality @ self.quality, n)
+        share = np.sqrt(1 + weight**2)
+        found = [structure / share, COMMON_WEIGHT * common.clip(-9, 9), weight / share * quality]
+        return np.concatenate(found, 1)
+
+
+def _axes(part: np.ndarray, most: int) -> np.ndarray:
+    """The first `most` principal axes of rows (N, S), as columns."""
+    centered = part - part.mean(0)
+    return np.linalg.eigh(centered.T @ centered)[1][:, ::-1][:, :most]
+
+
+def _unit(values: np.ndarray, n: int) -> np.ndarray:
+    centered = values - values[:n].mean(0)
+    return centered / np.sqrt((centered[:n] ** 2).sum(1).mean() + 1e-12)
 
 
 def draw_task(spaces: Sequence[SpaceStates], n: int, q: int, rng: np.random.Generator) -> Task:
@@ -62,7 +78,7 @@ def draw_task(spaces: Sequence[SpaceStates], n: int, q: int, rng: np.random.Gene
     strange = rng.random() < STRANGE
     if strange:
         states[n + q // 2 :] = other.states[rng.choice(len(other.states), q - q // 2, replace=False)]
-    coordinates = space.coordinates(states, n)
+    coordinates = space.coordinates(states, n, np.exp(rng.normal(0, 1)))
     if rng.random() < EXTRAPOLATING:
         order = (coordinates @ (rng.standard_normal(coordinates.shape[1]) * coordinates[:n].std(0))).argsort()
         rows, states, coordinates = rows[order], states[order], coordinates[order]

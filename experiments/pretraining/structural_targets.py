@@ -161,7 +161,8 @@ def random_networks(texts: Sequence[Lines], seed: int) -> np.ndarray:
 def _random_states(texts: Sequence[Lines], number: int, seed: int) -> np.ndarray:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1000 + 17 * seed + number)
-        encoder = TextEncoder(EncoderConfig(width=64, layers=1 + number % 4, state=64, frequencies=2)).eval()
+        config = EncoderConfig(width=64, layers=1 + number % 4, structure=64, frequencies=2)
+        encoder = TextEncoder(config).eval()
         encoder.words.weight.mul_(0.5 + 1.5 * torch.rand(()))
     parts = [encoder(collate(texts[start : start + 64])) for start in range(0, len(texts), 64)]
-    return torch.cat(parts)[:, :-TEXT_NUMBERS].double().numpy()
+    return torch.cat(parts)[:, : config.structure].double().numpy()

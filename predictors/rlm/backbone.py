@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from predictors.rlm.context import COMMON
+from predictors.rlm.encoder import COMMON, QUALITY
 from search_spaces.common.errors import InputError
 
 BATCH_TEXTS = 8
@@ -49,7 +49,7 @@ class T5GemmaReader:
 
     @torch.inference_mode()
     def states(self, texts: Sequence[str]) -> np.ndarray:
-        """States (n, hidden + COMMON) of texts; nothing is cut off."""
+        """States (n, hidden + QUALITY + COMMON) of texts, of which it has no quality; nothing is cut off."""
         ids = [encoded.ids for encoded in self.tokenizer.encode_batch(list(texts))]
         for tokens, text in zip(ids, texts, strict=True):
             if not tokens:
@@ -57,7 +57,8 @@ class T5GemmaReader:
             if len(tokens) > self.limit:
                 raise InputError(f"the text {text[:60]!r}… has {len(tokens)} tokens; this model reads {self.limit}")
         order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
-        found = np.zeros((len(ids), self.encoder.config.encoder.hidden_size + COMMON), np.float32)
+        size = self.encoder.config.encoder.hidden_size
+        found = np.zeros((len(ids), size + QUALITY + COMMON), np.float32)
         for start in range(0, len(order), BATCH_TEXTS):
             rows = order[start : start + BATCH_TEXTS]
             lengths = torch.tensor([len(ids[i]) for i in rows])
@@ -67,6 +68,6 @@ class T5GemmaReader:
             mask = torch.arange(tokens.shape[1]) < lengths[:, None]
             states = self.encoder(input_ids=tokens, attention_mask=mask).last_hidden_state
             mean = (states * mask[..., None]).sum(1) / lengths[:, None]
-            found[rows, :-COMMON] = mean.numpy()
+            found[rows, :size] = mean.numpy()
             found[rows, -2] = torch.log2(1.0 + lengths).numpy()
         return found

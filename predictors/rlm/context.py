@@ -15,13 +15,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from predictors.rlm.digits import NUMBER_LENGTH, NUMBER_TOKENS
+from predictors.rlm.encoder import COMMON
 from predictors.rlm.kernels import KernelRegression, Solved
 
 NUMBER_HEADS = 4
 START = NUMBER_TOKENS  # the token before a number
-COMPONENTS, WHITENED, COVARIATES, COMMON = 128, 16, 8, 13
-COORDINATES = COMPONENTS + WHITENED + COVARIATES + COMMON + 3
-COMPONENT_SCALE = 4.0  # of coordinates along principal axes, whose mean squares sum to one before
+AXES, WHITENED = (96, 32), 8  # principal axes of structure and of quality; the first of each also with unit variance
+COVARIATES = 8
+COORDINATES = sum(AXES) + 2 * WHITENED + COVARIATES + COMMON + 3
+AXIS_SCALE = 4.0  # of coordinates along principal axes, whose mean squares sum to one before
 
 
 @dataclass(frozen=True)
@@ -188,8 +190,8 @@ class ContextReader(nn.Module):
 
 def _kernel_scales() -> Tensor:
     """Of coordinates: principal axes, and the common ones, are what a kernel of length one goes by; others hardly."""
-    sizes = (COMPONENTS, WHITENED, COVARIATES, COMMON, 3)
-    scales = (1 / COMPONENT_SCALE, 0.05, 0.3, 0.1, 0.01)
+    sizes = (sum(AXES), 2 * WHITENED, COVARIATES, COMMON, 3)
+    scales = (1 / AXIS_SCALE, 0.05, 0.3, 0.1, 0.01)
     return torch.cat([torch.full((size,), scale) for size, scale in zip(sizes, scales, strict=True)])
 
 

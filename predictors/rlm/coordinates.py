@@ -9,68 +9,107 @@ from typing import NamedTuple
 
 import numpy as np
 
-from predictors.rlm.context import COMMON, COMPONENT_SCALE, COMPONENTS, COORDINATES, COVARIATES, WHITENED
+from predictors.rlm.context import AXES, AXIS_SCALE, COORDINATES, COVARIATES, WHITENED
+from predictors.rlm.encoder import COMMON, QUALITY
 
 LIMIT = 5.0
-COST_WEIGHT = 0.2
+COMMON_WEIGHT = 0.2
+
+
+class States(NamedTuple):
+    """Parts of states (n, S): structure (n, S - QUALITY - COMMON), quality (n, QUALITY), common (n, COMMON)."""
+
+    structure: np.ndarray
+    quality: np.ndarray
+    common: np.ndarray
+
+    @classmethod
+    def of(cls, states: np.ndarray) -> States:
+        """The parts of what an encoder returns."""
+        size = states.shape[1] - QUALITY - COMMON
+        return cls(states[:, :size], states[:, size:-COMMON], states[:, -COMMON:])
+
+
+class Block(NamedTuple):
+    """Principal axes of a part of the states: center (S,), directions (S, k), standard deviations (k,)."""
+
+    center: np.ndarray
+    scale: float
+    directions: np.ndarray
+    spread: np.ndarray
+
+    @classmethod
+    def fit(cls, values: np.ndarray, most: int, beside: np.ndarray | None = None) -> Block:
+        """Axes of values (n, S), whose mean square becomes one, with `beside` (n, c), which stays as it is."""
+        center = values.mean(0)
+        scale = float(np.sqrt(((values - center) ** 2).sum(1).mean())) or 1.0
+        return cls(center, scale, *principal_axes(_beside((values - center) / scale, beside), most))
+
+    def along(self, values: np.ndarray, beside: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Of values (n, S): coordinates along the axes (n, k), and the square (n,) of what is left."""
+        joint = _beside((values - self.center) / self.scale, beside)
+        along = joint @ self.directions
+        return along, np.maximum((joint**2).sum(1) - (along**2).sum(1), 0)
 
 
 class Axes(NamedTuple):
     """What makes coordinates of states: found on a context's examples, used for examples and queries alike."""
 
-    center: np.ndarray
-    scale: float
-    cost_center: np.ndarray
-    cost_scale: np.ndarray
-    directions: np.ndarray
-    spread: np.ndarray
+    structure: Block
+    quality: Block
+    common_center: np.ndarray
+    common_scale: np.ndarray
     covariate_directions: np.ndarray
     size: float
 
     @classmethod
     def fit(cls, states: np.ndarray, covariates: np.ndarray) -> Axes:
-        """Axes of n examples: states (n, S + COMMON), covariates (n, c) as scores, NaN where unknown."""
-        free, exact = states[:, :-COMMON], states[:, -COMMON:]
-        center = free.mean(0)
-        scale = float(np.sqrt(((free - center) ** 2).sum(1).mean())) or 1.0
-        cost_center, cost_scale = exact.mean(0), exact.std(0)
-        cost_scale = np.where(cost_scale > 1e-4, cost_scale, np.inf)
-        joint = _joint(free, exact, center, scale, cost_center, cost_scale)
-        directions, spread = _principal(joint, COMPONENTS)
+        """Axes of n examples: states (n, S), covariates (n, c) as scores, NaN where unknown."""
+        parts = States.of(states)
+        center, scale = parts.common.mean(0), parts.common.std(0)
+        scale = np.where(scale > 1e-4, scale, np.inf)
+        structure = Block.fit(parts.structure, AXES[0], _weighted(parts.common, center, scale))
+        quality = Block.fit(parts.quality, AXES[1])
         filled = np.nan_to_num(covariates)
-        across, _ = _principal(filled / max(1.0, filled.shape[1]) ** 0.5, COVARIATES)
-        return cls(center, scale, cost_center, cost_scale, directions, spread, across, np.log2(len(states) / 64) / 4)
+        across, _ = principal_axes(filled / max(1.0, filled.shape[1]) ** 0.5, COVARIATES)
+        return cls(structure, quality, center, scale, across, np.log2(len(states) / 64) / 4)
 
     def __call__(self, states: np.ndarray, covariates: np.ndarray) -> np.ndarray:
-        """(n, COORDINATES) of states (n, S + COMMON) and covariates (n, c)."""
-        free, exact = states[:, :-COMMON], states[:, -COMMON:]
-        joint = _joint(free, exact, self.center, self.scale, self.cost_center, self.cost_scale)
-        along = joint @ self.directions  # (n, k)
-        rest = np.sqrt(np.maximum((joint**2).sum(1) - (along**2).sum(1), 0))
-        k = along.shape[1]
+        """(n, COORDINATES) of states (n, S) and covariates (n, c)."""
+        parts = States.of(states)
+        structure, rest = self.structure.along(
+            parts.structure, _weighted(parts.common, self.common_center, self.common_scale)
+        )
+        quality, rest_of_quality = self.quality.along(parts.quality)
         found = np.zeros((len(states), COORDINATES), np.float32)
-        found[:, :k] = along * COMPONENT_SCALE
-        w = min(k, WHITENED)
-        found[:, COMPONENTS : COMPONENTS + w] = along[:, :w] / self.spread[:w]
-        at = COMPONENTS + WHITENED
+        at, whitened = 0, sum(AXES)
+        for along, block, most in ((structure, self.structure, AXES[0]), (quality, self.quality, AXES[1])):
+            found[:, at : at + along.shape[1]] = along * AXIS_SCALE
+            w = min(along.shape[1], WHITENED)
+            found[:, whitened : whitened + w] = along[:, :w] / block.spread[:w]
+            at, whitened = at + most, whitened + WHITENED
+        at += 2 * WHITENED
         filled = np.nan_to_num(covariates)
         across = filled @ self.covariate_directions / max(1.0, filled.shape[1]) ** 0.5
         found[:, at : at + across.shape[1]] = across
         at += COVARIATES
-        found[:, at : at + COMMON] = (exact - self.cost_center) / self.cost_scale
-        found[:, at + COMMON] = rest
+        found[:, at : at + COMMON] = (parts.common - self.common_center) / self.common_scale
+        found[:, at + COMMON] = np.sqrt(rest + rest_of_quality)
         found[:, at + COMMON + 1] = float(covariates.shape[1] > 0)
         found = found.clip(-LIMIT, LIMIT)
         found[:, -1] = self.size
         return found
 
 
-def _joint(free, exact, center, scale, cost_center, cost_scale) -> np.ndarray:  # type: ignore[no-untyped-def]
-    costs = ((exact - cost_center) / cost_scale).clip(-LIMIT, LIMIT)
-    return np.concatenate([(free - center) / scale, COST_WEIGHT * costs], 1)
+def _weighted(common: np.ndarray, center: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    return COMMON_WEIGHT * ((common - center) / scale).clip(-LIMIT, LIMIT)
 
 
-def _principal(centered: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+def _beside(values: np.ndarray, beside: np.ndarray | None) -> np.ndarray:
+    return values if beside is None else np.concatenate([values, beside], 1)
+
+
+def principal_axes(centered: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
     """Principal directions (S, k) of rows (n, S), the largest first, and their standard deviations (k,)."""
     if not centered.shape[1]:
         return np.zeros((0, 0)), np.zeros(0)

@@ -17,26 +17,30 @@ from torch.nn import functional
 
 from predictors.rlm.lines import BUCKETS, LINE_NUMBERS, TEXT_NUMBERS, Lines
 
+QUALITY, PROXIES = 64, 8  # numbers of a state beside its structure, whatever the configuration
+COMMON = PROXIES + TEXT_NUMBERS  # the last numbers of a state, which mean the same in every space
+
 
 @dataclass(frozen=True)
 class EncoderConfig:
     """Sizes of the encoder.
 
     windows: soft thirds (or so) of a text that are pooled apart, beside the whole.
-    proxies: zero-cost proxies whose order within a space the encoder predicts.
+    structure: linear readouts of what is pooled: sums over lines, as latencies and costs are.
+    hidden: width of the network that makes nonlinear readouts of them.
     """
 
     width: int = 128
     layers: int = 3
     windows: int = 3
-    state: int = 256
+    structure: int = 256
+    hidden: int = 256
     frequencies: int = 4
-    proxies: int = 8
 
     @property
     def outputs(self) -> int:
         """Numbers of a text's state."""
-        return self.state + self.proxies + TEXT_NUMBERS
+        return self.structure + QUALITY + COMMON
 
 
 class Batch(NamedTuple):
@@ -112,7 +116,11 @@ class Flow:
 
 
 class TextEncoder(nn.Module):
-    """Lines of B texts to states (B, state + proxies + TEXT_NUMBERS)."""
+    """Lines of B texts to states (B, structure + QUALITY + COMMON).
+
+    Structure is linear in what is pooled. Quality is not: from it, the order of zero-cost proxies within a space is
+    predicted. What is common to all spaces are these predictions and exact costs.
+    """
 
     frequency: Tensor
 
@@ -129,9 +137,17 @@ class TextEncoder(nn.Module):
         self.register_buffer("frequency", 2.0 ** torch.arange(config.frequencies) * torch.pi / 16)
         self.layers = nn.ModuleList(Layer(d) for _ in range(config.layers))
         self.norm = nn.RMSNorm(d)
-        self.out = nn.Linear((1 + config.windows) * d, config.state, bias=False)
-        self.proxies = nn.Linear(config.state, config.proxies, bias=False)
+        self.out = nn.Linear((1 + config.windows) * d, config.structure, bias=False)
         nn.init.orthogonal_(self.out.weight)
+        self.structure_norm = nn.RMSNorm(config.structure)
+        self.quality = nn.Sequential(
+            nn.Linear(config.structure + TEXT_NUMBERS, config.hidden),
+            nn.GELU(),
+            nn.Linear(config.hidden, config.hidden),
+            nn.GELU(),
+            nn.Linear(config.hidden, QUALITY, bias=False),
+        )
+        self.proxies = nn.Linear(QUALITY, PROXIES, bias=False)
 
     def forward(self, batch: Batch) -> Tensor:
         flow = Flow(batch)
@@ -144,5 +160,6 @@ class TextEncoder(nn.Module):
         centers = torch.linspace(0, 1, self.config.windows)
         window = torch.exp(-12.5 * (batch.position[:, None] - centers) ** 2)  # (n, K)
         pooled = [flow.total(x), *(flow.total(x * w[:, None]) for w in window.T)]
-        state = self.out(torch.cat(pooled, 1) / flow.counts.sqrt())
-        return torch.cat([state, self.proxies(state), batch.totals], 1)
+        structure = self.out(torch.cat(pooled, 1) / flow.counts.sqrt())
+        quality = self.quality(torch.cat([self.structure_norm(structure), batch.totals / 8], 1))
+        return torch.cat([structure, quality, self.proxies(quality), batch.totals], 1)

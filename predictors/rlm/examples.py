@@ -16,6 +16,7 @@ from predictors.scores import Scores
 
 MAX_EXAMPLES = 2000  # that a query attends to: memory and time of a prediction are bounded
 _NEAREST = MAX_EXAMPLES // 2
+_DISTANCE_ROWS = 256  # whose distances to all examples are computed at once
 
 
 class Context:
@@ -90,6 +91,21 @@ def _spread(states: np.ndarray, count: int) -> np.ndarray:
         chosen.append(int(distance.argmax()))
         distance = np.minimum(distance, ((states - states[chosen[-1]]) ** 2).sum(1))
     return np.array(chosen)
+
+
+def nearest_distances(states: np.ndarray, known: np.ndarray, own: np.ndarray | None = None) -> np.ndarray:
+    """Distances (n,) of states (n, S) to their nearest of known states (k, S).
+
+    own (n,): of every state, the row of `known` that is itself and does not count. Infinite where nothing is left.
+    """
+    found = np.empty(len(states))
+    for start in range(0, len(states), _DISTANCE_ROWS):
+        rows = np.arange(start, min(start + _DISTANCE_ROWS, len(states)))
+        distances = squared_distances(states[rows], known)
+        if own is not None:
+            distances[rows - start, own[rows]] = np.inf
+        found[rows] = distances.min(1)
+    return np.sqrt(found)
 
 
 def squared_distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -17,9 +17,9 @@ from predictors.checkpoint import checkpoint, load
 from predictors.files import beneath, examples, weights
 from predictors.inputs import Inputs, Metrics, as_targets, as_texts, check_request, patterns
 from predictors.metrics import decoding_order
-from predictors.rlm.context import COMMON
 from predictors.rlm.decoding import sample_scores
-from predictors.rlm.examples import MAX_EXAMPLES, Context, Group, assign, groups, squared_distances
+from predictors.rlm.encoder import COMMON
+from predictors.rlm.examples import MAX_EXAMPLES, Context, Group, assign, groups, nearest_distances
 from predictors.rlm.lines import TEXT_NUMBERS
 from predictors.rlm.model import Model, ModelConfig
 from predictors.rlm.tuning import tune
@@ -30,6 +30,7 @@ BASE = "rlm-base"
 MAX_CACHED_TEXTS = 60_000  # states that are kept: 60 MB
 QUERIES = 1024  # that are decoded at once, at most
 NUMBERS = 80_000  # that are decoded at once: queries times samples, about 5 KB each
+NEIGHBOUR_ROWS = 1000  # examples, or somewhat more, whose distances to their neighbours are the unit of novelty
 STRATA = 8  # groups of samples, each conditioned on its own means of the metrics before
 
 
@@ -184,8 +185,7 @@ class RLM(Predictor):
         """Scores (n, P) by which networks of one space are ordered as by zero-cost proxies. No `fit` is needed."""
         if self.backbone:
             raise InputError("rlm: a backbone predicts no proxies")
-        count = self.model.config.encoder.proxies
-        return self.states(architectures)[:, -TEXT_NUMBERS - count : -TEXT_NUMBERS]
+        return self.states(architectures)[:, -COMMON:-TEXT_NUMBERS]
 
     def novelty(self, architectures: Inputs) -> np.ndarray:
         """How far (n,) each architecture is from its nearest example, in units of how far these are from each other.
@@ -193,13 +193,15 @@ class RLM(Predictor):
         The unit is the distance to the nearest other example that 95 % of the examples do not exceed. What is several
         units away is far from what this model knows, and its predictions are guesses.
         """
-        known = self._states[:MAX_EXAMPLES, :-COMMON]
+        if not len(self._states):
+            raise InputError("this rlm is not trained: call fit first; novelty is the distance to its examples")
+        known = self._states[:, :-COMMON]
         if self._neighbours is None:
-            distances = squared_distances(known, known)
-            np.fill_diagonal(distances, np.inf)
-            self._neighbours = float(np.quantile(distances.min(1), 0.95)) if len(known) > 1 else np.inf
-        nearest = squared_distances(self.states(architectures)[:, :-COMMON], known).min(1)
-        return np.sqrt(nearest / max(self._neighbours, 1e-12))
+            rows = np.arange(0, len(known), max(1, len(known) // NEIGHBOUR_ROWS))
+            near = nearest_distances(known[rows], known, rows)
+            self._neighbours = float(np.quantile(near, 0.95)) if len(known) > 1 else np.inf
+        nearest = nearest_distances(self.states(architectures)[:, :-COMMON], known)
+        return nearest / max(self._neighbours, 1e-6)
 
     def _read(self, texts: Sequence[str]) -> np.ndarray:
         """States (n, S), each distinct text read once."""

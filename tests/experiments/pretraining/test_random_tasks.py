@@ -8,14 +8,18 @@ from hypothesis import strategies as st
 
 from experiments.pretraining import random_tasks
 from experiments.pretraining.random_tasks import SpaceStates, draw_task
-from predictors.rlm.context import COMMON, COORDINATES, COVARIATES
+from predictors.rlm.context import COORDINATES, COVARIATES
+from predictors.rlm.encoder import COMMON, QUALITY
 
 NETWORKS, FREE = 90, 40
 
 
 def _space(seed: int, with_proxies: bool = True) -> SpaceStates:
     rng = np.random.default_rng(seed)
-    states = rng.standard_normal((NETWORKS, 6)) @ rng.standard_normal((6, FREE + COMMON)) + 5 * rng.standard_normal()
+    states = (
+        rng.standard_normal((NETWORKS, 6)) @ rng.standard_normal((6, FREE + QUALITY + COMMON))
+        + 5 * rng.standard_normal()
+    )
     others = rng.standard_normal((NETWORKS, 8 if with_proxies else 0))
     others[:3, :1] = np.nan
     return SpaceStates.of(states, rng.standard_normal((NETWORKS, 5)), others)

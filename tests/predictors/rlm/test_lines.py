@@ -41,7 +41,7 @@ def _texts(name: str, count: int, seed: int = 0) -> list[str]:
 
 def _encoder() -> TextEncoder:
     torch.manual_seed(0)
-    return TextEncoder(EncoderConfig(width=32, layers=2, state=48)).eval()
+    return TextEncoder(EncoderConfig(width=32, layers=2, structure=48)).eval()
 
 
 def _states(read_lines: list[Lines]) -> np.ndarray:

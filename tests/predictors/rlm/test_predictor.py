@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictors.rlm.context import COMMON
+from predictors.rlm import predictor
+from predictors.rlm.encoder import COMMON, QUALITY
 from predictors.rlm.examples import MAX_EXAMPLES, groups
 from predictors.rlm.predictor import RLM
 from search_spaces import InputError, get_space
@@ -127,7 +128,7 @@ def test_tiny_and_huge_values_give_finite_predictions(small_base: str, values: l
 def test_states_need_no_examples_and_read_each_text_once(small_base: str) -> None:
     model = RLM(base=small_base)
     states = model.states([TEXTS[0], TEXTS[1], TEXTS[0]])
-    assert states.shape == (3, 24 + COMMON)
+    assert states.shape == (3, 24 + QUALITY + COMMON)
     assert states.dtype == np.float32
     np.testing.assert_array_equal(states[0], states[2])
     assert model.metrics == ()
@@ -139,6 +140,17 @@ def test_examples_are_known_and_other_networks_are_farther(small_base: str) -> N
     np.testing.assert_allclose(own, 0, atol=1e-3)
     assert (others > 0).all()
     assert RLM(base=small_base).fit(TEXTS[:1], {"top1": [1.0]}).novelty(TEXTS[1:2]) == 0  # one has no distances
+
+
+def test_all_examples_count_as_known_however_many(small_base: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predictor, "MAX_EXAMPLES", 10)  # more are stored than a query attends to
+    monkeypatch.setattr(predictor, "NEIGHBOUR_ROWS", 20)
+    np.testing.assert_allclose(_fitted(small_base).novelty(TEXTS[:40]), 0, atol=1e-3)
+
+
+def test_nothing_is_novel_before_there_are_examples(small_base: str) -> None:
+    with pytest.raises(InputError, match="not trained"):
+        RLM(base=small_base).novelty(TEXTS)
 
 
 def test_a_base_with_examples_lends_its_weights_alone(small_base: str, tmp_path) -> None:  # type: ignore[no-untyped-def]
