@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,8 +10,6 @@ from torch import Tensor
 
 from predictors.rlm.coordinates import Axes
 from predictors.rlm.model import Model
-from predictors.rlm.trend import Trend
-from predictors.scores import Scores
 
 MAX_EXAMPLES = 2000  # that a query attends to: memory and time of a prediction are bounded
 _NEAREST = MAX_EXAMPLES // 2
@@ -27,19 +24,14 @@ class Context:
         states: (n, S), the examples'.
         scores: (n,), the metric's.
         covariates: (n, c), scores of what is known of queries, too; NaN where unknown.
-        scales: of the metric and of the covariates.
     """
 
-    def __init__(
-        self, model: Model, states: np.ndarray, scores: np.ndarray, covariates: np.ndarray, scales: Sequence[Scores]
-    ) -> None:
+    def __init__(self, model: Model, states: np.ndarray, scores: np.ndarray, covariates: np.ndarray) -> None:
         self.model = model
         self.axes = Axes.fit(states, covariates)
-        fitted = Trend.fit(scales[1:], covariates, scales[0], scores)
-        self.trend, left = fitted or (None, scores)
         with torch.inference_mode():
             coordinates = torch.from_numpy(self.axes(states, covariates))[None]
-            self.kept = model.reader.examples(coordinates, torch.from_numpy(left).float()[None])
+            self.kept = model.reader.examples(coordinates, torch.from_numpy(scores).float()[None])
 
     @torch.inference_mode()
     def conditions(self, states: np.ndarray, covariates: np.ndarray) -> Tensor:
@@ -47,10 +39,6 @@ class Context:
         coordinates = torch.from_numpy(self.axes(states, covariates))[None]
         gathered = self.model.reader(coordinates, self.kept)[0]
         return self.model.decoder.conditions(gathered)
-
-    def restore(self, drawn: np.ndarray, covariates: np.ndarray) -> np.ndarray:
-        """Scores (...) of the metric from what was decoded (...), for covariates (..., c)."""
-        return self.trend.restore(drawn, covariates) if self.trend else drawn
 
 
 class Group(NamedTuple):

@@ -16,7 +16,7 @@ from predictors.calibration import spread, widening
 from predictors.checkpoint import checkpoint, load
 from predictors.files import beneath, examples, weights
 from predictors.inputs import Inputs, Metrics, as_targets, as_texts, check_request, patterns
-from predictors.metrics import decoding_order
+from predictors.metrics import Metric, decoding_order
 from predictors.rlm.decoding import sample_scores
 from predictors.rlm.encoder import COMMON
 from predictors.rlm.examples import MAX_EXAMPLES, Context, Group, assign, groups, nearest_distances
@@ -31,6 +31,7 @@ MAX_CACHED_TEXTS = 60_000  # states that are kept: 60 MB
 QUERIES = 1024  # that are decoded at once, at most
 NUMBERS = 80_000  # that are decoded at once: queries times samples, about 5 KB each
 NEIGHBOUR_ROWS = 1000  # examples, or somewhat more, whose distances to their neighbours are the unit of novelty
+MIN_RANKED = 32  # examples of a measured metric; the ranks of fewer say little of how far others lie outside
 STRATA = 8  # groups of samples, each conditioned on its own means of the metrics before
 
 
@@ -128,7 +129,7 @@ class RLM(Predictor):
     def _store(self, states: np.ndarray, values: dict[str, np.ndarray]) -> None:
         """Keep the examples: states (n, S) and values (n,) per metric."""
         self._states, self._values, self._neighbours, self._widening = states, values, None, {}
-        self._scales = {name: Scores.fit(v[~np.isnan(v)], by_rank=True) for name, v in values.items()}
+        self._scales = {name: _scale(name, v[~np.isnan(v)]) for name, v in values.items()}
         self._groups: dict[tuple[str, ...], list[Group]] = {}
 
     def calibrate(self, architectures: Inputs, groups: Sequence[str]) -> Self:
@@ -284,8 +285,7 @@ class RLM(Predictor):
         rows = rows[known[rows]] if known[rows].any() else np.flatnonzero(known)[:MAX_EXAMPLES]
         scores = {name: self._scales[name].normalize(self._values[name][rows]) for name in (metric, *covariates)}
         columns = _columns([scores[name] for name in covariates], len(rows))
-        scales = [self._scales[name] for name in (metric, *covariates)]
-        return Context(self.model, self._states[rows], scores[metric], columns, scales)
+        return Context(self.model, self._states[rows], scores[metric], columns)
 
     # --- checkpoints
 
@@ -343,11 +343,9 @@ def _decode(
         if not found:
             conditions = context.conditions(states, covariates)[:, None].expand(-1, samples, -1)
             order = np.broadcast_to(np.arange(samples), (q, samples))
-            known = covariates[:, None]
         else:
             order = found[-1].argsort(1, kind="stable")
             before = np.stack([np.take_along_axis(scores, order, 1) for scores in found], 2)  # (q, samples, k)
-            known = np.concatenate([np.repeat(covariates[:, None], samples, 1), before], 2)
             means = np.stack([before[:, stratum == group].mean(1) for group in range(strata)], 1).reshape(-1, k)
             read = context.conditions(
                 np.repeat(states, strata, 0), np.concatenate([np.repeat(covariates, strata, 0), means], 1)
@@ -355,10 +353,15 @@ def _decode(
             conditions = read.unflatten(0, (q, strata))[:, stratum]
         drawn = sample_scores(context.model.decoder, conditions.flatten(0, 1), quantiles[:, :, k].flatten())
         scores = np.empty((q, samples))
-        restored = context.restore(drawn.reshape(q, samples), known)
-        np.put_along_axis(scores, order, restored, 1)
+        np.put_along_axis(scores, order, drawn.reshape(q, samples), 1)
         found.append(scores)
     return found
+
+
+def _scale(metric: str, values: np.ndarray) -> Scores:
+    """Between values (n,) and scores: by rank, because accuracies are skewed; of few latencies, by value."""
+    by_rank = Metric.parse(metric).kind != "measured" or len(values) >= MIN_RANKED
+    return Scores.fit(values, by_rank)
 
 
 def _least(values: np.ndarray) -> float:
