@@ -143,7 +143,7 @@ class RLM(Predictor):
         if not len(texts) == len(groups) == len(self._states):
             raise InputError(f"calibrate needs the {len(self._states)} examples of fit, and the group of each")
 
-        def fit_rows(rows: np.ndarray, metric: str) -> Self:
+        def fit_rows(rows: np.ndarray, metric: str) -> RLM:
             part = copy.copy(self)
             part._store(self._states[rows], {metric: self._values[metric][rows]})
             return part

@@ -109,8 +109,8 @@ class _Training:
         if epochs != self.fidelities.last:
             raise InputError(f"the last fidelity is {levels[-1]}, but a training has {epochs} epochs: give --epochs")
         self.space, self.measurement, self.metrics = evaluator.space, evaluator.measurement, evaluator.metrics
-        measured = (*self.measurement.commands, *self.measurement.devices)
-        untrained = known_metrics(self.measurement.latency, None, measured)
+        own = self.measurement
+        untrained = known_metrics(own.latency, None, (*own.commands, *own.devices))
         self.trained = tuple(metric for metric in self.metrics if metric not in untrained)
         _check_trained(self.trained, self.metrics)
         self.checkpoints = _Checkpoints(self.space, evaluator.checkpoints)
