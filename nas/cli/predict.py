@@ -11,7 +11,7 @@ from nas.cli.console import print_json, print_table
 from nas.cli.options import NETWORK, Json, Seed, split_names
 from search_spaces.common.errors import InputError
 
-FAR = 2.0  # in units of how far a checkpoint's examples are from each other
+FAR = 3.0  # in units of how far a checkpoint's examples are from each other
 
 
 def predict(

@@ -17,6 +17,7 @@ from predictors.checkpoint import checkpoint, load
 from predictors.files import beneath, examples, weights
 from predictors.inputs import Inputs, Metrics, as_targets, as_texts, check_request, patterns
 from predictors.metrics import Metric, decoding_order
+from predictors.rlm.coordinates import States
 from predictors.rlm.decoding import sample_scores
 from predictors.rlm.encoder import COMMON
 from predictors.rlm.examples import MAX_EXAMPLES, Context, Group, assign, groups, nearest_distances
@@ -86,7 +87,7 @@ class RLM(Predictor):
         self._cache: dict[str, np.ndarray] = {}
         self._values: dict[str, np.ndarray] = {}
         self._states = np.empty((0, 0), np.float32)
-        self._neighbours: float | None = None
+        self._neighbours: list[float] | None = None
         self._widening: dict[str, float] = {}
 
     @classmethod
@@ -192,17 +193,25 @@ class RLM(Predictor):
         """How far (n,) each architecture is from its nearest example, in units of how far these are from each other.
 
         The unit is the distance to the nearest other example that 95 % of the examples do not exceed. What is several
-        units away is far from what this model knows, and its predictions are guesses.
+        units away is far from what this model knows, and its predictions are guesses. Structure and quality are looked at
+        apart, and the larger distance counts.
         """
         if not len(self._states):
             raise InputError("this rlm is not trained: call fit first; novelty is the distance to its examples")
-        known = self._states[:, :-COMMON]
+        parts = zip(States.of(self.states(architectures))[:2], States.of(self._states)[:2], strict=True)
+        found = [
+            nearest_distances(part, known) / max(unit, 1e-6)
+            for (part, known), unit in zip(parts, self._units(), strict=True)
+        ]
+        return np.maximum(*found)
+
+    def _units(self) -> list[float]:
+        """Of structure and quality: the distance to the nearest other example that 95 % of them do not exceed."""
         if self._neighbours is None:
-            rows = np.arange(0, len(known), max(1, len(known) // NEIGHBOUR_ROWS))
-            near = nearest_distances(known[rows], known, rows)
-            self._neighbours = float(np.quantile(near, 0.95)) if len(known) > 1 else np.inf
-        nearest = nearest_distances(self.states(architectures)[:, :-COMMON], known)
-        return nearest / max(self._neighbours, 1e-6)
+            rows = np.arange(0, len(self._states), max(1, len(self._states) // NEIGHBOUR_ROWS))
+            near = [nearest_distances(known[rows], known, rows) for known in States.of(self._states)[:2]]
+            self._neighbours = [float(np.quantile(d, 0.95)) if len(self._states) > 1 else np.inf for d in near]
+        return self._neighbours
 
     def _read(self, texts: Sequence[str]) -> np.ndarray:
         """States (n, S), each distinct text read once."""
