@@ -193,8 +193,8 @@ class RLM(Predictor):
         """How far (n,) each architecture is from its nearest example, in units of how far these are from each other.
 
         The unit is the distance to the nearest other example that 95 % of the examples do not exceed. What is several
-        units away is far from what this model knows, and its predictions are guesses. Structure and quality are looked at
-        apart, and the larger distance counts.
+        units away is far from what this model knows, and its predictions are guesses. Structure and quality are looked
+        at apart, and the larger distance counts.
         """
         if not len(self._states):
             raise InputError("this rlm is not trained: call fit first; novelty is the distance to its examples")
