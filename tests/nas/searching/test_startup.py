@@ -33,5 +33,14 @@ def test_a_first_design_holds_one_network_of_each_tenth_of_sizes() -> None:
     assert all(group[0] <= found <= group[-1] for group, found in zip(groups, flops, strict=True))
 
 
+def test_a_first_design_is_promising_by_predicted_proxies() -> None:
+    space, reader = get_space("nasbench201", channels=4, cells=1), RLM()
+    design = first_design(space, 12, np.random.default_rng(0))
+    random = [space.sample(np.random.default_rng(seed)) for seed in range(60)]
+    proxies = reader.proxies([space.to_text(architecture) for architecture in (*design, *random)])
+    ranks = proxies.argsort(0).argsort(0).mean(1)
+    assert ranks[: len(design)].mean() > 1.1 * ranks[len(design) :].mean()
+
+
 def test_a_small_space_is_taken_whole(switches: SearchSpace) -> None:
     assert len(set(first_design(switches, 50, np.random.default_rng(0)))) == switches.size
