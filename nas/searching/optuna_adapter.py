@@ -7,8 +7,8 @@ attribute that a newer version lacks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from optuna import Study, Trial
@@ -16,6 +16,8 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.samplers import BaseGASampler, BaseSampler
 from optuna.storages._heartbeat import get_heartbeat_thread, is_heartbeat_enabled
 from optuna.trial import FrozenTrial, TrialState
+
+from nas.searching.storage import JournalFile
 
 
 def trial_id(trial: Trial | FrozenTrial) -> int:
@@ -36,6 +38,13 @@ def stored_trial(study: Study, id_: int) -> FrozenTrial:
 def stored_trials(study: Study) -> list[FrozenTrial]:
     """All trials as the storage has them. They are not copies: do not change them."""
     return study._storage.get_all_trials(study._study_id, deepcopy=False)
+
+
+def add_trials(study: Study, trials: Iterable[FrozenTrial]) -> None:
+    """Add finished trials; a journal file waits for the disk once, after the last of them."""
+    backend = getattr(study._storage, "_backend", None)
+    with backend.one_sync() if isinstance(backend, JournalFile) else nullcontext():
+        study.add_trials(trials)
 
 
 def set_system_attr(study: Study, trial: FrozenTrial, key: str, value: Any) -> None:

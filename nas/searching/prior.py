@@ -10,7 +10,7 @@ import numpy as np
 from optuna.trial import FixedTrial, TrialState, create_trial
 
 from nas.benchmarks.csv_file import parse_csv, read_bytes
-from nas.searching.optuna_adapter import first_generation, stored_trials
+from nas.searching.optuna_adapter import add_trials, first_generation, stored_trials
 from nas.searching.trials import FAILED_KEY, TrialReader, is_evaluated
 from search_spaces.common.errors import InputError
 
@@ -34,10 +34,9 @@ def add_prior_observations(
     """
     evaluated = {reader.architecture(trial.params) for trial in filter(is_evaluated, stored_trials(study))}
     columns = [metrics.index(metric) for metric in reader.metrics]
-    for architecture, row in prior.items():
-        if architecture not in evaluated:
-            values = np.asarray(row, dtype=float)[columns]
-            study.add_trial(_finished(reader, architecture, values, first_generation(study.sampler)))
+    generation = first_generation(study.sampler)
+    new = ((a, np.asarray(row, dtype=float)[columns]) for a, row in prior.items() if a not in evaluated)
+    add_trials(study, (_finished(reader, architecture, values, generation) for architecture, values in new))
 
 
 def _finished(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,6 +53,17 @@ def test_known_measurements_are_taken_over_and_not_counted(tmp_path: Path) -> No
         assert result.evaluated.architectures[:4] == list(known)
         assert result.evaluated.values[:4].tolist() == [[2.0, 1.0]] * 4
         assert not set(evaluator.seen) & set(known)
+
+
+def test_a_journal_waits_for_the_disk_once_for_all_known_measurements(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[int] = []
+    monkeypatch.setattr(os, "fsync", waited.append)
+    known = {a: [1.0, 2.0] for a in _some(40)}
+    result = search(SPACE, OBJECTIVES, Counting(), "random", 2, storage=tmp_path / "s.journal", prior=known)
+    assert len(result.evaluated.architectures) == 42
+    assert len(waited) == 1 + 2  # and once for each that is evaluated
 
 
 def test_a_search_ends_when_its_time_is_over() -> None:
