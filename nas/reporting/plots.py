@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ import numpy as np
 from nas.searching.objectives import to_losses
 from nas.searching.pareto import non_dominated
 from predictors.metrics import Metric
-from search_spaces.common.errors import InputError
+from search_spaces.common.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -322,17 +322,10 @@ def _figure(path: str | Path, size: tuple[float, float]) -> Iterator[Figure]:
     from matplotlib.figure import Figure
 
     path = Path(path)
-    partial = path.with_name(f".partial-{path.name}")
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=size, layout="constrained")
         FigureCanvasAgg(figure)
         yield figure
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(partial, transparent=path.suffix == ".svg", metadata=_METADATA.get(path.suffix))
-            partial.replace(path)
-        except OSError as error:
-            raise InputError(f"cannot write the figure {path}: {error.strerror}") from error
-        finally:
-            with suppress(OSError):
-                partial.unlink()
+        look = {"transparent": path.suffix == ".svg", "metadata": _METADATA.get(path.suffix)}
+        with replacing(path) as file:
+            figure.savefig(file, format=path.suffix[1:], **look)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import os
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 SETTINGS_KEY = "nas:settings"  # study user attribute: what the search was started with
 PREDICTED_KEY = "nas:predicted"  # trial system attribute: mean and standard deviation of each metric, where predicted
 SHOWN_VIOLATIONS = 5  # networks that are shown where none keeps the constraints
+MAX_ATTEMPTS = 10  # to replace a folder while others do
 
 
 class Evaluated(NamedTuple):
@@ -192,9 +195,8 @@ class SearchResult:
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=folder, prefix=".partial-") as temporary:
                 self._write(Path(temporary), folder)
-                if (folder / "front").exists():
-                    os.replace(folder / "front", Path(temporary, "replaced"))
-                for name in ("front", "front.csv", "summary.json"):
+                _replace_folder(folder / "front", Path(temporary))
+                for name in ("front.csv", "summary.json"):
                     os.replace(Path(temporary, name), folder / name)
         except OSError as error:
             raise InputError(f"cannot write the result to {folder}: {error.strerror}") from error
@@ -221,3 +223,16 @@ class SearchResult:
             "failures": self.failures,
         }
         (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+
+
+def _replace_folder(path: Path, written: Path) -> None:
+    """Put the folder of the same name in `written` at `path`, also while another search puts its own there."""
+    for attempt in range(MAX_ATTEMPTS):
+        with suppress(FileNotFoundError):
+            os.replace(path, written / f"replaced-{attempt}")
+        try:
+            os.replace(written / path.name, path)
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or attempt == MAX_ATTEMPTS - 1:
+                raise

@@ -50,7 +50,7 @@ class JournalFile(JournalFileBackend):
         if not _FIRST_BYTES.startswith(first_bytes):
             raise InputError(f"{path} is not the journal of a search: give the path of a new file")
         super().__init__(str(path))
-        self._syncs = True  # whether a finished trial is on the disk before the next write
+        self._syncs = True  # a finished trial is worth waiting for the disk
 
     @contextmanager
     def one_sync(self) -> Iterator[None]:
@@ -78,7 +78,9 @@ class JournalFile(JournalFileBackend):
                 file.truncate()
                 file.write(lines.encode())
                 file.flush()
-                if self._syncs and any("state" in log for log in logs):  # a finished trial is worth waiting for the disk
+                if self._syncs and any(
+                    "state" in log for log in logs
+                ):  # a finished trial is worth waiting for the disk
                     os.fsync(file.fileno())
         except OSError as error:
             raise _disk_error(self.path, error) from error

@@ -113,6 +113,23 @@ def test_rank_maps_have_the_best_at_the_lower_left(tmp_path: Path, figures: list
 
 def test_a_figure_that_cannot_be_written_is_named_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="cannot write the figure"):
+    with pytest.raises(InputError, match=r"a\.png: cannot be written"):
         plot_hypervolume(tmp_path / "file" / "a.png", {"a": np.ones((1, 3))})
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_searches_that_draw_at_the_same_time_in_one_folder_leave_whole_figures(tmp_path: Path) -> None:
+    """The second draws the figure that the first has drawn and not yet put in its place."""
+    path, begun = tmp_path / "a.png", matplotlib.figure.Figure.savefig
+
+    def while_another_draws(figure: matplotlib.figure.Figure, file: Path, **options: Any) -> None:
+        begun(figure, file, **options)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(matplotlib.figure.Figure, "savefig", begun)
+            plot_hypervolume(path, {"b": np.ones((1, 3))})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(matplotlib.figure.Figure, "savefig", while_another_draws)
+        plot_hypervolume(path, {"a": np.ones((1, 3))})
+    assert matplotlib.image.imread(path).ndim == 3
+    assert [file.name for file in tmp_path.iterdir()] == ["a.png"]

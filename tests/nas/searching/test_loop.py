@@ -388,6 +388,25 @@ def test_saving_again_replaces_the_older_front(result: SearchResult, tmp_path: P
     assert sorted(path.name for path in (tmp_path / "front").iterdir()) == ["00.onnx", "00.txt"]
 
 
+def test_searches_that_save_at_the_same_time_in_one_folder_leave_a_whole_front(
+    result: SearchResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first has moved the older front away when the second writes its own."""
+    result.save(tmp_path)
+    replace = os.replace
+
+    def while_another_saves(source: Path, target: Path) -> None:
+        replace(source, target)
+        if source == tmp_path / "front":
+            monkeypatch.setattr(os, "replace", replace)
+            result.save(tmp_path)
+
+    monkeypatch.setattr(os, "replace", while_another_saves)
+    result.save(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["front", "front.csv", "summary.json"]
+    assert len(list((tmp_path / "front").glob("*.onnx"))) == len(result.front)
+
+
 def test_a_refused_save_leaves_the_older_result_whole(
     result: SearchResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
