@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
+from queue import Empty, Queue
 
 import numpy as np
 
@@ -17,7 +20,8 @@ from search_spaces.common.errors import InputError, unknown
 from search_spaces.common.files import replacing
 
 BASE_URL = "https://raw.githubusercontent.com"
-TIMEOUT_SECONDS = 30.0  # seconds without an answer
+TIMEOUT_SECONDS = 30.0  # without an answer
+MAX_SECONDS = 1800.0  # of all downloads together: 6 kB/s
 
 
 def fetch(
@@ -25,7 +29,8 @@ def fetch(
 ) -> Benchmark:
     """Download a benchmark's pinned source files, verify them, and merge them into the table in the cache folder.
 
-    Files that were downloaded and verified before are not downloaded again. A wrong checksum, size or answer is an
+    Files that were downloaded and verified before are not downloaded again, so that a call that took `MAX_SECONDS` and
+    was given up can be repeated. A wrong checksum, size or answer is an
     InputError and leaves the table as it was. `base_url` is a server with the layout `base_url/repository/commit/path`;
     `progress` is called with ("bytes", done, total); `sources` are the pinned files, the package's own by default.
 
@@ -41,29 +46,52 @@ def fetch(
         raise InputError(f"base URL {base_url!r}: must begin with http:// or https://")
     sources = nasbench201_sources() if sources is None else sources
     total, done = sum(source.bytes for source in sources), 0
-    contents = {}
+    contents, deadline = {}, time.monotonic() + MAX_SECONDS
     for source in sources:
-        contents[source] = _verified(source, base_url)
+        contents[source] = _verified(source, base_url, deadline)
         done += source.bytes
         if progress:
             progress("bytes", done, total)
     return update_nasbench201(_merge(contents))
 
 
-def _verified(source: Source, base_url: str) -> bytes:
-    """The file's bytes, from the cache if a sound copy is there."""
+def _verified(source: Source, base_url: str, deadline: float) -> bytes:
+    """The file's bytes, from the cache if a sound copy is there; downloaded until `deadline` otherwise."""
     path = cache_folder() / "sources" / source.location
     if path.is_file():
         data = path.read_bytes()
         if sha256(data) == source.sha256:
             return data
     url = f"{base_url.rstrip('/')}/{source.location}"
-    data = _download(url, source.bytes)
+    data = _until(deadline, url, lambda: _download(url, source.bytes))
     if sha256(data) != source.sha256:
         raise InputError(f"{url}: wrong checksum: expected sha256 {source.sha256}, found {sha256(data)}")
     with replacing(path) as temporary:
         temporary.write_bytes(data)
     return data
+
+
+def _until(deadline: float, url: str, download: Callable[[], bytes]) -> bytes:
+    """What `download` returns; a server that sends a byte now and then is given up at `deadline`."""
+    answers: Queue[bytes | Exception] = Queue()
+
+    def run() -> None:
+        try:
+            answers.put(download())
+        except Exception as error:
+            answers.put(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        answer = answers.get(timeout=max(0.0, deadline - time.monotonic()))
+    except Empty:
+        raise InputError(
+            f"{url}: given up, as the downloads took {MAX_SECONDS:g} s: repeat the command, which goes on with this "
+            "file, or give another base URL"
+        ) from None
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
 def _download(url: str, size: int) -> bytes:

@@ -7,10 +7,12 @@ import gzip
 import hashlib
 import io
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pytest
@@ -32,9 +34,15 @@ class Server:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.requests: list[str] = []
+        self.seconds_a_byte = 0.0
         server = self
 
         class Handler(SimpleHTTPRequestHandler):
+            def copyfile(self, source: BinaryIO, outputfile: BinaryIO) -> None:
+                while byte := source.read(1 if server.seconds_a_byte else -1):
+                    outputfile.write(byte)
+                    time.sleep(server.seconds_a_byte)
+
             def log_request(self, code: object = "-", size: object = "-") -> None:
                 server.requests.append(self.path)
 
@@ -152,6 +160,16 @@ def test_after_a_failure_only_what_is_missing_or_damaged_is_downloaded_again(ser
     server.requests.clear()
     fetch("nasbench201", server.url, sources=sources)
     assert server.requests == [f"/{sources[0].location}", f"/{sources[-1].location}"]
+
+
+def test_a_server_that_sends_a_byte_now_and_then_is_given_up(server, sources, cache, monkeypatch):
+    monkeypatch.setitem(fetch.__globals__, "MAX_SECONDS", 0.5)
+    server.seconds_a_byte = 0.02  # 12 s for the first file, and never 30 s without a byte
+    began = time.monotonic()
+    with pytest.raises(InputError, match=r"nasbench201_cifar10\.csv: given up, as the downloads took 0\.5 s: repeat"):
+        fetch("nasbench201", server.url, sources=sources)
+    assert time.monotonic() < began + 3
+    assert not list(cache.rglob("*cifar10*"))
 
 
 def test_a_longer_file_is_not_read_to_its_end(server, sources):
