@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 
 VARIABLE = "OMP_NUM_THREADS"
+_LINEAR_ALGEBRA = ("scipy.linalg", "sklearn.utils")  # each brings threads of its own
 _CHOSEN = "NAS_CHOSE_THREADS"  # environment variable that tells children that the user set no number
 MULTIPLY_ADDS_PER_THREAD = 2_000_000_000  # of one training step, from which on a further thread pays
 
@@ -42,10 +44,15 @@ def threads_for(multiply_adds: float) -> Iterator[None]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One thread in torch and in linear algebra: the last digits of sums depend on how many share them."""
+    """One thread in torch and in linear algebra: the last digits of sums depend on how many share them.
+
+    Libraries that are loaded within it would use more, so they are loaded before.
+    """
     import torch
     from threadpoolctl import threadpool_limits
 
+    for library in _LINEAR_ALGEBRA:
+        import_module(library)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
