@@ -1,15 +1,14 @@
-"""Networks by what a user has of them: their texts, those of libraries kept in the cache folder; and exact costs."""
+"""Networks by what a user has of them: their texts, those of libraries kept in the cache folder."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from nas.benchmarks.cache import cache_folder
 from search_spaces.common.errors import InputError
 from search_spaces.common.files import replacing
 from search_spaces.sources import library_network, read_source
-from search_spaces.text import TEXT_VERSION, expand, read
+from search_spaces.text import TEXT_VERSION
 
 
 def network_text(source: str) -> str:
@@ -45,13 +44,3 @@ def matching(source: str) -> list[str]:
     if not found:
         raise InputError(f"timm has no network like {pattern!r}")
     return found
-
-
-def exact_costs(texts: Sequence[str], metrics: Sequence[str]) -> dict[str, list[float]]:
-    """Params and FLOPs, where they are asked for: they follow from the network, and are never predicted."""
-    from search_spaces.graph.costs import graph_flops, graph_params
-
-    known: dict[str, Callable[..., int]] = {"params": graph_params, "flops": graph_flops}
-    asked = {name: cost for name, cost in known.items() if name in metrics}
-    graphs = [expand(read(text)) for text in texts] if asked else []
-    return {name: [float(cost(graph)) for graph in graphs] for name, cost in asked.items()}

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nas.networks import exact_costs
 from nas.searching.objectives import Constraint, to_losses
 from nas.searching.pareto import non_dominated
 from predictors import Predictor
+from predictors.exact import exact_costs
 from predictors.metrics import Metric
 from search_spaces.common.errors import unknown
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from predictors.base import Predictions, Predictor
+from predictors.exact import with_exact_costs
 from predictors.features import feature_matrix, select_features
 from predictors.files import examples
 from predictors.inputs import Inputs, Metrics, as_targets, as_texts, check_request, patterns
@@ -77,6 +78,8 @@ class _GP(Predictor):
                 mean, std = self._predict(metric, inputs[rows], covariates)
                 scores = mean[:, None] + std[:, None] * noise[rows, :, column]
                 drawn[rows, :, column] = self._scales[metric].restore(scores)
+        if not self.reads_choices:  # nobody can count in choices
+            drawn = with_exact_costs(architectures, metrics, known, drawn)
         return Predictions.of_samples(metrics, drawn)
 
     def _predict(

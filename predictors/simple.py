@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from predictors.base import Predictions, Predictor
+from predictors.exact import with_exact_costs
 from predictors.features import feature_matrix, features
 from predictors.inputs import Inputs, Metrics, as_targets, as_texts, check_request
 from predictors.noise import conditional_errors, significant, text_noise
@@ -63,7 +64,8 @@ class _Simple(Predictor):
             self._correlation, ((values - mean) / spread)[:, None], noise
         )
         drawn = np.where(np.isnan(values)[:, None], drawn, values[:, None])
-        return Predictions.of_samples(metrics, drawn[:, :, [self.metrics.index(name) for name in metrics]])
+        drawn = drawn[:, :, [self.metrics.index(name) for name in metrics]]
+        return Predictions.of_samples(metrics, with_exact_costs(texts, metrics, known, drawn))
 
     @abstractmethod
     def _fit(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:

@@ -38,7 +38,8 @@ def predict(
     """Predict metrics of networks, with uncertainty (mean ± standard deviation)."""
     import predictors
     from nas.evaluation.devices import devices_of
-    from nas.networks import exact_costs, network_text
+    from nas.networks import network_text
+    from predictors.exact import exact_costs
     from predictors.registry import predictor_class
 
     model = predictors.load(checkpoint, predictor_class(predictor) if predictor else None) if checkpoint else None

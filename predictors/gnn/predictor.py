@@ -12,6 +12,7 @@ from torch import Tensor
 
 from predictors.base import Predictions, Predictor
 from predictors.checkpoint import checkpoint, load
+from predictors.exact import with_exact_costs
 from predictors.files import beneath, weights
 from predictors.gnn.graph import Batch, TextGraph, Vocabulary, collate, text_graph
 from predictors.gnn.model import Config, Network
@@ -144,7 +145,7 @@ class GNN(Predictor):
             if name in known:
                 there = ~np.isnan(known[name])
                 values[there, :, k] = known[name][there, None]
-        return Predictions.of_samples(metrics, values)
+        return Predictions.of_samples(metrics, with_exact_costs(texts, metrics, known, values))
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
         """(n, members * width): what all members of the ensemble make of n texts."""

@@ -14,6 +14,7 @@ import torch
 from predictors.base import ESTIMATE_SAMPLES, Predictions, Predictor
 from predictors.calibration import spread, widening
 from predictors.checkpoint import checkpoint, load
+from predictors.exact import with_exact_costs
 from predictors.files import beneath, examples, weights
 from predictors.inputs import Inputs, Metrics, as_targets, as_texts, check_request, patterns
 from predictors.metrics import Metric, decoding_order
@@ -246,7 +247,7 @@ class RLM(Predictor):
                 found |= self._sample([texts[i] for i in rows], asked, forced, samples, seed)
             for column, name in enumerate(metrics):
                 drawn[rows, :, column] = found[name]
-        return Predictions.of_samples(metrics, drawn)
+        return Predictions.of_samples(metrics, with_exact_costs(texts, metrics, known, drawn))
 
     def estimate(self, architectures: Inputs, metrics: Sequence[str], given: Metrics | None = None) -> np.ndarray:
         """Point estimates (n, metrics): the mean of a few evenly drawn samples of each metric alone.

@@ -112,6 +112,23 @@ def test_train_then_predict(
     assert 80 < row["my_accuracy"]["mean"] < 95
 
 
+def test_costs_are_counted_whatever_a_checkpoint_has_learned_of_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], table: Path, model: Path, tmp_path: Path
+) -> None:
+    out, arch = tmp_path / "checkpoint", SPACE.parse(ARCHS[0])
+    rows = table.read_text().splitlines()
+    costs = tmp_path / "costs.csv"
+    costs.write_text("\n".join([f"{rows[0]},params,flops", *(f"{row},{i},{i}" for i, row in enumerate(rows[1:], 1))]))
+    train = ("train", "ridge", "--benchmark", str(costs), "--metrics", "my_accuracy,params,flops", "--out", str(out))
+    assert run(monkeypatch, *train) == 0
+    capsys.readouterr()
+    assert run(monkeypatch, "predict", str(model), "--checkpoint", str(out), "--json") == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["params"] == {"mean": SPACE.params(arch), "std": 0.0}
+    assert row["flops"] == {"mean": SPACE.flops(arch), "std": 0.0}
+    assert row["my_accuracy"]["std"] > 0
+
+
 def compare_command(folder: Path) -> tuple[str, ...]:
     """`nas compare` on a table of 30 networks and their parameters, written to `folder`."""
     archs = [SPACE.format(a) for a, _ in zip(SPACE.enumerate(), range(3000), strict=False)][::100]

@@ -73,6 +73,19 @@ def test_ten_measurements_make_a_device_that_can_be_asked_for(
     assert spearmanr(true, list(found.values())).statistic > 0.8
 
 
+def test_costs_are_counted_in_the_networks_and_not_predicted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = [(folder / f"{i}.txt").read_text() for i in range(30)]
+    model = create("rlm").fit(texts[:5], {"params": np.ones(5), "flops": np.ones(5), "phone_ms": np.arange(5.0)})
+    model.save(folder / "costs")
+    options = ("--checkpoint", str(folder / "costs"), "--objectives", "phone_ms,params", "--json")
+    rows = json.loads(ranked(folder, monkeypatch, capsys, *options))["networks"]
+    for row in rows:
+        counted = params(from_text(Path(row["network"]).read_text()))
+        assert row["params"] == {"median": counted, "low": counted, "high": counted, "measured": True}
+
+
 def test_people_get_a_table_and_an_unknown_metric_is_named(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
