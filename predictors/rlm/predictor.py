@@ -27,6 +27,7 @@ from predictors.rlm.model import Model, ModelConfig
 from predictors.rlm.tuning import tune
 from predictors.scores import Scores
 from search_spaces.common.errors import InputError
+from search_spaces.pytorch import without_weights
 
 BASE = "rlm-base"
 MAX_CACHED_TEXTS = 60_000  # states that are kept: 60 MB
@@ -320,11 +321,11 @@ class RLM(Predictor):
     def _restore(cls, config: dict[str, Any], tensors: dict[str, np.ndarray]) -> Self:
         self = cls(seed=config["seed"], base=config["base"], backbone=config["backbone"])
         sizes = ModelConfig.restore(config["model"])
-        with torch.device("meta"):
-            shapes = {name: tuple(tensor.shape) for name, tensor in Model(sizes).state_dict().items()}
+        with without_weights():
+            model = Model(sizes).eval()
+        shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
         found = weights("model", tensors, shapes)
-        model = Model(sizes).eval()
-        model.load_state_dict({name: torch.from_numpy(tensor).float() for name, tensor in found.items()})
+        model.load_state_dict({name: torch.tensor(tensor).float() for name, tensor in found.items()}, assign=True)
         self._model = model
         self._reader = _backbone(self.backbone) if self.backbone else model
         if config["metrics"]:

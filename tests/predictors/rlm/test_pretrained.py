@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from scipy.stats import kendalltau
@@ -97,3 +100,19 @@ def test_networks_of_a_space_are_ordered_as_by_their_zero_cost_proxies() -> None
 
 def test_the_shipped_model_has_no_examples() -> None:
     assert load("rlm-base").metrics == ()
+
+
+LOAD = """
+import sys, predictors
+from search_spaces import get_space
+space = get_space("nasbench201")
+text = space.to_text(next(iter(space.enumerate())))
+predictors.load("rlm-nasbench201").predict([text], ["cifar10_test_accuracy", "pixel3_latency_ms"])
+print("torch._dynamo" in sys.modules)
+"""
+
+
+@pytest.mark.slow
+def test_no_process_waits_for_torchs_compiler_to_load_a_checkpoint_and_to_predict() -> None:
+    done = subprocess.run([sys.executable, "-c", LOAD], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False"]
