@@ -18,7 +18,7 @@ def print_table(title: str, rows: list[dict[str, Any]]) -> None:
 
     names = list(dict.fromkeys(name for row in rows for name in row))
     values = [[row.get(name, "") for name in names] for row in rows]
-    lines = [names, *([f"{v:.4g}" if isinstance(v, float) else str(v) for v in row] for row in values)]
+    lines = [names, *([_cell(value) for value in row] for row in values)]
     console, turned = Console(), [list(column) for column in zip(*lines, strict=True)]
     if _width(lines) > max(console.width, _width(turned)):
         lines = turned
@@ -28,6 +28,13 @@ def print_table(title: str, rows: list[dict[str, Any]]) -> None:
     for line in lines[1:]:
         table.add_row(*line)
     console.print(table)
+
+
+def _cell(value: Any) -> str:
+    """Numbers by four digits, counts such as params by all of theirs."""
+    if isinstance(value, float):
+        return f"{value:,.0f}" if value.is_integer() else f"{value:.4g}"
+    return str(value)
 
 
 def _width(lines: list[list[str]]) -> int:

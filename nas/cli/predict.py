@@ -67,12 +67,21 @@ def predict(
     if as_json:
         print_json([{**row, "novelty": None if far != far else far} for row, far in zip(rows, novelty, strict=True)])
         return
-    shown = [{k: f"{v['mean']:.4g} ± {v['std']:.2g}" if isinstance(v, dict) else v for k, v in r.items()} for r in rows]
+    shown = [{name: _shown(name, value) for name, value in row.items()} for row in rows]
     names = [name for name in (checkpoint, *(device.name for device in devices)) if name]
     print_table(f"Predictions of {', '.join(names) or 'nothing'}", shown)
     _warn(networks, "this checkpoint knows", novelty)
     for device in devices:
         _warn(networks, f"was measured on {device.name}", device.novelty(inputs))
+
+
+def _shown(name: str, value: Any) -> Any:
+    """A cell for people: a count as it is, a prediction with its standard deviation."""
+    from predictors.metrics import EXACT
+
+    if not isinstance(value, dict):
+        return value
+    return f"{value['mean']:,.0f}" if name in EXACT else f"{value['mean']:.4g} ± {value['std']:.2g}"
 
 
 def _warn(networks: list[str], known: str, novelty: np.ndarray) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -218,8 +218,18 @@ def search(
         raise typer.Exit(1)
     truth = "the true hypervolume" if benchmark else "the hypervolume of the best front found"
     print_table(f"{objectives} on {benchmark or space}: share of {truth}", studies.table())
-    print_table(f"Pareto front of {samplers[0]}, seed {seed}", front)
+    print_table(f"Pareto front of {samplers[0]}, seed {seed}", _without_choices(front))
     print(f"written to {out}")
+
+
+def _without_choices(front: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows for people: networks by the names of their files, since choices may fill a screen."""
+    from nas.searching.networks import network_name
+
+    named = [{"network": f"front/{network_name(place, len(front))}"} for place in range(len(front))]
+    return [
+        name | {k: v for k, v in row.items() if k != "architecture"} for name, row in zip(named, front, strict=True)
+    ]
 
 
 def _budget(fidelities: str | None, budget: float | None, cost: str) -> Budget | None:

@@ -25,7 +25,7 @@ class Spot(NamedTuple):
 
 
 def draw_blocks(text: str) -> dict[str, str]:
-    """SVG by name: the `MAX_FUNCTIONS` largest functions of a network in ONNX text, and its main block if it is short.
+    """SVG by name: the main block of a network in ONNX text if it is short, and its `MAX_FUNCTIONS` largest functions.
 
     Their look is the page's, by the class `block`.
     """
@@ -34,7 +34,7 @@ def draw_blocks(text: str) -> dict[str, str]:
     drawn = {
         name: draw(block) for name, block in functions[:MAX_FUNCTIONS] if len(block.items) >= MIN_FUNCTION_OPERATORS
     }
-    return drawn | ({"net": draw(program.main)} if len(program.main.items) <= MAX_MAIN_OPERATORS else {})
+    return ({"net": draw(program.main)} if len(program.main.items) <= MAX_MAIN_OPERATORS else {}) | drawn
 
 
 def draw(block: Block) -> str:

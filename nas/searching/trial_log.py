@@ -21,9 +21,11 @@ def describe_trial(trial: FrozenTrial, reader: TrialReader) -> str:
     predicted = trial.system_attrs.get(PREDICTED_KEY, {})
     values = []
     for metric, value in zip(reader.metrics, reader.values(trial).tolist(), strict=True):
-        expected = "predicted {:.5g} ± {:.2g}".format(*predicted[metric]) if metric in predicted else ""
+        mean, std = predicted.get(metric, (0.0, 0.0))
+        expected = f"predicted {mean:.5g} ± {std:.2g}" if std else ""  # a count is no prediction
         if math.isfinite(value):
-            values.append(f"{metric} {value:.6g}{f' ({expected})' if expected else ''}")
+            shown = f"{value:.0f}" if value.is_integer() else f"{value:.6g}"
+            values.append(f"{metric} {shown}{f' ({expected})' if expected else ''}")
         elif expected:
             values.append(f"{metric} {expected}")
     if reason := trial.user_attrs.get(FAILED_KEY):

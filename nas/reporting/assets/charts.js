@@ -83,7 +83,10 @@ function drawParallel({ front }) {
   byId("parallel-section").hidden = false;
   parallel ??= chartIn(byId("parallel"), "Parallel coordinates of the front; the table below holds the same networks.");
   const isNarrow = byId("parallel").clientWidth < 600;
-  const text = { color: colour("soft") };
+  byId("parallel-note").textContent =
+    `A line for each ${noun} of the front within the limits; better is ${isNarrow ? "left" : "up"}. ` +
+    `Click a line to see its ${noun}.`;
+  const text = { color: colour("soft"), backgroundColor: colour("page"), padding: [0, 2] };
   const item = (network) => ({
     value: goals.map((metric) => network.values[metric]),
     network: network.index,
@@ -102,14 +105,16 @@ function drawParallel({ front }) {
       },
       parallelAxis: goals.map((metric) => ({
         dim: metric,
+        z: 10, // numbers stay readable where lines cross them
         name: metrics[metric].label,
         scale: true,
         inverse: metrics[metric].sign > 0 !== isNarrow,
+        nameLocation: metrics[metric].sign > 0 ? "start" : "end", // above the axis, whichever end that is
         silent: true,
         nameTextStyle: text,
         axisLabel: { ...text, formatter: (value) => number(value, 3) },
         axisLine: { lineStyle: { color: colour("line") } },
-        ...(isNarrow ? { nameLocation: "middle", nameGap: 20 } : {}),
+        ...(isNarrow ? { nameLocation: "middle", nameGap: -14 } : {}),
       })),
       series: [
         {

@@ -96,7 +96,7 @@ function showNetwork() {
   const rows = metrics.flatMap((metric, index) => {
     if (network.values[index] === null && !network.predicted[index]) return [];
     const notes = [
-      network.evaluation && network.predicted[index]
+      network.evaluation && network.predicted[index]?.[1] // a count was no prediction
         ? `predicted before: ${prediction(network.predicted[index])}`
         : null,
       network.spreads[index] ? spreadNote(network.spreads[index]) : null,
@@ -158,8 +158,8 @@ function drawings(network) {
     element(
       "figure",
       {},
+      element("figcaption", { textContent: name === "net" ? "The network" : `Its block ${name}` }),
       document.importNode(parser.parseFromString(svg, "image/svg+xml").documentElement, true),
-      element("figcaption", { textContent: name }),
     ),
   );
   return [

@@ -64,3 +64,20 @@ def test_a_search_without_any_time_says_that_nothing_was_evaluated(
 ) -> None:
     assert run(monkeypatch, "search", *SPACE, "--hours", "0", "--out", str(tmp_path)) == 2
     assert "nothing was evaluated" in capsys.readouterr().err
+
+
+def test_people_read_a_line_for_each_network_of_the_front(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Choices of tiny-resnet fill sixteen lines of a column of a table; they are in `front.csv`."""
+    monkeypatch.setenv("COLUMNS", "80")
+    options = ("--objectives", "params,flops:max", "--evaluations", "12", "--out", str(tmp_path))
+    assert run(monkeypatch, "search", *SPACE, *options) == 0
+    shown = capsys.readouterr().out
+    front = (tmp_path / "front.csv").read_text().splitlines()[1:]
+    assert len(front) > 3
+    lines = [line for line in shown.splitlines() if "front/" in line]
+    assert [line.split()[1] for line in lines] == [f"front/{place:02d}" for place in range(len(front))]
+    counted = [row.rsplit(",", 2)[1:] for row in front]
+    assert all(f"{float(params):,.0f}" in line for line, (params, _) in zip(lines, counted, strict=True))
+    assert max(map(len, shown.splitlines()[:-1])) <= 80

@@ -285,6 +285,10 @@ def test_three_objectives_are_linked(three: Path, open_page: Open) -> None:
     x, y, index = pixel(page, 0, "front", 1)
     page.mouse.click(x, y)
     assert pixel(page, 1, "chosen")[2] == index
+    assert "better is up" in page.locator("#parallel-note").inner_text()
+    axes = "echarts.getInstanceByDom(document.getElementById('parallel')).getOption().parallelAxis"
+    ends = page.evaluate(f"{axes}.map((axis) => [axis.inverse, axis.nameLocation])")
+    assert ends == [[False, "end"], [True, "start"], [True, "start"]], "names stand above their axes"
     lines = "echarts.getInstanceByDom(document.getElementById('parallel')).getOption().series[0].data"
     assert page.evaluate(f"{lines}.filter((line) => line.lineStyle.width === 4).map((line) => line.network)") == [index]
     # A line is clicked beside the first axis, at the network that has the best accuracy.
@@ -323,6 +327,9 @@ def test_it_fits_wide_and_narrow_screens_in_light_and_dark(
     assert background == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(21, 24, 28)")
     for chart in page.locator(".chart:visible").all():
         assert 0 < chart.bounding_box()["width"] <= width
+    for value in page.locator("#made dd").all():
+        assert value.bounding_box()["width"] > width / 5, "no word is broken into letters"
+    assert f"better is {'left' if width < 600 else 'up'}" in page.locator("#parallel-note").inner_text()
     page.emulate_media(color_scheme="dark" if scheme == "light" else "light")
     page.wait_for_function("(before) => getComputedStyle(document.body).backgroundColor !== before", arg=background)
 

@@ -20,7 +20,7 @@ GUIDED = {"n_startup": 3, "refit_every": 1, "fresh": 5}
 
 
 class Costs:
-    metrics = ("params", "flops")
+    metrics = ("params", "flops", "size_kb")
 
     def __init__(self, space: SearchSpace, fails: bool = False) -> None:
         self.space, self.fails = space, fails
@@ -28,12 +28,13 @@ class Costs:
     def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
         if self.fails and dict(architectures[0].choices)["width0"] == 2:
             raise MemoryError("too wide")
-        return np.array([[self.space.params(a), self.space.flops(a)] for a in architectures], dtype=float)
+        counts = [(self.space.params(a), self.space.flops(a)) for a in architectures]
+        return np.array([(params, flops, np.sqrt(params)) for params, flops in counts])
 
 
 def logged(path: Path, evaluator: Costs, evaluations: int) -> list[str]:
     with log_to(path / "nas.log"):
-        search(evaluator.space, "params:max,flops", evaluator, "ridge", evaluations, storage=path / "j.log",
+        search(evaluator.space, "params:max,size_kb", evaluator, "ridge", evaluations, storage=path / "j.log",
                sampler_options=GUIDED, name="ridge-0")  # fmt: skip
     return (path / "nas.log").read_text().splitlines()
 
@@ -44,7 +45,7 @@ def test_every_trial_is_logged_once_with_what_was_predicted_and_measured(switche
     numbers = [int(found[1]) for line in lines if (found := re.search(r"INFO ridge-0, trial (\d+): params \d+", line))]
     assert numbers == list(range(6))
     number = r"-?[\d.e+]+"
-    measured = rf"params {number} \(predicted {number} ± {number}\), flops {number} \(predicted {number} ± {number}\)"
+    measured = rf"params \d+, size_kb {number} \(predicted {number} ± {number}\)"  # a count was no prediction
     assert re.search(rf"^\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d INFO .*{measured}, [\d.]+ s: {{'width0'", lines[-1])
     assert "predicted" not in lines[0], "the first designs are chosen without a prediction"
 
