@@ -9,8 +9,19 @@ from typing import Annotated
 import typer
 
 from nas.cli.console import print_json
-from nas.cli.options import Json, ReportedSpace, Searched, Source, Study, Trust, output_folder
+from nas.cli.options import (
+    Json,
+    ReportedSpace,
+    Searched,
+    Source,
+    SpaceOptions,
+    Study,
+    Trust,
+    output_folder,
+    parse_settings,
+)
 from nas.cli.progress import progress_bar
+from search_spaces.common.errors import InputError
 
 
 def report(
@@ -18,6 +29,7 @@ def report(
     benchmark: Searched = None,
     study: Study = None,
     space: ReportedSpace = None,
+    option: SpaceOptions = None,
     trust: Trust = False,
     out: Annotated[Path | None, typer.Option(help="Folder for the result; that of the searches by default.")] = None,
     as_json: Json = False,
@@ -27,8 +39,10 @@ def report(
     from nas.comparison.runs import open_studies
     from nas.reporting.folders import save_studies
 
+    if option and not space:
+        raise InputError("--option is of the space that --space names")
     folder = output_folder(source, out)
-    studies = open_studies(source, benchmark, study, space, trust)
+    studies = open_studies(source, benchmark, study, space, trust, parse_settings(option, "--option"))
     if studies.not_built:
         print(f"nas: networks are not drawn: {studies.not_built}", file=sys.stderr)
     with progress_bar("reporting"):

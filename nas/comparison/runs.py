@@ -174,13 +174,14 @@ def open_studies(
     name: str | None = None,
     space: str | None = None,
     trust: bool = False,
+    options: Mapping[str, Any] | None = None,
 ) -> Studies:
     """Searches as they are, finished or not, and any other Optuna studies, for plots and reports.
 
     source: a folder of `run_studies` or its like, or a storage. name: one of the storage's studies. benchmark: the
     table that was searched, where the folder does not say; without one, fronts are held against the best found.
-    space, trust: see `nas.searching.reading.read_study`. Raises InputError where there is none, or where they have
-    different objectives.
+    space, trust, options: see `nas.searching.reading.read_study`. Raises InputError where there is none, or where they
+    have different objectives.
     """
     folder, kept = Path(source), {}
     if folder.is_dir():
@@ -195,7 +196,8 @@ def open_studies(
             kept = {}
     else:
         studies = load_studies(source, name)
-    found = [result for study in studies if (result := read_study(study, space, trust)).evaluated.architectures]
+    read = [read_study(study, space, trust, options) for study in studies]
+    found = [result for result in read if result.evaluated.architectures]
     if not found:
         raise InputError(f"{source}: nothing has been evaluated yet")
     results: dict[str, list[SearchResult]] = {}

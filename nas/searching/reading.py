@@ -55,13 +55,16 @@ def is_untrusted(reference: str | None, trust: bool) -> bool:
     return not trust and plug_ins.is_file(reference or "")
 
 
-def read_study(study: optuna.Study, space: str | None = None, trust: bool = False) -> SearchResult:
+def read_study(
+    study: optuna.Study, space: str | None = None, trust: bool = False, options: Mapping[str, Any] | None = None
+) -> SearchResult:
     """What a search, or an objective function of somebody's own, has found so far.
 
     Args:
         study: of `nas.search`, or of `study.optimize` with any sampler.
         space: the study's space, where it does not say, or another path of it. A file is run.
         trust: run the Python file that the study names as its space.
+        options: of `space`, where the study does not say.
 
     The result's space is a `RecordedSpace` where there is none, or where its code is missing or not trusted.
     """
@@ -69,7 +72,7 @@ def read_study(study: optuna.Study, space: str | None = None, trust: bool = Fals
     try:
         objectives = _objectives(study, settings)
         constraints = parse_constraints(settings.get("constraints"))
-        found = _space(settings, space, trust)
+        found = _space(settings, space, trust, options or {})
     except (AttributeError, KeyError, TypeError) as error:
         raise InputError(f"study {study.study_name!r} is damaged: its settings lack or garble {error}") from error
     result = SearchResult.of_study(study, TrialReader(found, objectives, constraints))
@@ -96,10 +99,12 @@ def _metric(name: str, direction: StudyDirection) -> Metric:
     return replace(guess, name=name, direction="maximize" if direction == StudyDirection.MAXIMIZE else "minimize")
 
 
-def _space(settings: Mapping[str, Any], given: str | None, trust: bool) -> SearchSpace:
+def _space(
+    settings: Mapping[str, Any], given: str | None, trust: bool, given_options: Mapping[str, Any]
+) -> SearchSpace:
     name, options = settings.get("space"), settings.get("space_options", {})
     if given is not None:
-        return get_space(given, **options)
+        return get_space(given, **{**options, **given_options})
     if not name:
         return RecordedSpace("", "the study names no search space: give --space, if it has one")
     if is_untrusted(name, trust):

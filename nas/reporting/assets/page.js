@@ -10,6 +10,7 @@ function advice(front) {
   }
   const count = front.length === 1 ? `1 ${noun}${within} is` : `${front.length} ${noun}s${within} are`;
   if (objectives === 1) return `${count} better than all others.`;
+  if (front.length === 1) return `${count} the best in every objective.`;
   const why = "it gives up least of every objective, being farthest from the line between the extremes";
   return `${count} on the front: no other is better in every objective. The knee is the best balance: ${why}.`;
 }
@@ -203,7 +204,7 @@ const row = (network, ...cells) =>
   );
 
 const columns = [
-  { label: "Network", key: (network) => network.index },
+  { label: titled(noun), key: (network) => network.index },
   ...metrics.map((metric, index) => ({
     label: metric.label,
     key: (network) => loss(network, index),
@@ -338,6 +339,7 @@ function begin() {
     `${evaluated.length} ${noun}s evaluated by ${data.searches.join("; ")}${failed}.` +
     (data.has_space && data.not_built ? ` Networks are not drawn: ${data.not_built}.` : "");
   byId("ship").textContent = `Which ${noun} to ${data.has_space ? "ship" : "choose"}`;
+  byId("next-legend").hidden = !proposed.length;
   byId("table-title").textContent = titled(`${noun}s`);
   const linked = networks[(location.hash.match(/^#network-(\d+)$/) || [])[1]];
   state.chosen = linked || [...recommendations().picks.keys()][0] || evaluated[0] || null;

@@ -141,7 +141,7 @@ function zoomTo(scatter, window) {
 
 function zoomToFront(scatter) {
   const front = frontOf(evaluated.filter((network) => network.feasible));
-  const shown = (front.length ? front : evaluated).map((network) => place(network, scatter.x));
+  const shown = (front.length > 1 ? front : evaluated).map((network) => place(network, scatter.x));
   zoomTo(
     scatter,
     [0, 1].map((i) => {

@@ -373,7 +373,19 @@ def test_a_study_of_mere_numbers_has_its_front_chart_and_table(tmp_path: Path, o
     x, y, _ = pixel(page, 0, "front", 0)
     page.mouse.click(x, y)
     assert page.locator("#network-title").inner_text().startswith("Trial ")
+    assert page.locator("#table thead th").first.inner_text() == "Trial"
+    assert page.locator("#next-legend").is_hidden(), "nothing is proposed"
     assert "'x':" in page.locator("#network code").inner_text()
+
+
+def test_where_one_network_is_the_best_in_everything_the_others_are_in_view(tmp_path: Path, open_page: Open) -> None:
+    study = optuna.create_study(storage=open_storage(tmp_path / "j"), directions=["minimize", "minimize"])
+    study.optimize(lambda trial: (trial.suggest_float("x", 0, 1), trial.params["x"] ** 2), n_trials=6)
+    save_studies(tmp_path, open_studies(tmp_path / "j"))
+    page = open_page(tmp_path)
+    assert "1 trial is the best in every objective" in page.locator("#advice").inner_text()
+    low, high, lowest, highest = window(page)
+    assert all(low <= trial.values[1] <= high and lowest <= trial.values[0] <= highest for trial in study.trials)
 
 
 def test_one_objective_is_shown_over_the_evaluations(tmp_path: Path, open_page: Open) -> None:

@@ -88,6 +88,9 @@ def test_a_study_by_plain_samplers_is_read_with_the_space_that_is_given(tmp_path
     assert built.not_built is None
     assert set(built.first.evaluated.architectures) <= {SPACE.architecture(t.params) for t in study.trials}
     assert "nasbench201" in str(open_studies(storage, space="nasbench201").not_built)
+    small = open_studies(storage, space="tiny-resnet", options={"input_shape": (1, 8, 8)}).first
+    assert small.space.input_shape == (1, 8, 8)
+    assert CliRunner().invoke(app, ["report", storage, "--option", "input_shape=1,8,8"]).exit_code
 
 
 def test_constraints_of_a_plain_study_keep_networks_off_the_front(tmp_path: Path) -> None:
