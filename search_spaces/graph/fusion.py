@@ -28,7 +28,7 @@ class _Fusion:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.made: dict[int, Node] = {}
-        self.uses = Counter(v for node in graph.nodes for v in node.inputs)
+        self.uses = Counter([v for node in graph.nodes for v in node.inputs])
         self.uses.update(graph.outputs)
         self.swallowed: set[int] = set()
         self.rules = {
@@ -41,12 +41,13 @@ class _Fusion:
         }
 
     def run(self) -> Graph:
+        nodes = []
         for node in self.graph.nodes:
-            fused = self._fused(node)
+            fused = self._fused(node) if node.op in self.rules else node
+            nodes.append(fused)
             for value in fused.outputs:
                 self.made[value] = fused
-        kept = [node for node in dict.fromkeys(self.made.values()) if not self.swallowed & set(node.outputs)]
-        return _renumbered(self.graph, kept)
+        return _renumbered(self.graph, [node for node in nodes if self.swallowed.isdisjoint(node.outputs)])
 
     def _fused(self, node: Node) -> Node:
         fused = self.rules[node.op](node) if node.op in self.rules else node
@@ -165,13 +166,13 @@ def _swapped(before: Shape, split: Shape, perm: Any, after: Shape) -> tuple[str,
 
 def _renumbered(graph: Graph, nodes: list[Node]) -> Graph:
     """A graph of these nodes alone, values numbered anew."""
-    number = {value: i for i, value in enumerate(graph.inputs)}
-    for node in nodes:
-        for value in node.outputs:
-            number[value] = len(number)
-    shapes = [graph.shapes[value] for value in number]
-    renamed = tuple(
-        node._replace(inputs=tuple(number[v] for v in node.inputs), outputs=tuple(number[v] for v in node.outputs))
+    values = [*graph.inputs, *[value for node in nodes for value in node.outputs]]
+    if values == list(range(len(graph.shapes))):  # nothing was fused
+        return graph
+    number = {value: i for i, value in enumerate(values)}
+    renamed = [
+        node._replace(inputs=tuple([number[v] for v in node.inputs]), outputs=tuple([number[v] for v in node.outputs]))
         for node in nodes
-    )
-    return Graph(graph.inputs, renamed, tuple(number[v] for v in graph.outputs), tuple(shapes))
+    ]
+    shapes = tuple([graph.shapes[value] for value in number])
+    return Graph(graph.inputs, tuple(renamed), tuple([number[v] for v in graph.outputs]), shapes)
