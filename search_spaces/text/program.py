@@ -51,7 +51,7 @@ def _shortened(graph: Graph, root: Scope) -> Scope | None:
     if groups is None:
         return None
     around = dict(zip(blocks, groups, strict=True))
-    shorter = scoped(graph, regrouped(root, around, graph))
+    shorter = regrouped(root, around, graph)
     return shorter if length(_bodies(shorter).values()) < length(blocks.values()) else None
 
 
@@ -64,7 +64,7 @@ def _bodies(root: Scope) -> dict[str, Block]:
 
 def _program(graph: Graph, root: Scope) -> Program:
     found = distinct(root)
-    del found[root.certificate]
+    del found[root.op]
     names = {certificate: f"F{i}" for i, certificate in enumerate(found, start=1)}
     arguments = {certificate: _arguments(scopes) for certificate, scopes in found.items()}
 

@@ -1,14 +1,17 @@
-"""Nested scopes of a graph's nodes, each in canonical order: scopes of one structure are calls of one function."""
+"""Nested scopes of a graph's nodes, each in canonical order: scopes of one structure are calls of one function.
+
+Lines and scopes number values from their own first one on. What recurs in a graph is therefore the same object, and is
+analysed once.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 
-from search_spaces.graph.ir import Attrs, Graph, Node, Value
+from search_spaces.graph.ir import Attrs, Graph, Value
 from search_spaces.text.blocks import PARAMETRIC, Item, ItemAttrs, Ref
 from search_spaces.text.canonical import CanonicalBlock, NotConvexError, RawBlock, canonical
 
@@ -18,36 +21,62 @@ Path = tuple[Hashable, ...]
 """The scopes around a node, from the outermost."""
 
 
-@dataclass
-class Scope:
-    """A scope and what stands in it: nodes by their number, and scopes.
+@dataclass(frozen=True, eq=False, slots=True)
+class Line:
+    """A node of a graph.
 
-    `begin`, `end`: its nodes' places in the order in which a walk through all scopes meets them. Everything from
-    `canonical` on is known once the scope is closed: `inputs` and `outputs` are values of the graph and `numbers` the
-    parametric numbers, in canonical order.
+    Values count from the node's first output on: `inputs` are negative. `reads`: every input once, and how often it is
+    read. `uses`: how often each output is read. `numbers`: the parametric values of the attributes.
     """
 
-    children: list[int | Scope] = field(default_factory=list)
-    named: dict[Hashable, Scope] = field(default_factory=dict)
-    begin: int = 0
-    end: int = 0
-    canonical: CanonicalBlock = None  # type: ignore[assignment]
-    numbers: tuple[Value, ...] = ()
-    inputs: tuple[int, ...] = ()
-    outputs: tuple[int, ...] = ()
+    op: str
+    attrs: Attrs
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    reads: tuple[tuple[int, int], ...]
+    uses: tuple[int, ...]
+    numbers: tuple[Value, ...]
+    size = 1
+
+    def ranked(self, ranks: Mapping[Value, Ref]) -> ItemAttrs:
+        """The attributes with the ranks of their parametric numbers instead of these."""
+        if not self.numbers:
+            return self.attrs
+        return tuple([(name, ranks[value] if name in PARAMETRIC else value) for name, value in self.attrs])
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Scope:
+    """A scope and what stands in it, lines and scopes, each with its first value.
+
+    Values count from the scope's first one on. `inputs` and `outputs` are in canonical order, as are `numbers`, the
+    parametric numbers. `reads`: how often each input is read here. `uses`: how often each output is read outside.
+    `size`: number of nodes, those of inner scopes included.
+    """
+
+    children: tuple[Child, ...]
+    canonical: CanonicalBlock
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    reads: tuple[tuple[int, int], ...]
+    uses: tuple[int, ...]
+    numbers: tuple[Value, ...]
+    size: int
 
     @property
-    def certificate(self) -> str:
+    def op(self) -> str:
         return self.canonical.certificate
 
     @property
-    def size(self) -> int:
-        """Number of nodes, those of inner scopes included."""
-        return self.end - self.begin
-
-    @property
     def calls(self) -> list[Scope]:
-        return [child for child in self.children if isinstance(child, Scope)]
+        return [child for _, child in self.children if isinstance(child, Scope)]
+
+    def ranked(self, ranks: Mapping[Value, Ref]) -> ItemAttrs:
+        """The ranks of its numbers, as arguments of a call."""
+        return tuple([(str(i), ranks[number]) for i, number in enumerate(self.numbers)])
+
+
+Child = tuple[int, Line | Scope]
 
 
 def scoped(graph: Graph, paths: Sequence[Path]) -> Scope:
@@ -55,205 +84,229 @@ def scoped(graph: Graph, paths: Sequence[Path]) -> Scope:
 
     None is where the scopes don't fit the graph: two of them that each need what the other makes.
     """
+    lines = _lines(graph)
     try:
-        return _Closing(graph, paths).closed()
+        return _whole(graph, _settled(_tree(paths, lines)))
     except NotConvexError:
-        return _Closing(graph, [()] * len(graph.nodes)).closed()
+        return _whole(graph, lines)
 
 
-def regrouped(root: Scope, groups: Mapping[str, Sequence[Path]], graph: Graph) -> list[Path]:
-    """The nodes' scopes with more of them: `groups` has, by certificate, the new scopes around each canonical item."""
-    paths: list[Path] = [()] * len(graph.nodes)
-
-    def visit(scope: Scope, path: Path, swapped: bool) -> None:
-        inner, form = groups[scope.certificate], scope.canonical
-        number = {value: i for i, value in enumerate(scope.inputs[::-1] if swapped else scope.inputs)}
-        for position, i in enumerate(form.mirror if swapped else form.order):
-            child, around = scope.children[i], (*path, *[("group", g) for g in inner[position]])
-            for value in outputs(child):
-                number[value] = len(number)
-            if isinstance(child, Scope):
-                # Of a block that looks the same from both inputs, always the same half is in a group.
-                crossed = bool(child.canonical.mirror) and number[child.inputs[0]] > number[child.inputs[1]]
-                visit(child, (*around, i), crossed)
-            else:
-                paths[child] = around
-
-    def outputs(child: int | Scope) -> tuple[int, ...]:
-        return child.outputs if isinstance(child, Scope) else graph.nodes[child].outputs
-
-    visit(root, (), swapped=False)
-    return paths
+def regrouped(root: Scope, groups: Mapping[str, Sequence[Path]], graph: Graph) -> Scope:
+    """The graph with more scopes: `groups` has, by certificate, the new scopes around each canonical item."""
+    try:
+        return _whole(graph, _Regrouping(groups).children(root, swapped=False))
+    except NotConvexError:
+        return _whole(graph, _lines(graph))
 
 
 def distinct(root: Scope) -> dict[str, list[Scope]]:
-    """All scopes by certificate, in the order in which the functions are first called."""
+    """All different scopes by certificate, in the order in which the functions are first called."""
     found: dict[str, list[Scope]] = {}
+    seen = {root}
     waiting = [root]
     while waiting:
         following: list[Scope] = []
         for scope in waiting:
-            found.setdefault(scope.certificate, []).append(scope)
-            children = [scope.children[i] for i in scope.canonical.order]
-            following += [child for child in children if isinstance(child, Scope)]
+            found.setdefault(scope.op, []).append(scope)
+            for i in scope.canonical.order:
+                child = scope.children[i][1]
+                if isinstance(child, Scope) and child not in seen:
+                    seen.add(child)
+                    following.append(child)
         waiting = following
     return found
 
 
-class _Closing:
-    """Closes the scopes of these paths; the outermost, which is the largest, only when the others are those to stay."""
-
-    def __init__(self, graph: Graph, paths: Sequence[Path]) -> None:
-        self.graph, self.root = graph, _tree(paths)
-        self.lines = [_line(node) for node in graph.nodes]
-        place = _places(self.root)
-        self.first_use, self.last_use = [len(place)] * len(graph.shapes), [-1] * len(graph.shapes)
-        used = [(value, place[i]) for i, node in enumerate(graph.nodes) for value in node.inputs]
-        for value, at in [*used, *((value, len(place)) for value in graph.outputs)]:
-            self.first_use[value] = min(self.first_use[value], at)
-            self.last_use[value] = max(self.last_use[value], at)
-
-    def closed(self) -> Scope:
-        """The outermost scope, with no scopes in it but those that are worth a function."""
-        self._close_calls(self.root)
-        while worthless := _worthless(self.root):
-            self._dissolve(self.root, worthless)
-        self._close(self.root)
-        return self.root
-
-    def _close_calls(self, scope: Scope) -> None:
-        for call in scope.calls:
-            self._close_calls(call)
-            self._close(call)
-        _write_out(scope, {id(call) for call in scope.calls if call.canonical.ambiguous})
-
-    def _dissolve(self, scope: Scope, worthless: set[str]) -> bool:
-        """Write out the calls of these functions, in inner scopes, too; whether there were any."""
-        gone = {id(call) for call in scope.calls if call.certificate in worthless}
-        changed = [call for call in scope.calls if self._dissolve(call, worthless)]
-        for call in changed:
-            if id(call) not in gone:
-                self._close(call)
-                gone |= {id(call)} if call.canonical.ambiguous else set()
-        _write_out(scope, gone)
-        return bool(changed or gone)
-
-    def _close(self, scope: Scope) -> None:
-        """Compute the canonical form of a scope whose calls are closed."""
-        lines = [_call(c) if isinstance(c, Scope) else self.lines[c] for c in scope.children]
-        numbers = sorted({n for line in lines for n in line.numbers}, key=lambda n: (isinstance(n, tuple), n))
-        ranks = {n: Ref(str(i)) for i, n in enumerate(numbers)}
-        raw, inputs, outputs = self._localized(scope, lines, ranks)
-        form = scope.canonical = canonical(raw)
-        scope.numbers = tuple([numbers[rank] for rank in form.holes])
-        scope.inputs = tuple([inputs[i] for i in form.inputs])
-        scope.outputs = tuple([outputs[o] for o in form.outputs])
-
-    def _localized(
-        self, scope: Scope, lines: list[_Line], ranks: dict[Value, Ref]
-    ) -> tuple[RawBlock, list[int], list[int]]:
-        """The scope as a block, values numbered from its inputs on; the graph's values that are inputs and outputs."""
-        whole = scope is self.root
-        made = [value for line in lines for value in line.outputs]
-        within = set(made)
-        read = dict.fromkeys([v for line in lines for v in line.inputs if v not in within])
-        inputs = list(dict.fromkeys([*self.graph.inputs, *read]) if whole else read)
-        local = {value: i for i, value in enumerate([*inputs, *made])}
-        first, last = self.first_use, self.last_use
-        outputs = [v for v in made if first[v] < scope.begin or last[v] >= scope.end]
-        outputs = list(self.graph.outputs) if whole else outputs
-        items = tuple([line.item(local, ranks) for line in lines])
-        return RawBlock(len(inputs), items, tuple([local[v] for v in outputs]), whole), inputs, outputs
+# --- lines -----------------------------------------------------------------------------------------------------------
 
 
-def _write_out(scope: Scope, calls: set[int]) -> None:
-    """Put what stands in these calls, by their identity, in their places."""
-    if calls:
-        scope.children = [
-            inner
-            for child in scope.children
-            for inner in (child.children if isinstance(child, Scope) and id(child) in calls else [child])
-        ]
+def _lines(graph: Graph) -> list[Child]:
+    """The graph's nodes as lines with their first values."""
+    uses = [0] * len(graph.shapes)
+    for node in graph.nodes:
+        for value in node.inputs:
+            uses[value] += 1
+    for value in graph.outputs:
+        uses[value] += 1
+    lines = []
+    for node in graph.nodes:
+        first = node.outputs[0]
+        inputs = tuple([value - first for value in node.inputs])
+        lines.append((first, _line(node.op, node.attrs, inputs, tuple(uses[first : first + len(node.outputs)]))))
+    return lines
 
 
-def _worthless(root: Scope) -> set[str]:
-    """The certificates of the scopes that are not worth a function."""
-    sites = list(_sites(root, set()))
-    count = Counter(call.certificate for call in sites)
-
-    def worth(scope: Scope) -> bool:
-        if scope.size < MIN_FUNCTION_NODES or count[scope.certificate] < 2:
-            return False
-        return not (len(scope.children) == 1 and scope.calls and worth(scope.calls[0]))
-
-    return {call.certificate for call in sites if not worth(call)}
+@lru_cache(maxsize=16384)
+def _line(op: str, attrs: Attrs, inputs: tuple[int, ...], uses: tuple[int, ...]) -> Line:
+    numbers = tuple([value for name, value in attrs if name in PARAMETRIC])
+    return Line(op, attrs, inputs, tuple(range(len(uses))), tuple(Counter(inputs).items()), uses, numbers)
 
 
-def _sites(scope: Scope, seen: set[str]) -> Iterator[Scope]:
-    """Every call site, each distinct block entered once."""
-    for call in scope.calls:
-        yield call
-        if call.certificate not in seen:
-            seen.add(call.certificate)
-            yield from _sites(call, seen)
+# --- scopes ----------------------------------------------------------------------------------------------------------
+
+Tree = list["Child | Tree"]
+"""What stands in a scope that is not closed yet."""
 
 
-def _tree(paths: Sequence[Path]) -> Scope:
-    root = Scope()
-    for node, path in enumerate(paths):
-        scope = root
-        for name in path:
-            if name not in scope.named:
-                scope.named[name] = Scope()
-                scope.children.append(scope.named[name])
-            scope = scope.named[name]
-        scope.children.append(node)
+def _tree(paths: Sequence[Path], lines: Sequence[Child]) -> Tree:
+    """The lines in nested scopes; a scope stands where its first line does."""
+    root: Tree = []
+    scopes: dict[Path, Tree] = {(): root}
+
+    def opened(path: Path) -> Tree:
+        if path not in scopes:
+            scopes[path] = []
+            opened(path[:-1]).append(scopes[path])
+        return scopes[path]
+
+    for path, line in zip(paths, lines, strict=True):
+        (scopes.get(path) or opened(path)).append(line)
     return root
 
 
-def _places(root: Scope) -> dict[int, int]:
-    """Every node's place in the order in which a walk through the scopes meets them; sets `begin` and `end`."""
-    place: dict[int, int] = {}
+def _settled(tree: Tree) -> list[Child]:
+    """The children of a scope, closed; what stands in ambiguous ones in their places."""
+    children: list[Child] = []
+    for child in tree:
+        first, inner = _call(_settled(child)) if isinstance(child, list) else child
+        if isinstance(inner, Scope) and inner.canonical.ambiguous:
+            children += _written_out(first, inner.children)
+        else:
+            children.append((first, inner))
+    return children
 
-    def visit(scope: Scope) -> None:
-        scope.begin = len(place)
-        for child in scope.children:
-            if isinstance(child, Scope):
-                visit(child)
+
+def _written_out(first: int, children: Sequence[Child]) -> list[Child]:
+    return [(first + offset, child) for offset, child in children]
+
+
+def _call(children: Sequence[Child]) -> Child:
+    """The scope of these children, and its first value."""
+    first = children[0][0]
+    return first, _closed(tuple([(value - first, child) for value, child in children]))
+
+
+@lru_cache(maxsize=16384)
+def _closed(children: tuple[Child, ...]) -> Scope:
+    return _canonical(children, None)
+
+
+def _canonical(children: Sequence[Child], graph: Graph | None) -> Scope:
+    """The scope of these children in canonical order; `graph`: whose inputs and outputs the outermost one has."""
+    left = {first + v: uses for first, child in children for v, uses in zip(child.outputs, child.uses, strict=True)}
+    made = list(left)
+    reads: dict[int, int] = dict.fromkeys(graph.inputs, 0) if graph else {}
+    for first, child in children:
+        for v, times in child.reads:
+            if first + v in left:
+                left[first + v] -= times
             else:
-                place[child] = len(place)
-        scope.end = len(place)
-
-    visit(root)
-    return place
-
-
-class _Line(NamedTuple):
-    """A node or call; `numbers`: the parametric values of its attributes, which are all that a call has."""
-
-    op: str
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    attrs: Attrs
-    numbers: tuple[Value, ...]
-    call: bool
-
-    def item(self, local: dict[int, int], ranks: dict[Value, Ref]) -> Item:
-        attrs: ItemAttrs = self.attrs
-        if self.numbers:
-            attrs = tuple([(n, ranks[v] if v in ranks and (self.call or n in PARAMETRIC) else v) for n, v in attrs])
-        return Item(self.op, tuple([local[v] for v in self.inputs]), attrs, len(self.outputs))
-
-
-def _line(node: Node) -> _Line:
-    return _Line(node.op, node.inputs, node.outputs, node.attrs, _parametric(node.attrs), call=False)
+                reads[first + v] = reads.get(first + v, 0) + times
+    inputs, outputs = list(reads), graph.outputs if graph else [v for v in made if left[v]]
+    local = {value: i for i, value in enumerate([*inputs, *made])}
+    numbers = sorted({n for _, child in children for n in child.numbers}, key=lambda n: (isinstance(n, tuple), n))
+    ranks = {n: Ref(str(i)) for i, n in enumerate(numbers)}
+    items = [
+        Item(child.op, tuple([local[first + v] for v in child.inputs]), child.ranked(ranks), len(child.outputs))
+        for first, child in children
+    ]
+    form = canonical(RawBlock(len(inputs), tuple(items), tuple([local[v] for v in outputs]), graph is not None))
+    ins, outs = tuple([inputs[i] for i in form.inputs]), tuple([outputs[o] for o in form.outputs])
+    return Scope(
+        children=tuple(children),
+        canonical=form,
+        inputs=ins,
+        outputs=outs,
+        reads=tuple([(v, reads[v]) for v in ins]),
+        uses=tuple([left[v] for v in outs]) if graph is None else (),
+        numbers=tuple([numbers[rank] for rank in form.holes]),
+        size=sum([child.size for _, child in children]),
+    )
 
 
-@lru_cache(maxsize=4096)
-def _parametric(attrs: Attrs) -> tuple[Value, ...]:
-    return tuple([value for name, value in attrs if name in PARAMETRIC])
+# --- which scopes there are ------------------------------------------------------------------------------------------
 
 
-def _call(scope: Scope) -> _Line:
-    arguments = tuple([(str(i), number) for i, number in enumerate(scope.numbers)])
-    return _Line(scope.certificate, scope.inputs, scope.outputs, arguments, scope.numbers, call=True)
+def _whole(graph: Graph, children: Sequence[Child]) -> Scope:
+    """The outermost scope, with no scopes in it but those that are worth a function."""
+    while worthless := _worthless(children):
+        children = _Dissolving(worthless).children(children)
+    return _canonical(children, graph)
+
+
+def _worthless(children: Sequence[Child]) -> set[str]:
+    """The certificates of the scopes that are not worth a function."""
+    sites = list(_sites(children, set()))
+    count = Counter([call.op for call in sites])
+
+    def worth(scope: Scope) -> bool:
+        if scope.size < MIN_FUNCTION_NODES or count[scope.op] < 2:
+            return False
+        inner = scope.children[0][1]
+        return not (len(scope.children) == 1 and isinstance(inner, Scope) and worth(inner))
+
+    return {call.op for call in sites if not worth(call)}
+
+
+def _sites(children: Sequence[Child], seen: set[str]) -> Iterator[Scope]:
+    """Every call site, each distinct block entered once."""
+    for _, call in children:
+        if isinstance(call, Scope):
+            yield call
+            if call.op not in seen:
+                seen.add(call.op)
+                yield from _sites(call.children, seen)
+
+
+class _Dissolving:
+    """Writes out the calls of worthless functions, in inner scopes, too."""
+
+    def __init__(self, worthless: set[str]) -> None:
+        self.worthless = worthless
+        self.done: dict[Scope, Sequence[Child]] = {}
+
+    def children(self, children: Sequence[Child]) -> list[Child]:
+        found: list[Child] = []
+        for first, child in children:
+            found += self._replaced(first, child) if isinstance(child, Scope) else [(first, child)]
+        return found
+
+    def _replaced(self, first: int, scope: Scope) -> list[Child]:
+        if scope not in self.done:
+            inner = self.children(scope.children)
+            if scope.op not in self.worthless:
+                call = scope if tuple(inner) == scope.children else _call(inner)[1]
+                inner = inner if call.canonical.ambiguous else [(0, call)]
+            self.done[scope] = inner
+        return _written_out(first, self.done[scope])
+
+
+class _Regrouping:
+    """Puts new scopes around the canonical items of functions."""
+
+    def __init__(self, groups: Mapping[str, Sequence[Path]]) -> None:
+        self.groups = groups
+        self.done: dict[tuple[Scope, bool], list[Child]] = {}
+
+    def children(self, scope: Scope, swapped: bool) -> list[Child]:
+        """The scope's children with what is new around them; `swapped`: its two inputs, which may be."""
+        if (scope, swapped) not in self.done:
+            self.done[scope, swapped] = self._children(scope, swapped)
+        return self.done[scope, swapped]
+
+    def _children(self, scope: Scope, swapped: bool) -> list[Child]:
+        inner, form = self.groups[scope.op], scope.canonical
+        number = {value: i for i, value in enumerate(scope.inputs[::-1] if swapped else scope.inputs)}
+        placed: list[tuple[Child, Path]] = []
+        for position, i in enumerate(form.mirror if swapped else form.order):
+            first, child = scope.children[i]
+            for value in child.outputs:
+                number[first + value] = len(number)
+            if isinstance(child, Scope):
+                # Of a block that looks the same from both inputs, always the same half is in a group.
+                ends = [number[first + value] for value in child.inputs]
+                crossed = bool(child.canonical.mirror) and ends[0] > ends[1]
+                child = _call(self.children(child, crossed))[1]
+            placed.append(((first, child), inner[position]))
+        placed.sort(key=lambda place: place[0][0])
+        return _settled(_tree([path for _, path in placed], [child for child, _ in placed]))

@@ -54,7 +54,7 @@ def _computation(graph: Graph) -> object:
     operators = Counter(
         (n.op, n.attrs, tuple(shapes[v] for v in n.inputs), tuple(shapes[v] for v in n.outputs)) for n in graph.nodes
     )
-    return operators, graph_params(graph), graph_flops(graph), root.certificate, root.numbers
+    return operators, graph_params(graph), graph_flops(graph), root.op, root.numbers
 
 
 def _is_canonical(graph: Graph, orders: int = 4) -> bool:
@@ -332,7 +332,7 @@ def test_scopes_that_no_call_could_run_in_are_left_out() -> None:
     graph = _chain("residual", [4] * 8)
     crossed = scoped(graph, [(("a", "b")[i % 2],) for i in range(len(graph.nodes))])
     assert not crossed.calls
-    assert crossed.certificate == scoped(graph, [()] * len(graph.nodes)).certificate
+    assert crossed.op == scoped(graph, [()] * len(graph.nodes)).op
 
 
 def test_line_with_more_results_than_its_operator_has_is_refused() -> None:
