@@ -1,0 +1,286 @@
+"""Grammar compression on graphs: the commonest pair of neighbouring lines becomes one line, again and again.
+
+Re-Pair (Larsson and Moffat, "Offline dictionary-based compression", 1999) with links between producers and consumers
+in the place of neighbours in a sequence.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from itertools import count
+
+from search_spaces.text.blocks import Block
+from search_spaces.text.canonical import commutes
+
+_MAX_BETWEEN = 64
+_MAX_INPUTS = 128  # of a function, repeated ones counted: looking for repeats takes time by their square
+
+Group = tuple[int, ...]
+"""The functions around a line, from the outermost, by numbers that are unique in the block."""
+
+Pair = tuple[int, int]
+
+
+class _Node:
+    """One line, or two nodes contracted into one; nodes of one symbol have one structure.
+
+    `inputs`, `outputs`: values that come from outside, and that are used there. `slots`: for every input its number,
+    the same for inputs that may be swapped; `slots_of`: those of each value, in ascending order.
+    """
+
+    __slots__ = ("inputs", "outputs", "parts", "slots", "slots_of", "symbol")
+
+    def __init__(
+        self, symbol: int, inputs: list[int], slots: list[int], outputs: list[int], parts: Pair | None = None
+    ) -> None:
+        self.symbol, self.inputs, self.slots, self.outputs, self.parts = symbol, inputs, slots, outputs, parts
+        self.slots_of: dict[int, list[int]] = {}
+        for value, slot in zip(inputs, slots, strict=True):
+            if value in self.slots_of:
+                self.slots_of[value].append(slot)
+            else:
+                self.slots_of[value] = [slot]
+
+
+_Key = tuple[int, int, tuple[Pair, ...], tuple[bool, ...], tuple[Pair, ...]]
+"""What a pair of neighbours is: pairs of one key become nodes of one symbol.
+
+The symbols of both; links, as (output of the first, slot of the second); which outputs of the first only the second
+uses; what both read, as (slot of the first, slot of the second).
+"""
+
+
+@dataclass(slots=True, eq=False)
+class _Kind:
+    """All pairs of one key; `shown`: how many outputs of the first others use, too."""
+
+    key: _Key
+    shown: int
+    symbol: int | None = None
+    pairs: dict[Pair, None] = field(default_factory=dict)
+
+
+class Contraction:
+    """The lines of all blocks, and what they are contracted to.
+
+    `labels`: what each line is, by block. `order` is a topological order throughout, with None in its gaps; `at`: a
+    node's place in it. `rules`: the symbols of the two parts, by symbol.
+    """
+
+    def __init__(self, blocks: tuple[Block, ...], labels: list[list[tuple]]) -> None:
+        self.blocks = blocks
+        self.nodes: list[_Node] = []
+        self.owner: list[int | None] = []
+        self.users: list[dict[int, None]] = []
+        self.outside: set[int] = set()
+        for block in blocks:
+            self._add(block)
+        flat = [label for own in labels for label in own]
+        keys = [
+            (*label, tuple([bool(self.users[v] or v in self.outside) for v in node.outputs]))
+            for label, node in zip(flat, self.nodes, strict=True)
+        ]
+        ranks: dict[Hashable, int] = {key: rank for rank, key in enumerate(sorted(set(keys)))}
+        for key, node in zip(keys, self.nodes, strict=True):
+            node.symbol = ranks[key]
+        self.order: list[int | None] = list(range(len(self.nodes)))
+        self.at = dict(enumerate(range(len(self.nodes))))
+        self.symbols = count(len(ranks))
+        self.rules: dict[int, Pair] = {}
+        self.kinds: dict[_Key, _Kind] = {}
+        self.kind_of: dict[Pair, _Kind] = {}
+        self.changed: dict[_Kind, None] = {}
+        self.queue: list[tuple[int, int, _Key]] = []
+
+    def _add(self, block: Block) -> None:
+        first = len(self.owner)
+        self.owner += [None] * block.inputs
+        self.users += [{} for _ in range(block.inputs)]
+        for item in block.items:
+            node, inputs = len(self.nodes), [first + v for v in item.inputs]
+            slots = [0] * len(inputs) if commutes(item.op) else list(range(len(inputs)))
+            self.nodes.append(_Node(-1, inputs, slots, list(range(len(self.owner), len(self.owner) + item.outputs))))
+            for value in inputs:
+                self.users[value][node] = None
+            self.owner += [node] * item.outputs
+            self.users += [{} for _ in range(item.outputs)]
+        self.outside |= {first + v for v in block.outputs}
+
+    def run(self) -> None:
+        """Contract the commonest kind of pair until none is there twice."""
+        for node in range(len(self.nodes)):
+            for producer in self._producers(node):
+                self._notice((producer, node))
+        self._enqueue()
+        while self.queue:
+            _, number, key = heapq.heappop(self.queue)
+            kind = self.kinds[key]
+            if len(kind.pairs) == -number:
+                pairs, kind.pairs = kind.pairs, {}
+                self._contract_all(kind, sorted(pairs, key=lambda pair: self.at[pair[0]]))
+                self._enqueue()
+
+    def _enqueue(self) -> None:
+        """Pairs that nobody else looks into come first: they make blocks of few inputs and outputs."""
+        for kind in self.changed:
+            times = len(kind.pairs)
+            if times > 1 or (times and kind.symbol is not None):
+                heapq.heappush(self.queue, (kind.shown, -times, kind.key))
+        self.changed.clear()
+
+    def _contract_all(self, kind: _Kind, pairs: list[Pair]) -> None:
+        free: set[int] = set()
+        chosen = []
+        for pair in pairs:
+            if pair[0] not in free and pair[1] not in free and self._between(pair, kind) is not None:
+                free.update(pair)
+                chosen.append(pair)
+        if kind.symbol is None:
+            if len(chosen) < 2:
+                return
+            kind.symbol = next(self.symbols)
+            self.rules[kind.symbol] = kind.key[:2]
+        for pair in chosen:
+            between = self._between(pair, kind)
+            if between is not None:
+                self._contract(pair, kind.symbol, between)
+
+    # --- kinds
+
+    def _producers(self, node: int) -> list[int]:
+        owners = dict.fromkeys([self.owner[v] for v in self.nodes[node].inputs])
+        return [owner for owner in owners if owner is not None]
+
+    def _consumers(self, node: int) -> list[int]:
+        outputs = self.nodes[node].outputs
+        if len(outputs) == 1:
+            return list(self.users[outputs[0]])
+        return list(dict.fromkeys([user for v in outputs for user in self.users[v]]))
+
+    def _key(self, pair: Pair) -> _Key:
+        first, second = self.nodes[pair[0]], self.nodes[pair[1]]
+        reads, also = second.slots_of, first.slots_of
+        links = [(i, slot) for i, value in enumerate(first.outputs) if value in reads for slot in reads[value]]
+        inner = tuple([self._inner(value, pair[1]) for value in first.outputs])
+        shared: list[Pair] = []
+        if not reads.keys().isdisjoint(also):
+            common = min(reads, also, key=len)  # a node of thousands of inputs is looked at from each of its producers
+            shared = sorted([
+                (other, slot) for value in common if value in reads and value in also
+                for other in also[value] for slot in reads[value]
+            ])  # fmt: skip
+        return first.symbol, second.symbol, tuple(links), inner, tuple(shared)
+
+    def _inner(self, value: int, user: int) -> bool:
+        users = self.users[value]
+        return len(users) == 1 and user in users and value not in self.outside
+
+    def _notice(self, pair: Pair) -> None:
+        if len(self.nodes[pair[0]].inputs) + len(self.nodes[pair[1]].inputs) > _MAX_INPUTS:
+            return
+        key = self._key(pair)
+        kind = self.kinds.get(key)
+        if kind is None:
+            kind = self.kinds[key] = _Kind(key, key[3].count(False))
+        self.kind_of[pair] = kind
+        kind.pairs[pair] = None
+        self.changed[kind] = None
+
+    def _forget(self, pair: Pair) -> None:
+        kind = self.kind_of.pop(pair, None)
+        if kind is not None and pair in kind.pairs:
+            del kind.pairs[pair]
+            self.changed[kind] = None
+
+    # --- one contraction
+
+    def _between(self, pair: Pair, kind: _Kind) -> dict[int, None] | None:
+        """The nodes before the pair's second that need its first; None where the second needs one of them, too.
+
+        Then no call can hold the pair alone. None also where there are many.
+        """
+        found: dict[int, None] = {}
+        if not kind.shown:
+            return found
+        first, second = pair
+        end = self.at[second]
+        waiting = [first]
+        while waiting:
+            node = waiting.pop()
+            for user in self._consumers(node):
+                if user == second and node != first:
+                    return None
+                if self.at[user] < end and user not in found:
+                    found[user] = None
+                    waiting.append(user)
+            if len(found) > _MAX_BETWEEN:
+                return None
+        return found
+
+    def _contract(self, pair: Pair, symbol: int, between: dict[int, None]) -> None:
+        node = len(self.nodes)
+        first, second = self.nodes[pair[0]], self.nodes[pair[1]]
+        for part in pair:
+            for producer in self._producers(part):
+                self._forget((producer, part))
+        for part in pair:
+            for consumer in self._consumers(part):
+                self._forget((part, consumer))
+        offset = max(first.slots, default=-1) + 1
+        outer = [(v, slot) for v, slot in zip(second.inputs, second.slots, strict=True) if self.owner[v] != pair[0]]
+        merged = _Node(
+            symbol,
+            first.inputs + [v for v, _ in outer],
+            first.slots + [offset + slot for _, slot in outer],
+            [v for v in first.outputs if not self._inner(v, pair[1])] + second.outputs,
+            pair,
+        )
+        self.nodes.append(merged)
+        for value in merged.outputs:
+            self.owner[value] = node
+            self.users[value].pop(pair[1], None)
+        for value in merged.slots_of:
+            users = self.users[value]
+            users.pop(pair[0], None)
+            users.pop(pair[1], None)
+            users[node] = None
+        self._place(node, pair, between)
+        for producer in self._producers(node):
+            self._notice((producer, node))
+        for consumer in self._consumers(node):
+            self._notice((node, consumer))
+
+    def _place(self, node: int, pair: Pair, between: dict[int, None]) -> None:
+        """Put the new node into the order, behind it what was in between and needs it."""
+        begin, end = self.at.pop(pair[0]), self.at.pop(pair[1])
+        self.order[begin] = None
+        start = min([self.at[n] for n in between], default=end)
+        window = [n for n in self.order[start:end] if n is not None]
+        moved = [*[n for n in window if n not in between], node, *[n for n in window if n in between]]
+        self.order[start : end + 1] = [*moved, *[None] * (end + 1 - start - len(moved))]
+        for place, other in enumerate(moved, start=start):
+            self.at[other] = place
+
+    # --- the result
+
+    def uses(self) -> Counter[int]:
+        """How often each symbol is there in the end, outside of others."""
+        return Counter([self.nodes[node].symbol for node in self.at])
+
+    def groups(self, kept: set[int]) -> tuple[tuple[Group, ...], ...]:
+        """The nodes of the kept symbols around every line, by block."""
+        around: dict[int, Group] = {}
+        waiting: list[tuple[int, Group]] = [(node, ()) for node in self.at]
+        while waiting:
+            node, group = waiting.pop()
+            parts = self.nodes[node].parts
+            if parts is None:
+                around[node] = group
+                continue
+            inner = (*group, node) if self.nodes[node].symbol in kept else group
+            waiting += [(part, inner) for part in parts]
+        lines = iter([around[line] for line in sorted(around)])
+        return tuple([tuple([next(lines) for _ in block.items]) for block in self.blocks])
