@@ -14,9 +14,8 @@ from collections.abc import Iterable
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from search_spaces.graph.ir import Value
 from search_spaces.graph.operators import COMMUTATIVE
-from search_spaces.text.blocks import Block, Item, Ref
+from search_spaces.text.blocks import Block, Item, ItemAttrs, Ref
 
 _MAX_LEAVES = 64
 _MAX_LEAF_VALUES = 30_000  # values made and read in all leaves of a block, which take time by them
@@ -86,14 +85,12 @@ def _canonical(raw: RawBlock) -> CanonicalBlock:
     leaf = search.run()
     holes: list[int] = []
 
-    def emptied(value: Value | Ref) -> Value | Ref:
-        if not isinstance(value, Ref):
-            return value
-        holes.append(int(value.name))
-        return _HOLE
-
-    items = [i._replace(attrs=tuple([(n, emptied(v)) for n, v in i.attrs])) for i in leaf.body.items]
-    body = leaf.body._replace(items=tuple(items))
+    items = []
+    for op, inputs, attrs, outputs in leaf.body.items:
+        hollow, ranks = _emptied(op, attrs)
+        items.append(Item(op, inputs, hollow, outputs))
+        holes += ranks
+    body = Block(raw.inputs, tuple(items), leaf.body.outputs)
     swappable = raw.inputs == 2 and bool(search.swaps) and not search.tied_outputs
     mirror = tuple([search.swaps[i] for i in leaf.order]) if swappable else ()
     certificate = _digest(body) + _SWAPPABLE * swappable
@@ -101,8 +98,28 @@ def _canonical(raw: RawBlock) -> CanonicalBlock:
     return CanonicalBlock(body, tuple(holes), leaf.inputs, leaf.outputs, leaf.order, certificate, ambiguous, mirror)
 
 
+@lru_cache(maxsize=4096)
+def _emptied(op: str, attrs: ItemAttrs) -> tuple[ItemAttrs, tuple[int, ...]]:
+    """An operator's attributes with holes for their numbers, and the ranks of these."""
+    hollow = tuple([(name, _HOLE if isinstance(value, Ref) else value) for name, value in attrs])
+    return hollow, tuple([int(value.name) for _, value in attrs if isinstance(value, Ref)])
+
+
+@lru_cache(maxsize=4096)
+def _written(op: str, attrs: ItemAttrs) -> str:
+    """An operator's attributes as `repr` writes them; most recur."""
+    return repr(attrs)
+
+
 def _digest(body: Block) -> str:
-    return hashlib.blake2b(repr(body).encode(), digest_size=16).hexdigest()
+    """A hash of what `repr` writes of the body."""
+    items = "".join([
+        f"Item(op={op!r}, inputs={inputs}, attrs={_written(op, attrs)}, outputs={outputs}), "
+        for op, inputs, attrs, outputs in body.items
+    ])  # fmt: skip
+    items = items[:-1] if len(body.items) == 1 else items[:-2]
+    text = f"Block(inputs={body.inputs}, items=({items}), outputs={body.outputs}, params={body.params})"
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 class _Partition:
@@ -192,7 +209,10 @@ class _Leaf:
 
     @cached_property
     def body(self) -> Block:
-        items = [self.raw.items[i]._replace(inputs=read) for i, (_, read) in zip(self.order, self.lines, strict=True)]
+        items = []
+        for i, (_, read) in zip(self.order, self.lines, strict=True):
+            op, _, attrs, outputs = self.raw.items[i]
+            items.append(Item(op, read, attrs, outputs))
         return Block(self.raw.inputs, tuple(items), self.results)
 
     @cached_property
@@ -214,23 +234,35 @@ class _Leaf:
 
 
 class _Search:
-    """Refinement and individualization on one block; entities are its inputs, then its items."""
+    """Refinement and individualization on one block; entities are its inputs, then its items.
+
+    `sources`: what each entity reads, by entity and output. `users`: who reads it, by entity and a number below `width`
+    that says which output, and as which input. `neighbours`: all these entities.
+    """
 
     def __init__(self, raw: RawBlock) -> None:
         self.raw = raw
         labels: dict[tuple, int] = {}
         self.labels = [labels.setdefault((item.op, item.attrs, item.outputs), len(labels)) for item in raw.items]
+        self.first_value = list(range(raw.inputs))
         self.values = [(i, 0) for i in range(raw.inputs)]
         for i, item in enumerate(raw.items, start=raw.inputs):
+            self.first_value.append(len(self.values))
             self.values += [(i, k) for k in range(item.outputs)]
         count = raw.inputs + len(raw.items)
         self.commutes = [False] * raw.inputs + [commutes(item.op) for item in raw.items]
         self.sources: list[list[tuple[int, int]]] = [[] for _ in range(count)]
-        self.users: list[list[tuple[int, int, int]]] = [[] for _ in range(count)]
+        self.users: list[list[tuple[int, int]]] = [[] for _ in range(count)]
+        outputs = max([item.outputs for item in raw.items], default=1)
         for i, item in enumerate(raw.items, start=raw.inputs):
             self.sources[i] = [self.values[v] for v in item.inputs]
-            for position, (entity, k) in enumerate(self.sources[i]):
-                self.users[entity].append((i, -1 if self.commutes[i] else position, k))
+            for position, (entity, k) in enumerate(self.sources[i], start=1):
+                self.users[entity].append((i, k if self.commutes[i] else outputs * position + k))
+        self.width = outputs * (1 + max([len(item.inputs) for item in raw.items], default=0))
+        self.neighbours = [
+            [*dict.fromkeys([e for e, _ in (*sources, *users)])]
+            for sources, users in zip(self.sources, self.users, strict=True)
+        ]
         self.leaves = 0
         size = len(raw.items) + sum(len(item.inputs) for item in raw.items)
         self.max_leaves = min(_MAX_LEAVES, max(1, _MAX_LEAF_VALUES // max(1, size)))
@@ -252,7 +284,7 @@ class _Search:
         value = raw.inputs
         for item in raw.items:
             escapes = tuple([v in outside for v in range(value, value + item.outputs)])
-            keys.append((item.op, repr(item.attrs), len(item.inputs), escapes))
+            keys.append((item.op, _written(item.op, item.attrs), len(item.inputs), escapes))
             value += item.outputs
         return _Partition.by(keys)
 
@@ -263,10 +295,11 @@ class _Search:
         """
         while moved:
             touched: dict[int, dict[int, None]] = {}
+            cell, size = partition.cell, partition.size
             for entity in moved:
-                for neighbour, *_ in (*self.sources[entity], *self.users[entity]):
-                    c = partition.cell[neighbour]
-                    if partition.size[c] > 1:
+                for neighbour in self.neighbours[entity]:
+                    c = cell[neighbour]
+                    if size[c] > 1:
                         touched.setdefault(c, {})[neighbour] = None
             splits = [(c, *self._parts(partition, c, entities)) for c, entities in touched.items()]
             moved = [entity for split in splits for entity in partition.split(*split)]
@@ -287,13 +320,15 @@ class _Search:
         keys = sorted(parts)
         return [parts[key] for key in keys if key < stays], [parts[key] for key in keys if key > stays]
 
-    def _neighbours(self, partition: _Partition, entity: int) -> tuple:
-        cell, first = partition.cell, partition.first
-        before = [(first[cell[e]], k) for e, k in self.sources[entity]]
+    def _neighbours(self, partition: _Partition, entity: int) -> tuple[int, ...]:
+        """The classes that an entity reads and those that read it, and where."""
+        cell, first, width = partition.cell, partition.first, self.width
+        before = [first[cell[e]] * width + k for e, k in self.sources[entity]]
         if self.commutes[entity]:
             before.sort()
-        after = sorted([(first[cell[e]], position, k) for e, position, k in self.users[entity]])
-        return tuple(before), tuple(after)
+        after = [first[cell[e]] * width + place for e, place in self.users[entity]]
+        after.sort()
+        return (*before, -1, *after)
 
     def _best(self, partition: _Partition, known: _Leaf | None) -> _Leaf:
         """The smallest leaf below a partition, which is used up; the first if that shows a symmetry with `known`."""
@@ -327,8 +362,11 @@ class _Search:
         self.leaves += 1
         raw, colours = self.raw, partition.colours()
         inputs = tuple(sorted(range(raw.inputs), key=lambda e: colours[e]))
-        number = {(entity, 0): i for i, entity in enumerate(inputs)}
-        waiting = [sum(e >= raw.inputs for e, _ in sources) for sources in self.sources]
+        number = [0] * len(self.values)
+        for i, entity in enumerate(inputs):
+            number[entity] = i
+        made = raw.inputs
+        waiting = [len([e for e, _ in sources if e >= raw.inputs]) for sources in self.sources]
         ready = [(colours[e], e) for e in range(raw.inputs, len(colours)) if waiting[e] == 0]
         heapq.heapify(ready)
         lines: list[tuple[int, tuple[int, ...]]] = []
@@ -336,18 +374,20 @@ class _Search:
         while ready:
             entity = heapq.heappop(ready)[1]
             item = entity - raw.inputs
-            sources = [number[source] for source in self.sources[entity]]
+            _, inputs_read, _, outputs = raw.items[item]
+            sources = [number[v] for v in inputs_read]
             if self.commutes[entity]:
                 sources.sort()
             lines.append((self.labels[item], tuple(sources)))
             order.append(item)
-            for k in range(raw.items[item].outputs):
-                number[entity, k] = len(number)
-            for user, _, _ in self.users[entity]:
+            for value in range(self.first_value[entity], self.first_value[entity] + outputs):
+                number[value] = made
+                made += 1
+            for user, _ in self.users[entity]:
                 waiting[user] -= 1
                 if waiting[user] == 0:
                     heapq.heappush(ready, (colours[user], user))
         if len(lines) < len(raw.items):
             raise NotConvexError
-        results = [number[self.values[v]] for v in raw.outputs]
+        results = [number[v] for v in raw.outputs]
         return _Leaf(raw, inputs, tuple(order), lines, results, tuple([colours[raw.inputs + i] for i in order]))

@@ -79,11 +79,11 @@ def _connected(links: list[tuple[_Label, _Label]]) -> list[set[_Label]]:
 
 
 def _label(item: Item) -> _Label:
-    return (item.op, _shape(item.attrs), len(item.inputs), item.outputs)
+    return (item.op, _shape(item.op, item.attrs), len(item.inputs), item.outputs)
 
 
 @lru_cache(maxsize=4096)
-def _shape(attrs: ItemAttrs) -> str:
+def _shape(op: str, attrs: ItemAttrs) -> str:
     return repr([(name, None if isinstance(value, Ref) else value) for name, value in attrs])
 
 
