@@ -16,11 +16,11 @@ class Tree:
         self.parent, self._jump, self._depth = {root: root}, {root: root}, {root: 0}
 
     def add(self, node: int, parent: int) -> None:
-        near = self._jump[parent]
-        far = self._jump[near]
-        depth = self._depth
-        self._jump[node] = far if depth[parent] - depth[near] == depth[near] - depth[far] else parent
-        self.parent[node], depth[node] = parent, depth[parent] + 1
+        depth, jump = self._depth, self._jump
+        near, above = jump[parent], depth[parent]
+        far, middle = jump[near], depth[near]
+        jump[node] = far if above - middle == middle - depth[far] else parent
+        self.parent[node], depth[node] = parent, above + 1
 
     def common(self, nodes: Iterable[int]) -> int:
         """The lowest common ancestor of one or more nodes."""
@@ -37,7 +37,7 @@ class Tree:
         return a
 
 
-def dominators(producers: Sequence[Iterable[int]], entries: Iterable[int], aside: Collection[int], root: int) -> Tree:
+def dominators(producers: Sequence[Sequence[int]], entries: Iterable[int], aside: Collection[int], root: int) -> Tree:
     """The tree of immediate dominators; `producers`: what each node reads, nodes numbered in topological order.
 
     Paths begin at the entries, below the root; nodes that do not depend on them are not in the tree. No path leads from
@@ -47,9 +47,12 @@ def dominators(producers: Sequence[Iterable[int]], entries: Iterable[int], aside
     for entry in entries:
         tree.add(entry, root)
     for node, read in enumerate(producers):
-        if known := [producer for producer in read if producer in tree.parent]:
+        known = read if len(read) == 1 else [producer for producer in read if producer in tree.parent]
+        if len(known) > 1:
             near = [producer for producer in known if producer not in aside] if aside else known
             tree.add(node, tree.common(near or known))
+        elif known and known[0] in tree.parent:
+            tree.add(node, known[0])
     return tree
 
 
@@ -60,5 +63,5 @@ def post_dominators(users: Mapping[int, Sequence[int]], sink: int) -> Tree:
     """
     tree = Tree(sink)
     for node, readers in users.items():
-        tree.add(node, tree.common(readers))
+        tree.add(node, readers[0] if len(readers) == 1 else tree.common(readers))
     return tree

@@ -8,8 +8,9 @@ chains where each reads the one before it alone; in a chain, what is repeated on
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 from search_spaces.graph.ir import Attrs, Graph
@@ -62,7 +63,10 @@ class _Regions:
         entries = [root - 1 - i for i in range(len(graph.inputs))]
         owner = dict(zip(graph.inputs, entries, strict=True))
         owner |= {value: i for i, node in enumerate(graph.nodes) for value in node.outputs}
-        self.producers = [list(dict.fromkeys([owner[v] for v in node.inputs])) for node in graph.nodes]
+        self.producers = [
+            [owner[node.inputs[0]]] if len(node.inputs) == 1 else [*dict.fromkeys([owner[v] for v in node.inputs])]
+            for node in graph.nodes
+        ]
         users = self._users([owner[v] for v in graph.outputs])
         aside = self._aside(users, entries)
         self.before = dominators(self.producers, entries, aside, root).parent
@@ -76,7 +80,11 @@ class _Regions:
         self.inner: dict[int, list[int]] = {}
         for i in reversed(users):
             shared = i in aside or (i not in self.before and len(users[i]) > 1)
-            self.inner.setdefault(self.sink if shared else self.after[i], []).append(i)
+            end = self.sink if shared else self.after[i]
+            if end in self.inner:
+                self.inner[end].append(i)
+            else:
+                self.inner[end] = [i]
         self.blocks = [_Block(0, 0, None)]
 
     def _users(self, outputs: list[int]) -> dict[int, list[int]]:
@@ -85,17 +93,27 @@ class _Regions:
         for i in reversed(range(self.sink)):
             if i in users:
                 for producer in self.producers[i]:
-                    users.setdefault(producer, []).append(i)
+                    if producer in users:
+                        users[producer].append(i)
+                    else:
+                        users[producer] = [i]
         return dict(sorted(users.items(), reverse=True))
 
     def _aside(self, users: dict[int, list[int]], entries: list[int]) -> set[int]:
         """What many nodes read beside something else, such as a mask: it belongs to no block, nor makes one."""
+        many = {i: readers for i, readers in users.items() if len(readers) >= _MANY}
+        if not many:
+            return set()
         fed = set(entries)
         for i, producers in enumerate(self.producers):
             if not fed.isdisjoint(producers):
                 fed.add(i)
-        joins = {i for i, producers in enumerate(self.producers) if sum(p in fed for p in producers) > 1}
-        return {i for i, readers in users.items() if len(readers) >= _MANY and joins.issuperset(readers)}
+
+        def joins(i: int) -> bool:
+            producers = self.producers[i] if i < self.sink else []
+            return sum([p in fed for p in producers]) > 1
+
+        return {i for i, readers in many.items() if all(map(joins, readers))}
 
     def _dead(self, users: dict[int, list[int]]) -> list[list[int]]:
         """The connected parts of what the outputs do not need."""
@@ -118,13 +136,16 @@ class _Regions:
         waiting = [(i, 0) for i in self.inner.get(self.sink, ())]
         while waiting:
             last, outer = waiting.pop()
-            chain = list(self._chain(last))[::-1]
-            for link, around in zip(chain, self._repeated(chain, outer), strict=True):
-                block = self._block(around, link.structure) if len(link.nodes) >= _MIN_NODES else around
+            links = self._chain(last)
+            for (nodes, end, inner, structure), block in zip(links, self._repeated(links, outer), strict=True):
+                if len(nodes) == 1:
+                    home[end] = block
+                    continue
+                block = self._block(block, structure) if len(nodes) >= _MIN_NODES else block
                 deep = self.blocks[block].depth >= MAX_DEPTH
-                for i in link.nodes if deep or not link.inner else [link.last]:
+                for i in nodes if deep or not inner else [end]:
                     home[i] = block
-                waiting += [] if deep else [(i, block) for i in link.inner]
+                waiting += [] if deep else [(i, block) for i in inner]
         kept = self._recurring()
         path: list[Path] = [()]
         for i, (outer, _, structure) in enumerate(self.blocks[1:], start=1):
@@ -151,31 +172,32 @@ class _Regions:
                     waiting.append(i)
         return {structure for structure, count in times.items() if count > 1}
 
-    def _chain(self, last: int) -> Iterator[_Link]:
-        """From its end on, what follows one right after another."""
+    def _chain(self, last: int) -> list[_Link]:
+        """What follows one right after another up to a node."""
+        found: list[_Link] = []
         node: int | None = last
         while node is not None:
             if node in self.ends:
                 ends = [_Link(nodes, nodes[-1], [], self._structure(nodes)) for nodes in self.ends[node]]
-                yield from sorted(ends, key=lambda link: link.structure, reverse=True)
+                found += sorted(ends, key=lambda link: link.structure, reverse=True)
             first = self.before.get(node, self.sink)
             linked = self.after.get(first) == node
-            inner = self.inner.get(node, [])
-            inner = [i for i in inner if i != first] if linked else inner
+            inner = [i for i in self.inner.get(node, ()) if not linked or i != first]
             nodes = self._nodes(node, inner) if inner else [node]
-            yield _Link(nodes, node, inner, self._structure(nodes))
+            found.append(_Link(nodes, node, inner, self._structure(nodes)))
             node = first if linked else None
+        return found[::-1]
 
-    def _repeated(self, chain: list[_Link], outer: int) -> list[int]:
+    def _repeated(self, links: list[_Link], outer: int) -> list[int]:
         """For every link of a chain the block around it: the chain's, a run, or one of the copies that a run is of.
 
         Small copies are no blocks, nor are those of a single link, which is one already.
         """
-        found = [outer] * len(chain)
-        if len(chain) < MIN_REPEATS:
+        found = [outer] * len(links)
+        if len(links) < MIN_REPEATS:
             return found
-        structures = [link.structure for link in chain]
-        sizes = [len(link.nodes) for link in chain]
+        structures = [link.structure for link in links]
+        sizes = [len(link.nodes) for link in links]
         for run in runs(structures, sizes):
             whole = self._block(outer, tuple(structures[run.first : run.end]))
             for first in range(run.first, run.end, run.length):
@@ -192,18 +214,24 @@ class _Regions:
         while waiting:
             other = waiting.pop()
             found.append(other)
-            waiting += self.inner.get(other, ())
-            for end in self.ends.get(other, ()):
-                found += end
+            if other in self.inner:
+                waiting += self.inner[other]
+            if other in self.ends:
+                found += chain.from_iterable(self.ends[other])
         return sorted(found)
 
     def _structure(self, nodes: list[int]) -> tuple[int, ...]:
         """The same for nodes that are connected in the same way, whatever order they stand in."""
+        labels, producers = self.labels, self.producers
         if len(nodes) == 1:
-            return (self.labels[nodes[0]],)
+            return (labels[nodes[0]],)
         known: dict[int, int] = {}
         for node in nodes:
-            known[node] = hash((self.labels[node], *sorted([known.get(p, 0) for p in self.producers[node]])))
+            read = producers[node]
+            if len(read) == 1:
+                known[node] = hash((labels[node], known.get(read[0], 0)))
+            else:
+                known[node] = hash((labels[node], *sorted([known.get(p, 0) for p in read])))
         return tuple(sorted(known.values()))
 
 
