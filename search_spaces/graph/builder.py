@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, NoReturn
@@ -21,6 +21,17 @@ class Tensor(NamedTuple):
 
     number: int
     shape: Shape
+
+
+class _Copied(NamedTuple):
+    """What a block of these inputs added, from value `first` on, `depth` scopes deep."""
+
+    inputs: tuple[Tensor, ...]
+    first: int
+    nodes: list[Node]
+    shapes: list[Shape]
+    output: Tensor
+    depth: int
 
 
 @lru_cache(maxsize=4096)
@@ -55,6 +66,7 @@ class Network:
         self._shapes: list[Shape] = [self.input.shape]
         self._scope: tuple[str, ...] = ()
         self._blocks: Counter[tuple[tuple[str, ...], str]] = Counter()
+        self._copied: dict[Hashable, _Copied] = {}
 
     def __getattr__(self, name: str) -> NoReturn:
         methods = [method for method in dir(type(self)) if not method.startswith("_")]
@@ -70,13 +82,49 @@ class Network:
         finally:
             self._scope = outer
 
+    def repeated(
+        self, name: str, build: Callable[..., Tensor], inputs: tuple[Tensor, ...], *settings: Hashable
+    ) -> Tensor:
+        """`build(net, *inputs, *settings)` as a block of that name, for blocks that a network has many times.
+
+        `build` must depend on its arguments alone. It runs once for equal settings and shapes of inputs; after that,
+        what it added is copied.
+        """
+        same = tuple([inputs.index(x) for x in inputs])
+        key = (build, tuple([x.shape for x in inputs]), same, settings)
+        with self.block(name):
+            if key in self._copied:
+                return self._copy(self._copied[key], inputs)
+            node, value = len(self._nodes), len(self._shapes)
+            output = build(self, *inputs, *settings)
+            made = _Copied(inputs, value, self._nodes[node:], self._shapes[value:], output, len(self._scope))
+            self._copied[key] = made
+            return output
+
+    def _copy(self, block: _Copied, inputs: tuple[Tensor, ...]) -> Tensor:
+        shift = len(self._shapes) - block.first
+        number = {old.number: new.number for old, new in zip(block.inputs, inputs, strict=True)}
+        number |= {value: value + shift for value in range(block.first, block.first + len(block.shapes))}
+        scope, depth = self._scope, block.depth
+        self._nodes += [
+            Node(op, tuple([number[v] for v in read]), (made[0] + shift,), attrs, scope + inner[depth:])
+            for op, read, made, attrs, inner in block.nodes
+        ]
+        self._shapes += block.shapes
+        return Tensor(number[block.output.number], block.output.shape)
+
     def op(self, op: str, *inputs: Tensor, attrs: Attrs | Mapping[str, Any] = ()) -> Tensor:
         """Add any supported operator by its ONNX name; attributes are a dictionary, or pairs in alphabetical order."""
         if isinstance(attrs, Mapping):
             attrs = tuple(sorted([(name, tuple(v) if isinstance(v, list) else v) for name, v in attrs.items()]))
         number = len(self._shapes)
-        shape = output_shape(op, attrs, tuple([x.shape for x in inputs]))
-        self._nodes.append(Node(op, tuple([x.number for x in inputs]), (number,), attrs, self._scope))
+        if len(inputs) == 1:
+            read: tuple[int, ...] = (inputs[0].number,)
+            shape = output_shape(op, attrs, (inputs[0].shape,))
+        else:
+            read = tuple([x.number for x in inputs])
+            shape = output_shape(op, attrs, tuple([x.shape for x in inputs]))
+        self._nodes.append(Node(op, read, (number,), attrs, self._scope))
         self._shapes.append(shape)
         return Tensor(number, shape)
 

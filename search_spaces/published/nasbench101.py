@@ -112,8 +112,7 @@ class NASBench101(SearchSpace):
             if stack:
                 x = net.max_pool(x, 2, stride=2)
             for _ in range(self.modules):
-                with net.block("module"):
-                    x = _module(net, x, cell, stack, width)
+                x = net.repeated("module", _module, (x,), cell, stack, width)
         return net.classifier(x)
 
     def parse(self, native: str) -> Architecture:

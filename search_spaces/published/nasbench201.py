@@ -61,6 +61,7 @@ class NASBench201(SearchSpace):
         edges = self.ask(trial)
         if self.prune:
             edges = _prune(edges)
+        choices = tuple([edges[edge] for edge in EDGES])
         x = net.conv_bn(net.input, self.channels)
         for stage in range(3):
             if stage:
@@ -68,8 +69,7 @@ class NASBench201(SearchSpace):
                     x = _reduction(net, x, self.channels * 2**stage)
             with net.block("stage"):
                 for _ in range(self.cells):
-                    with net.block("cell"):
-                        x = _cell(net, x, edges)
+                    x = net.repeated("cell", _cell, (x,), choices)
         return net.classifier(net.relu(net.batch_norm(x)))
 
     def parse(self, native: str) -> Architecture:
@@ -105,11 +105,12 @@ def _prune(edges: Edges) -> Edges:
     return edges
 
 
-def _cell(net: Network, x: Tensor, edges: Edges) -> Tensor:
-    """A node's value is the sum of its terms; `skip_connect` passes the terms on, `none` has none.
+def _cell(net: Network, x: Tensor, choices: tuple[str, ...]) -> Tensor:
+    """The cell with these operations of its `EDGES`.
 
-    Equal sums, and the ReLU of one value, are computed once.
+    A node's value is the sum of its terms; `skip_connect` passes the terms on, `none` has none. Equal sums, and the ReLU of one value, are computed once.
     """
+    edges = dict(zip(EDGES, choices, strict=True))
     terms: list[tuple[Tensor, ...]] = [(x,)]
     sums: dict[tuple[Tensor, ...], Tensor] = {}
     activations: dict[Tensor, Tensor] = {}

@@ -216,21 +216,31 @@ class _Chain:
             stride = 2 if kind == "reduce" else 1
             edges = self.design.reduce if kind == "reduce" else self.design.normal
             self.channels *= stride
-            with self.net.block("cell"):
-                inputs = self._inputs()
-                with self.net.block("nodes"):
-                    output = cell(self.net, inputs, edges, self.space.concat(edges), stride, self.space.affine)
+            nodes = _Cell(edges, self.space.concat(edges), stride, self.space.affine)
+            inputs = (self.before, self.last)
+            output = self.net.repeated("cell", _cell, inputs, self.channels, self.after_reduction, nodes)
             self.before, self.last, self.after_reduction = self.last, output, kind == "reduce"
 
-    def _inputs(self) -> tuple[Tensor, Tensor]:
-        """The cell's two inputs, both at the last one's size and with the cell's channels."""
-        net, channels = self.net, self.channels
-        last = net.relu(self.last)
-        if self.after_reduction:
-            before = factorized_reduce(net, self.before, channels)
-        else:
-            before = net.conv_bn(last if self.before == self.last else net.relu(self.before), channels, kernel=1)
-        return before, net.conv_bn(last, channels, kernel=1)
+
+class _Cell(NamedTuple):
+    """A cell's edges, the nodes of its output, and the operations' stride and normalization."""
+
+    edges: tuple[Edge, ...]
+    concat: tuple[int, ...]
+    stride: int
+    affine: bool
+
+
+def _cell(net: Network, before: Tensor, last: Tensor, channels: int, after_reduction: bool, nodes: _Cell) -> Tensor:
+    """A cell of the outputs of the two before it, both brought to the last one's size and the cell's channels."""
+    x = net.relu(last)
+    if after_reduction:
+        first = factorized_reduce(net, before, channels)
+    else:
+        first = net.conv_bn(x if before == last else net.relu(before), channels, kernel=1)
+    second = net.conv_bn(x, channels, kernel=1)
+    with net.block("nodes"):
+        return cell(net, (first, second), nodes.edges, nodes.concat, nodes.stride, nodes.affine)
 
 
 @register_space("nasnet")
