@@ -108,7 +108,8 @@ def _prune(edges: Edges) -> Edges:
 def _cell(net: Network, x: Tensor, choices: tuple[str, ...]) -> Tensor:
     """The cell with these operations of its `EDGES`.
 
-    A node's value is the sum of its terms; `skip_connect` passes the terms on, `none` has none. Equal sums, and the ReLU of one value, are computed once.
+    A node's value is the sum of its terms; `skip_connect` passes the terms on, `none` has none. Equal
+    sums, and the ReLU of one value, are computed once.
     """
     edges = dict(zip(EDGES, choices, strict=True))
     terms: list[tuple[Tensor, ...]] = [(x,)]
