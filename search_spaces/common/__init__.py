@@ -1,1 +1,1 @@
-"""The bottom layer: errors, complete writes and plug-ins, which all packages share. It knows nothing of networks."""
+"""The bottom layer that all packages share: errors, complete writes, plug-ins, pauses. It knows nothing of networks."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 
+from search_spaces.common.collecting import collection_paused
 from search_spaces.common.errors import InputError
 from search_spaces.graph.ir import Graph, Node, Shape, Value
 from search_spaces.graph.operators import canonical_attrs, output_shape
@@ -36,6 +37,7 @@ class Program:
     output_shapes: tuple[Shape, ...]
 
 
+@collection_paused()
 def compact(graph: Graph) -> Program:
     """The program of a graph: functions for its repeated blocks, everything in canonical order."""
     root = scoped(graph, regions(graph))
