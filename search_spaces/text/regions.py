@@ -148,8 +148,9 @@ class _Regions:
                 waiting += [] if deep else [(i, block) for i in inner]
         kept = self._recurring()
         path: list[Path] = [()]
-        for i, (outer, _, structure) in enumerate(self.blocks[1:], start=1):
-            path.append((*path[outer], i) if structure in kept else path[outer])
+        for i, inner_block in enumerate(self.blocks[1:], start=1):
+            around = path[inner_block.outer]
+            path.append((*around, i) if inner_block.structure in kept else around)
         return [path[block] for block in home]
 
     def _block(self, outer: int, structure: Hashable) -> int:

@@ -128,7 +128,7 @@ def _lines(graph: Graph) -> list[Child]:
             uses[value] += 1
     for value in graph.outputs:
         uses[value] += 1
-    lines = []
+    lines: list[Child] = []
     for node in graph.nodes:
         first = node.outputs[0]
         inputs = tuple([value - first for value in node.inputs])
@@ -263,7 +263,7 @@ class _Dissolving:
 
     def __init__(self, worthless: set[str]) -> None:
         self.worthless = worthless
-        self.done: dict[Scope, Sequence[Child]] = {}
+        self.done: dict[Scope, list[Child]] = {}
 
     def children(self, children: Sequence[Child]) -> list[Child]:
         found: list[Child] = []
@@ -275,8 +275,7 @@ class _Dissolving:
         if scope not in self.done:
             inner = self.children(scope.children)
             if scope.op not in self.worthless:
-                call = scope if tuple(inner) == scope.children else _call(inner)[1]
-                inner = inner if call.canonical.ambiguous else [(0, call)]
+                inner = [(0, scope)] if tuple(inner) == scope.children else _settled([[*inner]])
             self.done[scope] = inner
         return _written_out(first, self.done[scope])
 

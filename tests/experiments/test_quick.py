@@ -49,7 +49,9 @@ def test_checks_against_published_tables(name: str, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "rows"), [("checks.spaces", 15), ("timing.export", 1), ("timing.decoding", 6)])
+@pytest.mark.parametrize(
+    ("name", "rows"), [("checks.spaces", 15), ("timing.export", 1), ("timing.decoding", 6), ("timing.texts", 15)]
+)
 def test_checks_and_timings_without_a_table(name: str, rows: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(run(name, capsys)) == rows
 
