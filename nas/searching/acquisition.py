@@ -49,8 +49,9 @@ def sample_improvements(samples: np.ndarray, weights: np.ndarray, boxes: Sequenc
         rows = slice(start, start + _CHUNK)
         for s, free in enumerate(boxes):
             sides = np.maximum(free[:, 1] - np.maximum(free[:, 0], samples[rows, s, None]), 0.0)  # (chunk, boxes, m)
-            gains[rows, s] = weights[rows, s] * sides.prod(axis=2).sum(axis=1)
-    return gains
+            with np.errstate(over="ignore", invalid="ignore"):
+                gains[rows, s] = weights[rows, s] * sides.prod(axis=2).sum(axis=1)
+    return np.nan_to_num(gains, nan=0.0, posinf=np.inf)  # an infinite side times one of 0, or an infinite gain times 0
 
 
 def expected_improvement(samples: np.ndarray, weights: np.ndarray, boxes: Sequence[np.ndarray]) -> np.ndarray:

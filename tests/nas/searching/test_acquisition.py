@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -63,6 +65,14 @@ def test_samples_that_break_a_constraint_add_nothing() -> None:
     samples = np.array([[[0.1, 0.1]], [[0.5, 0.5]]])
     for choose in (choose_batch, choose_by_thompson):
         assert choose(samples, np.array([[0.0], [1.0]]), np.empty((0, 2)), np.ones(2), 2)[0] == 1
+
+
+@pytest.mark.parametrize("m", [2, 3, 4])
+@pytest.mark.parametrize("choose", [choose_batch, choose_by_thompson])
+def test_volumes_that_no_number_holds_are_chosen_from_too(m: int, choose: Callable[..., list[int]]) -> None:
+    rng = np.random.default_rng(0)
+    samples, front = (-(10.0 ** rng.uniform(-10, 190, shape)) for shape in ((200, 4, m), (5, m)))
+    assert len(set(choose(samples, rng.integers(0, 2, (200, 4)), front, np.ones(m), 5))) == 5
 
 
 def test_a_batch_is_never_larger_than_the_candidates() -> None:
