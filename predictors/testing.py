@@ -168,6 +168,7 @@ def _check_refusals(factory: Callable[[], Predictor], inputs: list[Any]) -> None
         "infinite values": (inputs, {"metric": infinite}),
         "a metric of another length": (inputs, {"metric": values[1:]}),
         "a metric without a value": (inputs, {"metric": np.full(n, np.nan)}),
+        "values that are no numbers": (inputs, {"metric": np.array(["fast"] * n)}),
         "no metric": (inputs, {}),
         "no architecture": ([], {"metric": np.array([])}),
         "an empty text": ([""], {"metric": [1.0]}),

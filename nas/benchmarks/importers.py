@@ -130,7 +130,7 @@ def _column(path: Path, values: Any, rows: int) -> np.ndarray:
     """Values (n) as float64 (n,)."""
     try:
         column = np.array(values, np.float64)
-    except (TypeError, ValueError) as error:
+    except (OverflowError, TypeError, ValueError) as error:
         raise InputError(f"{path}: holds values that are not numbers") from error
     if column.shape != (rows,):
         raise InputError(f"{path}: a column has shape {column.shape} for {rows} architectures")

@@ -50,6 +50,9 @@ def read_text_table(path: Path, text: str, targets: Sequence[str]) -> TextTable:
     for name in (text, *targets):
         if name not in table.column_names:
             raise InputError(f"{path}: {unknown('column', name, table.column_names)}")
+    for name in (text, *targets, SPACE_COLUMN, METRIC_COLUMN):
+        if table.column_names.count(name) > 1:
+            raise InputError(f"{path}: has several columns {name!r}")
     texts = _strings(table, text, path)
     count = len(texts)
     spaces = _strings(table, SPACE_COLUMN, path) if SPACE_COLUMN in table.column_names else [WHOLE] * count

@@ -125,15 +125,21 @@ def check_same(where: str, stored: Mapping[str, Any], present: Mapping[str, Any]
         is_worker: this run joins a search. Its machine may be another one, which is a warning only.
     """
     stored, present = json.loads(json.dumps(stored)), json.loads(json.dumps(present))
-    found = [
-        Difference(f"{key} {old!r}, not {new!r}") for key, old, new in _changes(stored["settings"], present["settings"])
-    ]
-    found += _source_differences(stored["source"], present["source"])
-    found += _identity_differences(stored["identity"], present["identity"], present["source"], is_worker)
+    try:
+        found = [*_differences(stored, present, is_worker)]
+    except (AttributeError, LookupError, TypeError) as error:
+        raise InputError(f"{where} is damaged: what it was begun with lacks or garbles {error}") from error
     if conflicts := [difference.text for difference in found if difference.forbids]:
         raise InputError(f"{where} holds another search, begun with {'; '.join(conflicts)}: {REMEDY}")
     for difference in found:
         log.warning("%s: the search was begun with %s", where, difference.text)
+
+
+def _differences(stored: Mapping[str, Any], present: Mapping[str, Any], is_worker: bool) -> Iterator[Difference]:
+    for key, old, new in _changes(stored["settings"], present["settings"]):
+        yield Difference(f"{key} {old!r}, not {new!r}")
+    yield from _source_differences(stored["source"], present["source"])
+    yield from _identity_differences(stored["identity"], present["identity"], present["source"], is_worker)
 
 
 def _source_differences(stored: Mapping[str, Any], present: Mapping[str, Any]) -> list[Difference]:

@@ -91,7 +91,7 @@ class JournalFile(JournalFileBackend):
         except OSError as error:
             raise _disk_error(self.path, error) from error
         except ValueError as error:
-            raise StorageError(f"the journal {self.path} is damaged: restore it or give a new file") from error
+            raise _damage(self.path) from error
 
 
 def _size_of_whole_lines(file: Any) -> int:
@@ -127,7 +127,7 @@ def open_storage(storage: str | Path | BaseStorage | None, existing: bool = Fals
         raise InputError(f"{storage}: there is no such file")
     if "://" not in str(storage):
         if not _is_sqlite(Path(storage)):
-            return JournalStorage(JournalFile(Path(storage)))
+            return _journal(Path(storage))
         storage = f"sqlite:///{storage}"
     if str(storage).startswith("grpc://"):
         return _proxy(str(storage))
@@ -135,7 +135,7 @@ def open_storage(storage: str | Path | BaseStorage | None, existing: bool = Fals
 
     try:
         return _database(str(storage), existing)
-    except (ImportError, SQLAlchemyError, StorageInternalError) as error:
+    except (ImportError, RuntimeError, SQLAlchemyError, StorageInternalError) as error:
         reason = str(error.__cause__ if isinstance(error, StorageInternalError) else error).splitlines()[0]
         raise InputError(f"cannot open the database {address(storage)}: {reason}") from error
 
@@ -161,6 +161,28 @@ def _is_sqlite(path: Path) -> bool:
             return file.read(len(_SQLITE)) == _SQLITE
     except OSError:
         return False
+
+
+def _journal(path: Path) -> BaseStorage:
+    """A journal whose every line could be read: Optuna believes what they hold."""
+    file = JournalFile(path)
+    try:
+        storage = JournalStorage(file)
+        for study in storage.get_all_studies():
+            id_ = storage.get_study_id_from_name(study.study_name)
+            for trial in storage.get_all_trials(id_, deepcopy=False):
+                numbers = (*(trial.values or ()), *trial.intermediate_values.values())
+                if not all(isinstance(number, int | float) for number in numbers):
+                    raise ValueError("a value that is no number")
+    except InputError:
+        raise
+    except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise _damage(path) from error
+    return storage
+
+
+def _damage(path: Path) -> StorageError:
+    return StorageError(f"the journal {path} is damaged: restore it or give a new file")
 
 
 def _database(url: str, existing: bool, tries: int = 5) -> BaseStorage:

@@ -179,6 +179,8 @@ def test_imports_add_up_by_architecture_whatever_their_order(tmp_path, cache):
         ([], "not laid out as HW-NAS-Bench"),
         (hwnasbench(ARCHS, {"fpga_latency": [1.0, 2.0]}), r"shape \(2,\) for 4 architectures"),
         (hwnasbench(ARCHS, {"fpga_latency": ["fast"] * 4}), "not numbers"),
+        (hwnasbench(ARCHS, {"fpga_latency": [10**400] * 4}), "not numbers"),
+        (hwnasbench(ARCHS, {"fpga_latency": [1.0, [2.0, [3.0]], 4.0, 5.0]}), "not numbers"),
         (hwnasbench([ARCHS[0], ARCHS[0]], {"fpga_latency": [1.0, 2.0]}), "architecture 1: .* is there already"),
     ],
 )

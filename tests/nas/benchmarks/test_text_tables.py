@@ -83,6 +83,7 @@ def test_no_text_is_trained_and_tested_on(count: int, share: float, seed: int) -
         ("input,target\np,one\n", "input", "target", "'target' does not hold numbers"),
         ("input,target\np,1\nq,inf\n", "input", "target", "row 2: 'target' is infinite"),
         ("input,target\n", "input", "target", "no rows"),
+        ("input,target,target\np,1,2\n", "input", "target", "several columns 'target'"),
         ("input,target\np,1,2\n", "input", "target", "cannot be read as a table"),
     ],
 )
