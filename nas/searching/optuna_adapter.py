@@ -73,7 +73,9 @@ def has_heartbeat(study: Study) -> bool:
 
 @contextmanager
 def heartbeat(study: Study, trial: Trial) -> Iterator[None]:
-    """A context that sends the trial's heartbeats, where the storage records them."""
+    """A context that sends the trial's heartbeats, where the storage records them; the first one before it begins."""
+    if has_heartbeat(study):
+        study._storage.record_heartbeat(trial._trial_id)
     with get_heartbeat_thread(trial._trial_id, study._storage):
         yield
 

@@ -6,10 +6,12 @@ import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,11 @@ from optuna.trial import TrialState
 
 from nas import cli, search
 from nas.benchmarks import load_benchmark
+from nas.searching import optuna_adapter
 from nas.searching.evaluators import TableEvaluator
 from nas.searching.joining import is_unfinished, join, list_searches, read_search
 from nas.searching.storage import open_storage
+from nas.searching.workers import Worker
 from search_spaces import get_space
 from search_spaces.common.errors import InputError
 
@@ -289,6 +293,29 @@ def test_the_id_of_an_ended_process_may_be_another_one_s_by_now(tmp_path: Path) 
         set_owner(study, other.removeprefix("nas:worker:"))
     found = search(SPACE, "params:max,flops", Costs(), "random", 3, storage=path)
     assert len(found.evaluated.architectures) == 3
+
+
+def test_whoever_says_that_a_trial_is_theirs_has_sent_a_heartbeat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others wait for the owner of a trial until its heartbeats stop: one that never came would never stop."""
+    monkeypatch.setattr(optuna_adapter, "get_heartbeat_thread", lambda *_: nullcontext())  # its thread has not run yet
+    database = tmp_path / "search.db"
+    study = optuna.create_study(study_name="search", storage=open_storage(f"sqlite:///{database}"))
+    with Worker(study) as worker, worker.evaluating(study.ask()):
+        assert study.get_trials()[0].user_attrs["nas:worker"]
+        with sqlite3.connect(database) as opened:
+            assert opened.execute("select count(*) from trial_heartbeats").fetchone() == (1,)
+
+
+@pytest.mark.parametrize("storage", ["sqlite:///{}/search.db", "{}/search.journal"])
+def test_a_trial_that_another_machine_asked_for_and_never_began_is_not_waited_for(tmp_path: Path, storage: str) -> None:
+    place = storage.format(tmp_path)
+    search(SPACE, "params:max,flops", Costs(), "random", 2, storage=place)
+    study = optuna.load_study(study_name="search", storage=open_storage(place))
+    study.ask()
+    study.set_user_attr("nas:worker:elsewhere:1:earlier-1", "running")
+    assert len(search(SPACE, "params:max,flops", Costs(), "random", 3, storage=place).evaluated.architectures) == 3
 
 
 def set_owner(study: optuna.Study, owner: str) -> None:

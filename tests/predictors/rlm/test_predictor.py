@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import kendalltau
 
 from predictors.rlm import predictor
 from predictors.rlm.encoder import COMMON, QUALITY
@@ -178,3 +179,16 @@ def test_an_estimate_of_several_metrics_is_that_of_each_alone(small_base: str) -
     together = model.estimate(TEXTS[40:], list(VALUES))
     alone = np.concatenate([model.estimate(TEXTS[40:], [name]) for name in VALUES], 1)
     np.testing.assert_array_equal(together, alone)
+
+
+def test_a_metric_of_any_name_is_learned_beside_others() -> None:
+    """The size of a network decides it, and something else the accuracy and the latency that are learned with it."""
+    space = get_space("tiny-resnet")
+    architectures = list(dict.fromkeys(space.sample(np.random.default_rng(seed)) for seed in range(160)))[:120]
+    texts = [space.to_text(a) for a in architectures]
+    size = np.log([space.params(a) for a in architectures])
+    other = np.log([space.flops(a) / space.params(a) for a in architectures])
+    for name in ("goodness", "val_loss", "top1"):
+        model = RLM().fit(texts[:60], {"test_accuracy": other[:60], "cpu_ms": other[:60] + 1, name: size[:60]})
+        found = model.predict(texts[60:], ["test_accuracy", "cpu_ms", name], samples=16)[name]
+        assert kendalltau(found, size[60:]).statistic > 0.6
