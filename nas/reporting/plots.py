@@ -326,6 +326,6 @@ def _figure(path: str | Path, size: tuple[float, float]) -> Iterator[Figure]:
         figure = Figure(figsize=size, layout="constrained")
         FigureCanvasAgg(figure)
         yield figure
-        look = {"transparent": path.suffix == ".svg", "metadata": _METADATA.get(path.suffix)}
+        look: dict[str, Any] = {"transparent": path.suffix == ".svg", "metadata": _METADATA.get(path.suffix)}
         with replacing(path) as file:
             figure.savefig(file, format=path.suffix[1:], **look)

@@ -14,7 +14,7 @@ from typing import Any
 from optuna import Study, Trial
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.samplers import BaseGASampler, BaseSampler
-from optuna.storages._heartbeat import get_heartbeat_thread, is_heartbeat_enabled
+from optuna.storages._heartbeat import BaseHeartbeat, get_heartbeat_thread, is_heartbeat_enabled
 from optuna.trial import FrozenTrial, TrialState
 
 from nas.searching.storage import JournalFile
@@ -74,7 +74,7 @@ def has_heartbeat(study: Study) -> bool:
 @contextmanager
 def heartbeat(study: Study, trial: Trial) -> Iterator[None]:
     """A context that sends the trial's heartbeats, where the storage records them; the first one before it begins."""
-    if has_heartbeat(study):
+    if has_heartbeat(study) and isinstance(study._storage, BaseHeartbeat):
         study._storage.record_heartbeat(trial._trial_id)
     with get_heartbeat_thread(trial._trial_id, study._storage):
         yield
