@@ -84,7 +84,7 @@ function frontOf(candidates) {
   return front.map(([network]) => network);
 }
 
-/** The network of a front that lies farthest from the plane through the front's extremes. */
+/** The network of a front farthest from the plane through its extremes, of those that are the worst in nothing. */
 function knee(front) {
   const scaled = goals.map((metric) => {
     const losses = front.map((network) => loss(network, metric));
@@ -92,7 +92,9 @@ function knee(front) {
     return losses.map((value) => (value - best) / (Math.max(...losses) - best || 1));
   });
   const sums = front.map((_, i) => scaled.reduce((sum, losses) => sum + losses[i], 0));
-  return front[sums.indexOf(Math.min(...sums))];
+  const balanced = front.map((_, i) => i).filter((i) => scaled.every((losses) => losses[i] < 1));
+  const choice = balanced.length ? balanced : [...front.keys()];
+  return front[choice.reduce((a, b) => (sums[b] < sums[a] ? b : a))];
 }
 
 const best = (front, metric) => front.reduce((a, b) => (loss(b, metric) < loss(a, metric) ? b : a));

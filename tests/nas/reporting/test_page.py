@@ -97,6 +97,8 @@ def knee(values: np.ndarray) -> np.ndarray:
     first, last = front[0], front[-1]
     offsets = (front - first) / np.maximum(np.abs(last - first), 1e-12)
     distances = -offsets.sum(axis=1) / np.sqrt(2)  # towards the ideal, from the line in spans of the front
+    if len(front) > 2:
+        distances[[0, -1]] = -np.inf  # the extremes balance nothing
     return front[np.argmax(distances.round(9))] * [-1, 1]
 
 
@@ -376,6 +378,16 @@ def test_a_study_of_mere_numbers_has_its_front_chart_and_table(tmp_path: Path, o
     assert page.locator("#table thead th").first.inner_text() == "Trial"
     assert page.locator("#next-legend").is_hidden(), "nothing is proposed"
     assert "'x':" in page.locator("#network code").inner_text()
+
+
+def test_what_gives_up_all_of_one_objective_is_no_balance(tmp_path: Path, open_page: Open) -> None:
+    study = optuna.create_study(storage=open_storage(tmp_path / "j"), directions=["minimize", "minimize"])
+    asked = {"x": optuna.distributions.FloatDistribution(0, 9)}
+    for x, values in enumerate(([0.0, 10.0], [6.0, 6.5], [10.0, 0.0])):
+        study.add_trial(optuna.trial.create_trial(values=values, params={"x": x}, distributions=asked))
+    save_studies(tmp_path, open_studies(tmp_path / "j"))
+    card = open_page(tmp_path).locator(".card").filter(has_text="Best balance")
+    assert shown(card) == [6.0, 6.5]
 
 
 def test_where_one_network_is_the_best_in_everything_the_others_are_in_view(tmp_path: Path, open_page: Open) -> None:
