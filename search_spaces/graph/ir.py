@@ -65,7 +65,7 @@ class Node(NamedTuple):
 
 @dataclass(frozen=True)
 class Graph:
-    """Nodes in topological order. Values 0..len(inputs)-1 are the graph's inputs.
+    """Nodes in topological order. Values 0..len(inputs)-1 are the graph's inputs; the nodes' outputs follow in order.
 
     `shapes[v]` is the shape of value `v`, batch dimension `"N"` included. Other dimensions that are not known are
     letters (`"L"`), products (`"N_8"`), or `"?"` where they depend on the data.

@@ -61,8 +61,7 @@ class _Regions:
         self.sink, root = len(graph.nodes), -1
         self.labels = _labels(graph)
         entries = [root - 1 - i for i in range(len(graph.inputs))]
-        owner = dict(zip(graph.inputs, entries, strict=True))
-        owner |= {value: i for i, node in enumerate(graph.nodes) for value in node.outputs}
+        owner = [*entries, *[i for i, node in enumerate(graph.nodes) for _ in node.outputs]]
         self.producers = [
             [owner[node.inputs[0]]] if len(node.inputs) == 1 else [*dict.fromkeys([owner[v] for v in node.inputs])]
             for node in graph.nodes
@@ -97,7 +96,7 @@ class _Regions:
                         users[producer].append(i)
                     else:
                         users[producer] = [i]
-        return dict(sorted(users.items(), reverse=True))
+        return {i: users[i] for i in sorted(users, reverse=True)}
 
     def _aside(self, users: dict[int, list[int]], entries: list[int]) -> set[int]:
         """What many nodes read beside something else, such as a mask: it belongs to no block, nor makes one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
@@ -25,6 +26,8 @@ class Run(NamedTuple):
 
 def runs(labels: Sequence[Hashable], weights: Sequence[int]) -> list[Run]:
     """Runs that do not overlap: those of most copies first, of equals those that weigh most, then the shortest."""
+    if max(Counter(labels).values(), default=0) < MIN_REPEATS:
+        return []
     total = [0, *accumulate(weights)]
     queue: list[tuple[tuple[int, int, int, int], Run]] = []
 

@@ -122,17 +122,13 @@ def distinct(root: Scope) -> dict[str, list[Scope]]:
 
 def _lines(graph: Graph) -> list[Child]:
     """The graph's nodes as lines with their first values."""
-    uses = [0] * len(graph.shapes)
-    for node in graph.nodes:
-        for value in node.inputs:
-            uses[value] += 1
-    for value in graph.outputs:
-        uses[value] += 1
+    uses = Counter([value for node in graph.nodes for value in node.inputs])
+    uses.update(graph.outputs)
     lines: list[Child] = []
-    for node in graph.nodes:
-        first = node.outputs[0]
-        inputs = tuple([value - first for value in node.inputs])
-        lines.append((first, _line(node.op, node.attrs, inputs, tuple(uses[first : first + len(node.outputs)]))))
+    for op, inputs, outputs, attrs, _ in graph.nodes:
+        first = outputs[0]
+        read = (inputs[0] - first,) if len(inputs) == 1 else tuple([value - first for value in inputs])
+        lines.append((first, _line(op, attrs, read, tuple([uses[value] for value in outputs]))))
     return lines
 
 
