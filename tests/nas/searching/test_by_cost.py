@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
+import multiprocessing
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
+from multiprocessing.context import ForkServerProcess as Process
 from pathlib import Path
 from typing import Any
 
@@ -231,38 +230,50 @@ def test_the_last_fidelity_is_the_whole_training(tmp_path: Path) -> None:
         search_by_cost(Widths(), "digits_accuracy,params", _measured(tmp_path), "asha", (1, 3), 24)
 
 
-SCRIPT = """
-import sys, time
-from pathlib import Path
-from tests.nas.searching.test_by_cost import Widths, _scored, OBJECTIVES
-from nas.evaluation.measurement import Measurement
-from nas.searching.own_evaluator import FunctionEvaluator
-from nas.searching.by_cost.loop import search_by_cost
-
-def slow(model, architecture, report):
-    time.sleep(0.05)
-    return _scored(model, architecture, report)
-
-evaluator = FunctionEvaluator(Widths(), slow, ["usefulness_accuracy"], Measurement(("params",)))
-search_by_cost(Widths(), OBJECTIVES, evaluator, "asha", (1, 3, 9), 200, storage=sys.argv[1])
-"""
+# Workers are forked from one process that has imported everything, so that each begins at once.
+CONTEXT = multiprocessing.get_context("forkserver")
 
 
-def _start(journal: Path) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", SCRIPT, str(journal)], stderr=subprocess.DEVNULL)
+def _work(journal: Path) -> None:
+    """A worker of a search whose epochs take a moment."""
+
+    def slow(model: Any, architecture: Any, report: Any) -> dict[str, float]:
+        time.sleep(0.05)
+        return _scored(model, architecture, report)
+
+    _search("asha", 200, slow, storage=journal)
+
+
+def _start(journal: Path) -> Process:
+    worker = CONTEXT.Process(target=_work, args=(journal,))
+    worker.start()
+    return worker
+
+
+def _written(journal: Path) -> int:
+    return journal.stat().st_size if journal.is_file() else 0
 
 
 @pytest.mark.slow
 def test_nothing_is_lost_or_doubled_by_kills_and_several_workers(tmp_path: Path) -> None:
+    CONTEXT.set_forkserver_preload([__name__])
     journal, rng = tmp_path / "search.journal", np.random.default_rng(0)
+    killed = 0
     for _ in range(6):
-        workers = [_start(journal), _start(journal)]
-        time.sleep(4 + 3 * rng.random())
+        before, workers = _written(journal), [_start(journal), _start(journal)]
+        deadline = time.monotonic() + 60
+        while _written(journal) == before and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.5 * rng.random())
         for worker in workers:
-            os.kill(worker.pid, signal.SIGKILL)
-            worker.wait()
+            worker.kill()
+            worker.join()
+            killed += worker.exitcode == -signal.SIGKILL
+    assert killed == 12, "all workers were killed at work"
     last = [_start(journal), _start(journal)]
-    assert [worker.wait(240) for worker in last] == [0, 0]
+    for worker in last:
+        worker.join(240)
+    assert [worker.exitcode for worker in last] == [0, 0]
     storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(journal)))
     study = optuna.load_study(study_name="search", storage=storage)
     stretches = _stretches(study)
