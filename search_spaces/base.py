@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from search_spaces.domains import Choice, count
 from search_spaces.graph.builder import Network, Tensor
 from search_spaces.graph.costs import graph_flops, graph_params
 from search_spaces.graph.ir import Graph
+from search_spaces.questions import Questions
 from search_spaces.text import compact, write
 
 if TYPE_CHECKING:
@@ -115,12 +117,25 @@ class SearchSpace:
             self.ask(chooser)
         return Architecture(self.name, tuple(chooser.choices.items()))
 
+    def _drawn(self, chooser: Chooser) -> Architecture:
+        """As `_chosen`; a space without `ask` builds nothing where the answers were given before."""
+        if type(self).ask is not SearchSpace.ask:
+            return self._chosen(chooser)
+        if not self._asked.ask(chooser):
+            self._chosen(chooser)
+            self._asked.learn(chooser)
+        return Architecture(self.name, tuple(chooser.choices.items()))
+
+    @cached_property
+    def _asked(self) -> Questions:
+        return Questions()
+
     def _feasible(self, chooser: Callable[[], Chooser]) -> Architecture:
         """What the first of fresh choosers chooses that `build` does not refuse."""
         refused: list[str] = []
         for _ in range(MAX_REFUSED_DRAWS):
             try:
-                return self._chosen(chooser())
+                return self._drawn(chooser())
             except InputError as error:
                 refused.append(str(error))
                 if len(refused) == MISTAKEN_DRAWS and len(set(refused)) == 1 and not isinstance(error, Infeasible):
@@ -149,7 +164,7 @@ class SearchSpace:
         """
         parent = arch.as_dict()
         replay = choosers.ReplayChooser(parent)
-        self.ask(replay)
+        self._drawn(replay)
         free = [name for name, options in replay.options.items() if count(options) != 1]
         if not free:
             return arch

@@ -38,7 +38,8 @@ class Chooser:
         """Decide: one of `options`."""
         raise InputError(f"{type(self).__name__} does not say how to pick {name}")
 
-    def _choose(self, name: str, options: Domain) -> Choice:
+    def answer(self, name: str, options: Domain) -> Choice:
+        """What is chosen of `options`, now or before."""
         if name not in self.choices:
             self.options[name] = options
             self.choices[name] = self.pick(name, options)
@@ -48,15 +49,15 @@ class Chooser:
         return self.choices[name]
 
     def suggest_categorical(self, name: str, choices: Sequence[Choice]) -> Choice:
-        return self._choose(name, domains.categories(name, choices))
+        return self.answer(name, domains.categories(name, choices))
 
     def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
-        return self._choose(name, domains.integers(name, low, high, step, log))
+        return self.answer(name, domains.integers(name, low, high, step, log))
 
     def suggest_float(
         self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
     ) -> float:
-        return self._choose(name, domains.floats(name, low, high, step, log))
+        return self.answer(name, domains.floats(name, low, high, step, log))
 
 
 class TrialChooser(Chooser):

@@ -15,6 +15,7 @@ LAYERS = (
     "search_spaces.onnx",
     "search_spaces.domains",
     "search_spaces.choosers",
+    "search_spaces.questions",
     "search_spaces.pytorch",
     "search_spaces.base",
     "search_spaces.torch_space",
