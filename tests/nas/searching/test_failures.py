@@ -101,9 +101,8 @@ def test_a_value_that_is_not_finite_says_which(tmp_path: Path) -> None:
 @pytest.mark.parametrize("sampler", ["random", "nsga2", "ridge"])
 def test_infeasible_choices_are_neither_evaluated_nor_counted(space: SearchSpace, sampler: str) -> None:
     evaluator = Costs(space)
-    result = search(
-        space, OBJECTIVES, evaluator, sampler, 8, sampler_options={"n_startup": 3} if sampler == "ridge" else None
-    )
+    options = {"n_startup": 3, "pool": 100, "fresh": 30} if sampler == "ridge" else None
+    result = search(space, OBJECTIVES, evaluator, sampler, 8, sampler_options=options)
     widths = {(dict(a.choices)["width"], dict(a.choices)["groups"]) for a in evaluator.seen}
     assert widths == {(w, g) for w in (4, 6, 8) for g in (1, 2, 3, 8) if w % g == 0}
     assert len(result.front) == 1
