@@ -14,7 +14,7 @@ from search_spaces.common.errors import InputError
 from search_spaces.common.files import replacing
 
 FORMAT = "rlm-nas predictor"
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 FILES = ("config.json", "model.safetensors")
 MAX_CONFIG_BYTES = 20_000_000
 MAX_TENSOR_BYTES = 2_000_000_000

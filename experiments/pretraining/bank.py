@@ -91,6 +91,7 @@ def load_space(path: Path) -> BankedSpace:
                 arrays["edges"][:, edges[i] - arrays["edge_counts"][i] : edges[i]].astype(np.int64),
                 arrays["position"][at],
                 arrays["totals"][i],
+                arrays["counts"][i],
             )
         )
     return BankedSpace(found, arrays["targets"].astype(float), arrays["others"].astype(float))
@@ -228,6 +229,7 @@ def _write(path: Path, texts: Sequence[Lines], others: np.ndarray, seed: int) ->
         "edges": np.concatenate([text.edges for text in texts], 1).astype(np.int32),
         "position": np.concatenate([text.position for text in texts]),
         "totals": np.stack([text.totals for text in texts]),
+        "counts": np.stack([text.counts for text in texts]),
         "targets": structural_targets(texts, seed).astype(np.float32),
         "others": others.reshape(len(texts), -1),
     }

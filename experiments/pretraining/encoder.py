@@ -17,8 +17,8 @@ from torch.nn import functional
 
 from experiments.pretraining.bank import BankedSpace
 from experiments.pretraining.structural_targets import DEVICES, QUALITIES
-from predictors.rlm.coordinates import COMMON_WEIGHT
-from predictors.rlm.encoder import COMMON, PROXIES, QUALITY, TextEncoder, collate
+from predictors.rlm.coordinates import COMMON_WEIGHT, part_sizes
+from predictors.rlm.encoder import COMMON, PROXIES, TextEncoder, collate
 from predictors.rlm.lines import TEXT_NUMBERS
 
 LEARNING_RATE = 1e-3
@@ -33,21 +33,21 @@ Progress = Callable[[int, int, float], None]
 class KernelRegression(nn.Module):
     """Gaussian process regression, whose parameters are learned with the encoder.
 
-    The kernel is isotropic but for the weight of the states' quality beside their structure.
+    The kernel is isotropic but for the weights of the states' quality and counts beside their structure.
     """
 
-    def __init__(self, quality: float) -> None:
-        """quality: logarithm of the weight of quality at first."""
+    def __init__(self, quality: float, counts: float) -> None:
+        """quality, counts: logarithms of their weights at first."""
         super().__init__()
         self.logs = nn.Parameter(torch.tensor([0.2, 0.0, -1.0, -2.0]))
-        self.quality = nn.Parameter(torch.tensor(quality))
+        self.weights = nn.Parameter(torch.tensor([quality, counts]))
 
     def forward(self, states: Tensor, n: int, targets: Tensor, noise: Tensor) -> Tensor:
         """Predictions (q, T) of the last q of states (n + q, S), from targets (n, T) of the first n.
 
         noise (T / TARGETS_PER_NOISE,): variance that is added to the kernel.
         """
-        joint = _joint(states, n, self.quality.exp())
+        joint = _joint(states, n, self.weights.exp())
         support, query = joint[:n], joint[n:]
         center = support.mean(0)
         scale = (support - center).square().sum(1).mean().sqrt() + 1e-6
@@ -68,7 +68,7 @@ class KernelRegression(nn.Module):
 
 def regression_heads() -> nn.ModuleList:
     """Of structural targets, and of what accuracies are like: proxies, measurements, or random qualities."""
-    return nn.ModuleList([KernelRegression(quality=-1.0), KernelRegression(quality=0.5)])
+    return nn.ModuleList([KernelRegression(quality=-1.0, counts=0.0), KernelRegression(quality=0.5, counts=-1.0)])
 
 
 def pretrain_encoder(
@@ -149,12 +149,13 @@ def _proxy_loss(predicted: Tensor, others: np.ndarray) -> Tensor:
     return (1 - functional.cosine_similarity(a, b, dim=0)).mean()
 
 
-def _joint(states: Tensor, n: int, weight: Tensor) -> Tensor:
-    """Structure, quality and what is common as the in-context decoder scales them, by the first n rows."""
-    parts = states.split([states.shape[1] - QUALITY - COMMON, QUALITY, COMMON], 1)
-    structure, quality = (_unit(part, n) for part in parts[:2])
-    common = (parts[2] - parts[2][:n].mean(0)) / parts[2][:n].std(0).clamp(min=1e-3)
-    return torch.cat([structure, weight * quality, COMMON_WEIGHT * common.clamp(-5, 5)], 1)
+def _joint(states: Tensor, n: int, weights: Tensor) -> Tensor:
+    """Structure, quality, counts and what is common as the in-context decoder scales them, by the first n rows."""
+    *parts, common = states.split(part_sizes(states.shape[1]), 1)
+    structure, quality, counts = (_unit(part, n) for part in parts)
+    common = (common - common[:n].mean(0)) / common[:n].std(0).clamp(min=1e-3)
+    weighted = [structure, weights[0] * quality, weights[1] * counts, COMMON_WEIGHT * common.clamp(-5, 5)]
+    return torch.cat(weighted, 1)
 
 
 def _unit(values: Tensor, n: int) -> Tensor:

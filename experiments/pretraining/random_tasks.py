@@ -19,6 +19,7 @@ MIN_SPREAD = 1e-9
 
 
 EXTRAPOLATING, STRANGE = 0.15, 0.07  # tasks whose queries lie beyond the examples, or are of another space
+FUNCTIONS = {"kernel": 0.36, "linear": 0.06, "counts": 0.12, "network": 0.12, "targets": 0.23, "product": 0.11}
 CURVES = 0.1  # tasks whose metric is a point of a learning curve, and whose covariates are points before it
 
 
@@ -26,7 +27,7 @@ CURVES = 0.1  # tasks whose metric is a point of a learning curve, and whose cov
 class SpaceStates:
     """States (N, S) of a space's networks, structural targets (N, T), and proxies or measurements (N, R).
 
-    structure (S', AXES[0]), quality (QUALITY, AXES[1]): principal axes of these parts of the states.
+    structure (S', AXES[0]), quality (QUALITY, AXES[1]), counts (COUNTS, AXES[2]): principal axes of these parts.
     """
 
     states: np.ndarray
@@ -34,26 +35,24 @@ class SpaceStates:
     others: np.ndarray
     structure: np.ndarray
     quality: np.ndarray
+    counts: np.ndarray
 
     @classmethod
     def of(cls, states: np.ndarray, targets: np.ndarray, others: np.ndarray) -> Self:
         """With the states' principal axes."""
-        parts = States.of(states)
-        found = [_axes(part, most) for part, most in zip((parts.structure, parts.quality), AXES, strict=True)]
+        found = [_axes(part, most) for part, most in zip(States.of(states)[:3], AXES, strict=True)]
         return cls(states, targets, others, *found)
 
-    def coordinates(self, states: np.ndarray, n: int, weight: float) -> np.ndarray:
-        """(m, d) of states (m, S): in these, random functions are drawn. weight: of quality.
+    def coordinates(self, states: np.ndarray, n: int, weights: np.ndarray) -> np.ndarray:
+        """(m, d) of states (m, S): in these, random functions are drawn; those of counts are the last AXES[2].
 
-        Structure and quality of the first n rows have unit mean square, before they are weighted.
+        Structure, quality and counts of the first n rows have unit mean square, before they have these weights (3,).
         """
-        parts = States.of(states)
-        common = parts.common
+        *parts, common = States.of(states)
         common = (common - common[:n].mean(0)) / np.where((spread := common[:n].std(0)) > 1e-4, spread, np.inf)
-        structure, quality = _unit(parts.structure @ self.structure, n), _unit(parts.quality @ self.quality, n)
-        share = np.sqrt(1 + weight**2)
-        found = [structure / share, COMMON_WEIGHT * common.clip(-9, 9), weight / share * quality]
-        return np.concatenate(found, 1)
+        axes, shares = (self.structure, self.quality, self.counts), weights / np.linalg.norm(weights)
+        found = [share * _unit(p @ a, n) for p, a, share in zip(parts, axes, shares, strict=True)]
+        return np.concatenate([found[0], COMMON_WEIGHT * common.clip(-9, 9), *found[1:]], 1)
 
 
 def _axes(part: np.ndarray, most: int) -> np.ndarray:
@@ -78,7 +77,7 @@ def draw_task(spaces: Sequence[SpaceStates], n: int, q: int, rng: np.random.Gene
     strange = rng.random() < STRANGE
     if strange:
         states[n + q // 2 :] = other.states[rng.choice(len(other.states), q - q // 2, replace=False)]
-    coordinates = space.coordinates(states, n, np.exp(rng.normal(0, 1)))
+    coordinates = space.coordinates(states, n, np.exp(rng.normal(0, 0.8, 3)))
     if rng.random() < EXTRAPOLATING:
         order = (coordinates @ (rng.standard_normal(coordinates.shape[1]) * coordinates[:n].std(0))).argsort()
         rows, states, coordinates = rows[order], states[order], coordinates[order]
@@ -114,7 +113,7 @@ def _mixtures(coordinates: np.ndarray, targets: np.ndarray, total: int, rng: np.
 
 def _function(x: np.ndarray, targets: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """One random function (n,) of unit variance, of coordinates x (n, d) or of structural targets (n, T)."""
-    kind = rng.choice(["kernel", "linear", "network", "targets", "product"], p=[0.42, 0.08, 0.12, 0.26, 0.12])
+    kind = rng.choice(list(FUNCTIONS), p=list(FUNCTIONS.values()))
     usable = np.flatnonzero(targets.std(0) > MIN_SPREAD)
     if kind in ("targets", "product") and len(usable):
         some = _standard(targets[:, rng.choice(usable, rng.choice([1, 1, 2, 3]))]).clip(-4, 4)
@@ -122,6 +121,8 @@ def _function(x: np.ndarray, targets: np.ndarray, rng: np.random.Generator) -> n
         if kind == "targets":
             return _standard(some @ weights)
         return _standard(np.tanh(some * rng.uniform(0.5, 2)) @ weights + 0.5 * np.prod(some.clip(-2, 2), 1))
+    if kind == "counts":
+        return _standard(x[:, -AXES[2] :] @ rng.standard_normal(AXES[2]))
     if kind == "linear":
         weights = rng.standard_normal(x.shape[1]) * (np.arange(x.shape[1]) < rng.integers(1, x.shape[1] + 1))
         return _standard((x if rng.random() < 0.5 else x / (x.std(0) + 0.1 * x.std(0).max() + MIN_SPREAD)) @ weights)

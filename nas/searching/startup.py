@@ -29,9 +29,11 @@ def first_design(
     zero-cost proxies are higher, the one whose state is the farthest from those chosen before is taken: all sizes are
     there, and in each a promising one. texts: writes architectures' texts.
     """
+    from predictors.rlm.coordinates import compared
+
     drawn = list(dict.fromkeys(space.sample(rng) for _ in range(DRAWS_PER_ARCHITECTURE * size)))
     written = texts(drawn) if texts else [space.to_text(architecture) for architecture in drawn]
-    states, promise = _reader().states(written), _reader().proxies(written).argsort(0).argsort(0).mean(1)
+    states, promise = compared(_reader().states(written)), _reader().proxies(written).argsort(0).argsort(0).mean(1)
     by_flops = np.argsort([space.flops(architecture) for architecture in drawn], kind="stable")
     groups = np.array_split(by_flops, min(size, len(drawn)))
     chosen: list[int] = []

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from predictors.rlm.encoder import COMMON, QUALITY
+from predictors.rlm.lines import COUNTS
 from search_spaces.common.errors import InputError
 
 BATCH_TEXTS = 8
@@ -49,7 +50,7 @@ class T5GemmaReader:
 
     @torch.inference_mode()
     def states(self, texts: Sequence[str]) -> np.ndarray:
-        """States (n, hidden + QUALITY + COMMON) of texts, of which it has no quality; nothing is cut off."""
+        """States (n, hidden + …) of texts, of which it has no quality and no counts; nothing is cut off."""
         ids = [encoded.ids for encoded in self.tokenizer.encode_batch(list(texts))]
         for tokens, text in zip(ids, texts, strict=True):
             if not tokens:
@@ -58,7 +59,7 @@ class T5GemmaReader:
                 raise InputError(f"the text {text[:60]!r}… has {len(tokens)} tokens; this model reads {self.limit}")
         order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
         size = self.encoder.config.encoder.hidden_size
-        found = np.zeros((len(ids), size + QUALITY + COMMON), np.float32)
+        found = np.zeros((len(ids), size + QUALITY + COUNTS + COMMON), np.float32)
         for start in range(0, len(order), BATCH_TEXTS):
             rows = order[start : start + BATCH_TEXTS]
             lengths = torch.tensor([len(ids[i]) for i in rows])

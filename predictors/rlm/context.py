@@ -20,9 +20,9 @@ from predictors.rlm.kernels import KernelRegression, Solved
 
 NUMBER_HEADS = 4
 START = NUMBER_TOKENS  # the token before a number
-AXES, WHITENED = (96, 32), 8  # principal axes of structure and of quality; the first of each also with unit variance
+AXES, WHITENED = (96, 32, 64), 8  # principal axes of structure, quality and counts; some also with unit variance
 COVARIATES = 8
-COORDINATES = sum(AXES) + 2 * WHITENED + COVARIATES + COMMON + 3
+COORDINATES = sum(AXES) + len(AXES) * WHITENED + COVARIATES + COMMON + 3
 AXIS_SCALE = 4.0  # of coordinates along principal axes, whose mean squares sum to one before
 
 
@@ -34,7 +34,7 @@ class ContextConfig:
     heads: int = 4
     layers: int = 4
     distance: int = 16
-    kernels: int = 8
+    kernels: int = 12
     number_width: int = 64
     number_layers: int = 2
 
@@ -190,7 +190,7 @@ class ContextReader(nn.Module):
 
 def _kernel_scales() -> Tensor:
     """Of coordinates: principal axes, and the common ones, are what a kernel of length one goes by; others hardly."""
-    sizes = (sum(AXES), 2 * WHITENED, COVARIATES, COMMON, 3)
+    sizes = (sum(AXES), len(AXES) * WHITENED, COVARIATES, COMMON, 3)
     scales = (1 / AXIS_SCALE, 0.05, 0.3, 0.1, 0.01)
     return torch.cat([torch.full((size,), scale) for size, scale in zip(sizes, scales, strict=True)])
 

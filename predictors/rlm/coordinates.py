@@ -11,23 +11,34 @@ import numpy as np
 
 from predictors.rlm.context import AXES, AXIS_SCALE, COORDINATES, COVARIATES, WHITENED
 from predictors.rlm.encoder import COMMON, QUALITY
+from predictors.rlm.lines import COUNTS
 
 LIMIT = 5.0
 COMMON_WEIGHT = 0.2
 
 
+def part_sizes(size: int) -> list[int]:
+    """How many of a state's numbers are structure, quality, counts, and common."""
+    return [size - QUALITY - COUNTS - COMMON, QUALITY, COUNTS, COMMON]
+
+
+def compared(states: np.ndarray) -> np.ndarray:
+    """What distances between texts are measured on, of states (n, S): structure and quality, which are learned."""
+    return states[:, : -COUNTS - COMMON]
+
+
 class States(NamedTuple):
-    """Parts of states (n, S): structure (n, S - QUALITY - COMMON), quality (n, QUALITY), common (n, COMMON)."""
+    """Parts of states (n, S): structure (n, S - …), quality (n, QUALITY), counts (n, COUNTS), common (n, COMMON)."""
 
     structure: np.ndarray
     quality: np.ndarray
+    counts: np.ndarray
     common: np.ndarray
 
     @classmethod
     def of(cls, states: np.ndarray) -> States:
         """The parts of what an encoder returns."""
-        size = states.shape[1] - QUALITY - COMMON
-        return cls(states[:, :size], states[:, size:-COMMON], states[:, -COMMON:])
+        return cls(*np.split(states, np.cumsum(part_sizes(states.shape[1])[:-1]), axis=1))
 
 
 class Block(NamedTuple):
@@ -57,6 +68,7 @@ class Axes(NamedTuple):
 
     structure: Block
     quality: Block
+    counts: Block
     common_center: np.ndarray
     common_scale: np.ndarray
     covariate_directions: np.ndarray
@@ -70,9 +82,10 @@ class Axes(NamedTuple):
         scale = np.where(scale > 1e-4, scale, np.inf)
         structure = Block.fit(parts.structure, AXES[0], _weighted(parts.common, center, scale))
         quality = Block.fit(parts.quality, AXES[1])
+        counts = Block.fit(parts.counts, AXES[2])
         filled = np.nan_to_num(covariates)
         across, _ = principal_axes(filled / max(1.0, filled.shape[1]) ** 0.5, COVARIATES)
-        return cls(structure, quality, center, scale, across, np.log2(len(states) / 64) / 4)
+        return cls(structure, quality, counts, center, scale, across, np.log2(len(states) / 64) / 4)
 
     def __call__(self, states: np.ndarray, covariates: np.ndarray) -> np.ndarray:
         """(n, COORDINATES) of states (n, S) and covariates (n, c)."""
@@ -81,20 +94,21 @@ class Axes(NamedTuple):
             parts.structure, _weighted(parts.common, self.common_center, self.common_scale)
         )
         quality, rest_of_quality = self.quality.along(parts.quality)
+        counts, rest_of_counts = self.counts.along(parts.counts)
         found = np.zeros((len(states), COORDINATES), np.float32)
         at, whitened = 0, sum(AXES)
-        for along, block, most in ((structure, self.structure, AXES[0]), (quality, self.quality, AXES[1])):
+        for along, block, most in zip((structure, quality, counts), self[:3], AXES, strict=True):
             found[:, at : at + along.shape[1]] = along * AXIS_SCALE
             w = min(along.shape[1], WHITENED)
             found[:, whitened : whitened + w] = along[:, :w] / block.spread[:w]
             at, whitened = at + most, whitened + WHITENED
-        at += 2 * WHITENED
+        at += len(AXES) * WHITENED
         filled = np.nan_to_num(covariates)
         across = filled @ self.covariate_directions / max(1.0, filled.shape[1]) ** 0.5
         found[:, at : at + across.shape[1]] = across
         at += COVARIATES
         found[:, at : at + COMMON] = (parts.common - self.common_center) / self.common_scale
-        found[:, at + COMMON] = np.sqrt(rest + rest_of_quality)
+        found[:, at + COMMON] = np.sqrt(rest + rest_of_quality + rest_of_counts)
         found[:, at + COMMON + 1] = float(covariates.shape[1] > 0)
         found = found.clip(-LIMIT, LIMIT)
         found[:, -1] = self.size

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from predictors.rlm.lines import BUCKETS, LINE_NUMBERS, TEXT_NUMBERS, Lines
+from predictors.rlm.lines import BUCKETS, COUNTS, LINE_NUMBERS, TEXT_NUMBERS, Lines
 
 QUALITY, PROXIES = 64, 8  # numbers of a state beside its structure, whatever the configuration
 COMMON = PROXIES + TEXT_NUMBERS  # the last numbers of a state, which mean the same in every space
@@ -40,12 +40,12 @@ class EncoderConfig:
     @property
     def outputs(self) -> int:
         """Numbers of a text's state."""
-        return self.structure + QUALITY + COMMON
+        return self.structure + QUALITY + COUNTS + COMMON
 
 
 class Batch(NamedTuple):
     """Lines of B texts. words (w,), starts (n,), numbers (n, F), edges (2, e), text (n,), position (n,) in [0, 1],
-    totals (B, T)."""
+    totals (B, T), counts (B, COUNTS)."""
 
     words: Tensor
     starts: Tensor
@@ -54,6 +54,7 @@ class Batch(NamedTuple):
     text: Tensor
     position: Tensor
     totals: Tensor
+    counts: Tensor
 
 
 def collate(texts: Sequence[Lines]) -> Batch:
@@ -70,6 +71,7 @@ def collate(texts: Sequence[Lines]) -> Batch:
         torch.from_numpy(np.repeat(np.arange(len(texts)), counts)),
         torch.from_numpy(np.concatenate([t.position for t in texts])),
         torch.from_numpy(np.stack([t.totals for t in texts])),
+        torch.from_numpy(np.stack([t.counts for t in texts])),
     )
 
 
@@ -116,10 +118,11 @@ class Flow:
 
 
 class TextEncoder(nn.Module):
-    """Lines of B texts to states (B, structure + QUALITY + COMMON).
+    """Lines of B texts to states (B, structure + QUALITY + COUNTS + COMMON).
 
     Structure is linear in what is pooled. Quality is not: from it, the order of zero-cost proxies within a space is
-    predicted. What is common to all spaces are these predictions and exact costs.
+    predicted. Counts are not learned, so that no kind of line is lost, in whichever space. What is common to all spaces
+    are the predicted proxies and exact costs.
     """
 
     frequency: Tensor
@@ -162,4 +165,4 @@ class TextEncoder(nn.Module):
         pooled = [flow.total(x), *(flow.total(x * w[:, None]) for w in window.T)]
         structure = self.out(torch.cat(pooled, 1) / flow.counts.sqrt())
         quality = self.quality(torch.cat([self.structure_norm(structure), batch.totals / 8], 1))
-        return torch.cat([structure, quality, self.proxies(quality), batch.totals], 1)
+        return torch.cat([structure, quality, batch.counts, self.proxies(quality), batch.totals], 1)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from predictors.rlm.coordinates import Axes
+from predictors.rlm.coordinates import Axes, compared
 from predictors.rlm.model import Model
 
 MAX_EXAMPLES = 2000  # that a query attends to: memory and time of a prediction are bounded
@@ -42,7 +42,7 @@ class Context:
 
 
 class Group(NamedTuple):
-    """Examples that all queries near one center see. rows (n,): of the stored examples."""
+    """Examples that all queries near one center see: of `compared` states. rows (n,): of the stored examples."""
 
     center: np.ndarray
     rows: np.ndarray
@@ -54,6 +54,7 @@ def groups(states: np.ndarray) -> list[Group]:
     Of more, every group has those nearest to its center and, the same for all, some that are spread over everything. A
     query's group depends on its own state alone.
     """
+    states = compared(states)
     if len(states) <= MAX_EXAMPLES:
         return [Group(states.mean(0), np.arange(len(states)))]
     spread = _spread(states, MAX_EXAMPLES - _NEAREST)
@@ -68,7 +69,7 @@ def assign(states: np.ndarray, found: list[Group]) -> np.ndarray:
     """The group (n,) of each query, states (n, S): that of the nearest center."""
     if len(found) == 1:
         return np.zeros(len(states), int)
-    return squared_distances(states, np.stack([group.center for group in found])).argmin(1)
+    return squared_distances(compared(states), np.stack([group.center for group in found])).argmin(1)
 
 
 def _spread(states: np.ndarray, count: int) -> np.ndarray:

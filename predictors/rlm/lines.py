@@ -8,6 +8,7 @@ inputs alone, and are computed once for all texts that have such a call.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import zlib
 from functools import lru_cache
@@ -31,6 +32,8 @@ MAX_DEPTH = 32
 OPERATOR_NUMBERS = 9  # of one operator
 LINE_NUMBERS = OPERATOR_NUMBERS + 2
 TEXT_NUMBERS = 5
+COUNTS = 128  # numbers of a sketch of how often each kind of line occurs
+COUNT_STEPS = 64  # per octave: sizes that are nearer make the same kind of line
 WIDTHS = frozenset({"channels", "features"})
 _TOKEN = re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|[^\W\d]\w*|[^\w\s]|\s+")
 
@@ -42,7 +45,8 @@ class Lines(NamedTuple):
     numbers (n, LINE_NUMBERS): log2 of sizes and costs, and of the lines on the longest path from an input and to an
     output. edges (2, e): the line that makes a value, the line that reads
     it. position (n,): in [0, 1], how far along the longest path a line stands. totals (TEXT_NUMBERS,): log2 of 1 plus
-    the text's parameters, multiply-accumulates, written elements, lines and depth.
+    the text's parameters, multiply-accumulates, written elements, lines and depth. counts (COUNTS,): the sum of what
+    `kind_sketch` gives for each line.
     """
 
     words: np.ndarray
@@ -51,12 +55,14 @@ class Lines(NamedTuple):
     edges: np.ndarray
     position: np.ndarray
     totals: np.ndarray
+    counts: np.ndarray
 
 
 class _Body(NamedTuple):
     """The lines of one call. sources: for every output the line that makes it, or -1 - i for the call's input i.
 
     reads (2, r): the call's input that a line reads, and the line. costs: parameters, multiply-accumulates, elements.
+    counts: the sum of the lines' sketches.
     """
 
     words: np.ndarray
@@ -67,12 +73,24 @@ class _Body(NamedTuple):
     sources: tuple[int, ...]
     shapes: tuple[Shape, ...]
     costs: np.ndarray
+    counts: np.ndarray
 
 
 @lru_cache(maxsize=65536)
 def bucket(word: str) -> int:
     """The bucket (1 to BUCKETS - 1) of a word."""
     return 1 + zlib.crc32(word.encode()) % (BUCKETS - 1)
+
+
+def kind_sketch(words: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Signs (COUNTS,) that stand for one kind of line: words (w,), numbers (OPERATOR_NUMBERS,).
+
+    Signs of different kinds are almost orthogonal. So a linear function of their sum over a text's lines can be any
+    linear function of how often each kind occurs, as the latency is of operators that run one after another.
+    """
+    sizes = np.rint(numbers * COUNT_STEPS).astype(np.int32)
+    digest = hashlib.blake2b(words.astype(np.int32).tobytes() + sizes.tobytes(), digest_size=COUNTS // 8).digest()
+    return np.unpackbits(np.frombuffer(digest, np.uint8)).astype(np.float32) * 2 - 1
 
 
 @lru_cache(maxsize=8192)
@@ -130,6 +148,7 @@ class _Reader:
             tuple([makers[v] for v in block.outputs]),
             tuple([known[v] for v in block.outputs]),
             np.sum([p.costs for p in parts], axis=0) if parts else np.zeros(3),
+            np.sum([p.counts for p in parts], axis=0) if parts else np.zeros(COUNTS, np.float32),
         )
 
     def call(self, op: str, shapes: tuple[Shape, ...], attrs: Attrs) -> _Body:
@@ -189,7 +208,8 @@ def _operator(op: str, shapes: tuple[Shape, ...], attrs: Attrs) -> _Body:
     reads = np.array([list(range(len(shapes))), [0] * len(shapes)], np.int64).reshape(2, -1)
     none = np.zeros((2, 0), np.int64)
     row = np.array([numbers], np.float32)
-    return _Body(np.array(words), np.array([len(words)]), row, none, reads, (0,), (shape,), costs)
+    sketch = kind_sketch(np.array(words), row[0])
+    return _Body(np.array(words), np.array([len(words)]), row, none, reads, (0,), (shape,), costs, sketch)
 
 
 def _log2_product(sizes: Value) -> float:
@@ -226,7 +246,7 @@ def _joined(parts: list[np.ndarray], empty: tuple[int, ...], kind: type, axis: i
 def _finished(body: _Body) -> Lines:
     starts = np.cumsum(body.lengths) - body.lengths
     totals = np.log2(1 + np.array([*body.costs, len(starts), 0.0])).astype(np.float32)
-    return with_depths(Lines(body.words, starts, body.numbers, body.edges, np.empty(0), totals))
+    return with_depths(Lines(body.words, starts, body.numbers, body.edges, np.empty(0), totals, body.counts))
 
 
 def with_depths(lines: Lines) -> Lines:
@@ -271,6 +291,7 @@ def graph_lines(graph: Graph) -> Lines:
             (),
             (),
             np.sum([p.costs for p in parts], axis=0),
+            np.sum([p.counts for p in parts], axis=0),
         )
     )
 
@@ -290,4 +311,5 @@ def _plain(text: str) -> Lines:
     n = len(tokens)
     edges = np.stack([np.arange(n - 1), np.arange(1, n)])
     totals = np.array([0, 0, 0, log2(1 + n), 0], np.float32)
-    return with_depths(Lines(np.array(words), np.arange(n), numbers, edges, np.empty(0), totals))
+    counts = np.sum([kind_sketch(*kind) for kind in zip(np.array(words)[:, None], numbers, strict=True)], axis=0)
+    return with_depths(Lines(np.array(words), np.arange(n), numbers, edges, np.empty(0), totals, counts))

@@ -11,6 +11,7 @@ import torch
 from predictors import load
 from predictors.rlm.backbone import T5GemmaReader
 from predictors.rlm.encoder import COMMON, QUALITY
+from predictors.rlm.lines import COUNTS
 from predictors.rlm.predictor import RLM
 from search_spaces import InputError
 
@@ -47,7 +48,7 @@ def test_states_are_the_same_whatever_is_read_beside(t5gemma: str) -> None:
     reader = T5GemmaReader(t5gemma)
     texts = [TEXTS[0], "depth 3", "width 1 depth 2 width 3 depth 4"]
     together = reader.states(texts)
-    assert together.shape == (3, HIDDEN + QUALITY + COMMON)
+    assert together.shape == (3, HIDDEN + QUALITY + COUNTS + COMMON)
     assert np.isfinite(together).all()
     np.testing.assert_allclose(together, np.concatenate([reader.states([text]) for text in texts]), atol=1e-5)
     assert np.abs(together[0] - together[1]).max() > 1e-3
@@ -55,7 +56,7 @@ def test_states_are_the_same_whatever_is_read_beside(t5gemma: str) -> None:
 
 def test_an_rlm_reads_with_it_and_is_kept_by_its_name(t5gemma: str, small_base: str, tmp_path: Path) -> None:
     model = RLM(base=small_base, backbone=t5gemma).fit(TEXTS[:16], {"top1": VALUES["top1"][:16]})
-    assert model.states(TEXTS).shape == (24, HIDDEN + QUALITY + COMMON)
+    assert model.states(TEXTS).shape == (24, HIDDEN + QUALITY + COUNTS + COMMON)
     found = model.predict(TEXTS[16:], ["top1"], samples=8).samples
     assert np.isfinite(found).all()
     model.save(tmp_path)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from predictors.rlm.encoder import EncoderConfig, TextEncoder, collate
-from predictors.rlm.lines import LINE_NUMBERS, MAX_LINES, Lines, bucket, graph_lines, lines
+from predictors.rlm.lines import COUNTS, LINE_NUMBERS, MAX_LINES, Lines, bucket, graph_lines, lines
 from search_spaces import InputError, SearchSpace, expand, get_space, read
 
 SPACES = {
@@ -165,3 +165,29 @@ def test_a_state_does_not_depend_on_the_other_texts_of_a_batch() -> None:
     together = _states(read_lines)
     alone = np.concatenate([_states([found]) for found in read_lines])
     np.testing.assert_allclose(together, alone, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_counts_are_those_of_the_graph_and_differ_between_networks_of_other_operators(name: str) -> None:
+    rng = np.random.default_rng(1)
+    graphs = [SPACES[name].graph(SPACES[name].sample(rng)) for _ in range(5)]
+    texts = [SPACES[name].to_text(SPACES[name].sample(np.random.default_rng(1))), *_texts(name, 4)]
+    np.testing.assert_array_equal(lines(texts[0]).counts, graph_lines(graphs[0]).counts)
+    found = {lines(text).counts.tobytes() for text in texts}
+    kinds = {frozenset((line[:2], count) for line, count in _bag(lines(text)).items()) for text in texts}
+    assert len(found) <= len(kinds)
+    assert len(found) > 1
+
+
+def test_a_cost_per_kind_of_line_is_linear_in_the_counts() -> None:
+    read_lines = [lines(text) for text in _texts("nasbench201", 200)]
+    price: dict[object, float] = {}
+    rng = np.random.default_rng(0)
+    costs = np.zeros(len(read_lines))
+    for row, found in enumerate(read_lines):
+        for (words, numbers, _), count in _bag(found).items():
+            costs[row] += count * price.setdefault((words, numbers[:-2]), float(rng.lognormal()))
+    counts = np.array([np.append(found.counts, 1.0) for found in read_lines])
+    weights = np.linalg.lstsq(counts[:100], costs[:100], rcond=1e-6)[0]
+    assert counts.shape[1] == COUNTS + 1
+    np.testing.assert_allclose(counts[100:] @ weights, costs[100:], rtol=1e-3)

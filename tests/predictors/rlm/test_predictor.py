@@ -11,6 +11,7 @@ from scipy.stats import kendalltau
 from predictors.rlm import predictor
 from predictors.rlm.encoder import COMMON, QUALITY
 from predictors.rlm.examples import MAX_EXAMPLES, groups
+from predictors.rlm.lines import COUNTS
 from predictors.rlm.predictor import RLM
 from search_spaces import InputError, get_space
 
@@ -129,7 +130,7 @@ def test_tiny_and_huge_values_give_finite_predictions(small_base: str, values: l
 def test_states_need_no_examples_and_read_each_text_once(small_base: str) -> None:
     model = RLM(base=small_base)
     states = model.states([TEXTS[0], TEXTS[1], TEXTS[0]])
-    assert states.shape == (3, 24 + QUALITY + COMMON)
+    assert states.shape == (3, 24 + QUALITY + COUNTS + COMMON)
     assert states.dtype == np.float32
     np.testing.assert_array_equal(states[0], states[2])
     assert model.metrics == ()

@@ -1,4 +1,4 @@
-"""Tables of trained networks, a family each: our populations, and those of `$NAS_DATA`."""
+"""Tables of measured networks, a family each: our populations, and those of `$NAS_DATA`."""
 
 from __future__ import annotations
 
@@ -20,25 +20,27 @@ if TYPE_CHECKING:
 
 POPULATIONS = tuple(f"digits-{n}" for n in ("fbnet", "nasbench101", "nasnet", "amoeba", "pnas", "enas", "darts"))
 TABLES = ("nasbench201", "darts", "ofa_mbv3_accuracy", "nasbench101")  # files of $NAS_DATA
-FAMILIES = (*POPULATIONS, *TABLES)
+FAMILIES = {"accuracy": (*POPULATIONS, *TABLES), "latency": (*POPULATIONS, "nasbench201")}  # that have the metric
+NASBENCH201_DEVICE = "raspi4_latency_ms"
 
 
 class Labelled(NamedTuple):
-    """n architectures, their texts and accuracies (n,)."""
+    """n architectures, their texts, and values (n,) of one metric."""
 
     architectures: Sequence[Architecture]
     texts: list[str]
-    accuracy: np.ndarray
+    values: np.ndarray
 
 
 @lru_cache(maxsize=2)
-def labelled(family: str) -> Labelled:
-    """One family's table; networks without an accuracy are left out."""
+def labelled(family: str, metric: str) -> Labelled:
+    """One family's table of accuracies, or of latencies on one device; networks without a value are left out."""
     from nas.benchmarks import load_benchmark
 
-    if family in POPULATIONS:
+    if family in POPULATIONS or metric == "latency":
         table = load_benchmark(family)
-        return Labelled(table.architectures, table.load_texts(), table.values("digits_accuracy"))
+        own = {"accuracy": "digits_accuracy", "latency": "cpu_latency_ms"} if family in POPULATIONS else {}
+        return Labelled(table.architectures, table.load_texts(), table.values(own.get(metric, NASBENCH201_DEVICE)))
     rows = _rows(family)
     space, parse, column = _READERS[family]()
     architectures = [parse(row) for row in rows]
