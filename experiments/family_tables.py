@@ -13,14 +13,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from experiments.own_family import train
 from search_spaces import get_space
+from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
+    from nas import Benchmark
     from search_spaces import Architecture
 
 POPULATIONS = tuple(f"digits-{n}" for n in ("fbnet", "nasbench101", "nasnet", "amoeba", "pnas", "enas", "darts"))
 TABLES = ("nasbench201", "darts", "ofa_mbv3_accuracy", "nasbench101")  # files of $NAS_DATA
-FAMILIES = {"accuracy": (*POPULATIONS, *TABLES), "latency": (*POPULATIONS, "nasbench201")}  # that have the metric
+OWN = "own"
+FAMILIES = {"accuracy": (*POPULATIONS, *TABLES, OWN), "latency": (*POPULATIONS, "nasbench201", OWN)}
+MEASURED = {"accuracy": "digits_accuracy", "latency": "cpu_latency_ms"}  # columns of our own tables
 NASBENCH201_DEVICE = "raspi4_latency_ms"
 
 
@@ -32,20 +37,38 @@ class Labelled(NamedTuple):
     values: np.ndarray
 
 
+def available(metric: str) -> list[str]:
+    """The families whose tables are on this machine."""
+    there = dict.fromkeys(TABLES, "NAS_DATA" in os.environ) | {OWN: train.table().exists()}
+    return [family for family in FAMILIES[metric] if there.get(family, True)]
+
+
 @lru_cache(maxsize=2)
 def labelled(family: str, metric: str) -> Labelled:
     """One family's table of accuracies, or of latencies on one device; networks without a value are left out."""
     from nas.benchmarks import load_benchmark
 
+    if family == OWN:
+        table = _own_family()
+        return Labelled(table.architectures, table.load_texts(), table.values(MEASURED[metric]))
     if family in POPULATIONS or metric == "latency":
         table = load_benchmark(family)
-        own = {"accuracy": "digits_accuracy", "latency": "cpu_latency_ms"} if family in POPULATIONS else {}
-        return Labelled(table.architectures, table.load_texts(), table.values(own.get(metric, NASBENCH201_DEVICE)))
+        column = MEASURED[metric] if family in POPULATIONS else NASBENCH201_DEVICE
+        return Labelled(table.architectures, table.load_texts(), table.values(column))
     rows = _rows(family)
     space, parse, column = _READERS[family]()
     architectures = [parse(row) for row in rows]
     texts = [space.to_text(architecture) for architecture in architectures]
     return Labelled(architectures, texts, np.array([float(row[column]) for row in rows]))
+
+
+def _own_family() -> Benchmark:
+    """The table that `experiments.own_family.train` makes, of a space that exists in these experiments alone."""
+    from nas.benchmarks import load_benchmark
+
+    if not train.table().exists():
+        raise InputError(f"{train.table()} is not there: run `python -m experiments.own_family.train`")
+    return load_benchmark(train.table(), train.SPACE)
 
 
 def _rows(family: str) -> list[dict[str, str]]:

@@ -3,13 +3,12 @@
 Every predictor learns a few networks of one space and ranks the others (Kendall's τ). The RLM is `rlm-generated`: it
 has read generated spaces alone, so texts, labels and skeletons of all families here are new to it. `gp-choices` is what
 a user would try first. The GNN begins with `gnn-label-free`, which has seen all families here, label-free.
-The metric is an accuracy, or, with `--metric latency`, a device's latency. The tables of `$NAS_DATA` are measured where it
-is set.
+The metric is an accuracy, or, with `--metric latency`, a device's latency. The tables of `$NAS_DATA` are measured where
+it is set; so is a family of a user's own where `experiments.own_family.train` has trained it.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from experiments.family_tables import FAMILIES, POPULATIONS, labelled
+from experiments.family_tables import FAMILIES, available, labelled
 from experiments.runner import AsJson, FirstSeed, Jobs, Quick, Seeds, run_command
 from experiments.tables import Scores, chosen, compute, pivot, publish, show, summarize
 
@@ -76,8 +75,7 @@ def main(
     as_json: AsJson = False,
 ) -> None:
     """Learn and rank; a table of means over the seeds for every size."""
-    known = FAMILIES[metric] if "NAS_DATA" in os.environ else POPULATIONS
-    names, tables = chosen(only, PREDICTORS), chosen(families or ",".join(known), FAMILIES[metric])
+    names, tables = chosen(only, PREDICTORS), chosen(families or ",".join(available(metric)), FAMILIES[metric])
     sizes, tested = SIZES, MAX_TESTED
     if quick:
         sizes, tested, tables, seeds = QUICK_SIZES, QUICK_TESTED, tables[:1], 1
