@@ -20,6 +20,7 @@ from predictors.inputs import Inputs, Metrics, as_targets, as_texts, check_reque
 from predictors.metrics import Metric, decoding_order
 from predictors.rlm.coordinates import States
 from predictors.rlm.decoding import sample_scores
+from predictors.rlm.digits import LARGEST
 from predictors.rlm.encoder import COMMON
 from predictors.rlm.examples import MAX_EXAMPLES, Context, Group, assign, groups, nearest_distances
 from predictors.rlm.lines import TEXT_NUMBERS
@@ -34,7 +35,7 @@ MAX_CACHED_TEXTS = 60_000  # states that are kept: 60 MB
 QUERIES = 1024  # that are decoded at once, at most
 NUMBERS = 80_000  # that are decoded at once: queries times samples, about 5 KB each
 NEIGHBOUR_ROWS = 1000  # examples, or somewhat more, whose distances to their neighbours are the unit of novelty
-MIN_RANKED = 32  # examples of a measured metric; the ranks of fewer say little of how far others lie outside
+MAX_BY_VALUE = LARGEST / 2  # score of an example; digits reach as far again
 STRATA = 8  # groups of samples, each conditioned on its own means of the metrics before
 
 
@@ -370,9 +371,10 @@ def _decode(
 
 
 def _scale(metric: str, values: np.ndarray) -> Scores:
-    """Between values (n,) and scores: by rank, because accuracies are skewed; of few latencies, by value."""
-    by_rank = Metric.parse(metric).kind != "measured" or len(values) >= MIN_RANKED
-    return Scores.fit(values, by_rank)
+    """Between values (n,) and scores: by rank, because accuracies are skewed; what is measured, by value if it fits."""
+    by_value = Scores.fit(values, by_rank=False)
+    fits = np.abs(by_value.normalize(values)).max() <= MAX_BY_VALUE
+    return by_value if fits and Metric.parse(metric).kind == "measured" else Scores.fit(values, by_rank=True)
 
 
 def _least(values: np.ndarray) -> float:
