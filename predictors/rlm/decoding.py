@@ -1,8 +1,7 @@
 """Constrained decoding of numbers, all rows at once.
 
-Arithmetic sampling (arXiv 2210.15458): a sample follows its quantile through the digits. Every sample is drawn exactly
-from the model's distribution, and evenly spread quantiles cover it evenly, so a mean over them is far less noisy than
-one over independent samples.
+Arithmetic sampling (arXiv 2210.15458): a sample follows its quantile through the digits. Evenly spread quantiles cover
+the model's distribution evenly, so a mean over them is far less noisy than one over independent samples.
 """
 
 from __future__ import annotations

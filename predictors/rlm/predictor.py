@@ -252,13 +252,13 @@ class RLM(Predictor):
         return Predictions.of_samples(metrics, with_exact_costs(texts, metrics, known, drawn))
 
     def estimate(self, architectures: Inputs, metrics: Sequence[str], given: Metrics | None = None) -> np.ndarray:
-        """Point estimates (n, metrics): the mean of a few evenly drawn samples of each metric alone.
+        """Point estimates (n, metrics): the median of a few samples of each metric alone.
 
-        A metric that others condition is read several times for each query; its mean needs no other metric.
+        A metric that others condition is read several times for each query; its median needs no other metric.
         """
         texts = as_texts(architectures)
-        means = [self.predict(texts, [name], given, samples=2 * ESTIMATE_SAMPLES).mean for name in metrics]
-        return np.concatenate(means, 1) if means else np.zeros((len(texts), 0))
+        found = [self.predict(texts, [name], given, samples=2 * ESTIMATE_SAMPLES).median for name in metrics]
+        return np.concatenate(found, 1) if found else np.zeros((len(texts), 0))
 
     def _sample(
         self, texts: list[str], metrics: list[str], given: Mapping[str, np.ndarray], samples: int, seed: int
@@ -389,17 +389,19 @@ def _columns(columns: list[np.ndarray], count: int) -> np.ndarray:
 
 
 def _quantiles(texts: Sequence[str], samples: int, metrics: int, seed: Sequence[int]) -> np.ndarray:
-    """Quantiles (n, samples, metrics), evenly spread: the same for the same text and seed, wherever it stands.
+    """Quantiles (n, samples, metrics), the same for the same text and seed, wherever it stands.
 
-    The first metric's are in order, the others' are shuffled.
+    They are the middles of equal parts, as in the midpoint rule: were they at random within their parts, the outermost
+    would tell of far tails for some networks, and a search would prefer these. The first metric's are in order, the
+    others' are shuffled.
     """
     found = np.empty((len(texts), samples, metrics))
     drawn: dict[str, np.ndarray] = {}
     for row, text in zip(found, texts, strict=True):
         if text not in drawn:
             rng = np.random.default_rng([*seed, zlib.crc32(text.encode())])
-            columns = [(rng.permutation(samples) if k else np.arange(samples)) + rng.random() for k in range(metrics)]
-            drawn[text] = np.stack(columns, 1) / samples
+            columns = [rng.permutation(samples) if k else np.arange(samples) for k in range(metrics)]
+            drawn[text] = (np.stack(columns, 1) + 0.5) / samples
         row[:] = drawn[text]
     return found
 
