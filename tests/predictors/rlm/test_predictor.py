@@ -99,7 +99,7 @@ def test_of_more_examples_a_query_sees_a_bounded_number_by_its_own_state(large: 
 
 
 def test_every_example_is_seen_by_some_query() -> None:
-    states = RNG.normal(size=(5000, 4)).astype(np.float32)
+    states = RNG.normal(size=(5000, 4 + COUNTS + COMMON)).astype(np.float32)
     found = groups(states)
     assert all(len(np.unique(group.rows)) == len(group.rows) == MAX_EXAMPLES for group in found)
     assert len(np.unique(np.concatenate([group.rows for group in found]))) > 4000
