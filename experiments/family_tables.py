@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from experiments.own_family import train
+from experiments import own_family
 from search_spaces import get_space
 from search_spaces.common.errors import InputError
 
@@ -39,7 +39,7 @@ class Labelled(NamedTuple):
 
 def available(metric: str) -> list[str]:
     """The families whose tables are on this machine."""
-    there = dict.fromkeys(TABLES, "NAS_DATA" in os.environ) | {OWN: train.table().exists()}
+    there = dict.fromkeys(TABLES, "NAS_DATA" in os.environ) | {OWN: own_family.table().exists()}
     return [family for family in FAMILIES[metric] if there.get(family, True)]
 
 
@@ -63,12 +63,12 @@ def labelled(family: str, metric: str) -> Labelled:
 
 
 def _own_family() -> Benchmark:
-    """The table that `experiments.own_family.train` makes, of a space that exists in these experiments alone."""
+    """The table that `experiments.own_family` makes, of a space that exists in these experiments alone."""
     from nas.benchmarks import load_benchmark
 
-    if not train.table().exists():
-        raise InputError(f"{train.table()} is not there: run `python -m experiments.own_family.train`")
-    return load_benchmark(train.table(), train.SPACE)
+    if not own_family.table().exists():
+        raise InputError(f"{own_family.table()} is not there: run `python -m experiments.own_family`")
+    return load_benchmark(own_family.table(), own_family.SPACE)
 
 
 def _rows(family: str) -> list[dict[str, str]]:

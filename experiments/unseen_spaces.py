@@ -4,7 +4,7 @@ Every predictor learns a few networks of one space and ranks the others (Kendall
 has read generated spaces alone, so texts, labels and skeletons of all families here are new to it. `gp-choices` is what
 a user would try first. The GNN begins with `gnn-label-free`, which has seen all families here, label-free.
 The metric is an accuracy, or, with `--metric latency`, a device's latency. The tables of `$NAS_DATA` are measured where
-it is set; so is a family of a user's own where `experiments.own_family.train` has trained it.
+it is set; so is a family of a user's own where `experiments.own_family` has trained it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Train the own family's networks on digits and time them: `python -m experiments.own_family.train` (half an hour).
+"""Train the own family's networks on digits and time them: `python -m experiments.own_family` (half an hour).
 
 The table, `results/own-family/digits-own.csv.gz`, is what `experiments.unseen_spaces --families own` reads.
 """
@@ -15,7 +15,7 @@ from nas.benchmarks.building import build
 from nas.benchmarks.populations import Population
 from nas.cli.progress import progress_bar
 
-SPACE = f"{Path(__file__).parent / 'space.py'}:build"
+SPACE = f"{Path(__file__).parent / 'own_space.py'}:build"
 FOLDER = Path("results/own-family")
 NETWORKS, QUICK_NETWORKS = 300, 4
 
