@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import numpy as np
 
@@ -33,6 +33,9 @@ class Chooser:
     def __init__(self) -> None:
         self.choices: dict[str, Choice] = {}
         self.options: dict[str, Domain] = {}
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"a trial has no {name!r}: it has suggest_categorical, suggest_int and suggest_float")
 
     def pick(self, name: str, options: Domain) -> Choice:
         """Decide: one of `options`."""

@@ -12,9 +12,11 @@ import numpy as np
 from search_spaces.common.errors import InputError
 
 Choice = Any
-"""A chosen value: str, int, float or bool."""
+"""A chosen value: str, int, float, bool or None."""
 MISSING: Any = object()
 """What is found for a value that is no option: `None` may be one."""
+_PLAIN = (str, int, float, bool, type(None))  # what a study can store, and read as the same
+_KINDS = frozenset(_PLAIN)
 _TOLERANCE = 1e-8  # of a number's place between two steps, as Optuna has it
 _MAX_SHOWN = 20
 _MAX_DRAWS = 100
@@ -77,6 +79,8 @@ def categories(name: str, choices: Sequence[Choice]) -> Domain:
     """The options of `suggest_categorical`."""
     if not len(choices):
         raise InputError(f"{name!r} has no options: give at least one")
+    if not _KINDS.issuperset(map(type, choices)) and (strange := [c for c in choices if not isinstance(c, _PLAIN)]):
+        raise InputError(f"{name!r} has the option {strange[0]!r}: give texts or numbers that stand for it")
     return choices if isinstance(choices, range) else tuple(choices)
 
 

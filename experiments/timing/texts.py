@@ -1,7 +1,8 @@
 """From choices to text, in every registered space: `python -m experiments.timing.texts`.
 
-One core, processor time, architectures that were not written before. The checksum is that of all texts one after
-another: run it with another version's `PYTHONPATH` to compare both speed and texts.
+One core, processor time, architectures that were not written before. With `--only resnet50`, it is a ResNet-50 of
+torchvision, the building of the module included. The checksum is that of all texts one after another: run it with
+another version's `PYTHONPATH` to compare both speed and texts.
 """
 
 from __future__ import annotations
@@ -15,14 +16,31 @@ import typer
 
 from experiments.runner import AsJson, Quick, run_command
 from nas.cli.console import print_json, print_table
-from search_spaces import get_space, list_spaces
+from nas.cli.options import split_names
+from search_spaces import SearchSpace, TorchSpace, get_space, list_spaces
 
 WARM_UP, QUICK = 20, 3
+RESNET50 = "resnet50"
 
 
-def measure(name: str, count: int) -> dict[str, Any]:
-    """Texts per second, and the checksum of `count` texts."""
-    space, rng = get_space(name), np.random.default_rng(0)
+def resnet50() -> TorchSpace:
+    """ResNet-50 of torchvision, with 64 or more channels per group, for images of 224 x 224 pixels."""
+    import torch
+
+    from search_spaces.pytorch.libraries import prepare_torchvision
+
+    prepare_torchvision()
+    from torchvision import models
+
+    def build(trial: Any) -> torch.nn.Module:
+        return models.resnet50(weights=None, width_per_group=trial.suggest_int("width", 64, 1024))
+
+    return TorchSpace(build, torch.zeros(1, 3, 224, 224))
+
+
+def measure(name: str, space: SearchSpace, count: int) -> dict[str, Any]:
+    """Texts per second, milliseconds per text, and the checksum of `count` texts."""
+    rng = np.random.default_rng(0)
     for _ in range(WARM_UP):
         space.to_text(space.sample(rng))
     archs = [space.sample(rng) for _ in range(count)]
@@ -30,16 +48,19 @@ def measure(name: str, count: int) -> dict[str, Any]:
     texts = [space.to_text(arch) for arch in archs]
     seconds = time.process_time() - started
     checksum = hashlib.sha256("".join(texts).encode()).hexdigest()[:16]
-    return {"space": name, "texts/s": count / seconds, "checksum": checksum}
+    return {"space": name, "texts/s": count / seconds, "ms": 1000 * seconds / count, "checksum": checksum}
 
 
 def main(
     architectures: Annotated[int, typer.Option(min=1, help="Architectures of each space.")] = 200,
+    only: Annotated[str, typer.Option(help="Comma-separated spaces; all by default.")] = "",
     quick: Quick = False,
     as_json: AsJson = False,
 ) -> None:
     """A row per space."""
-    rows = [measure(name, QUICK if quick else architectures) for name in list_spaces()]
+    names = split_names(only) if only else list_spaces()
+    spaces = {name: resnet50() if name == RESNET50 else get_space(name) for name in names}
+    rows = [measure(name, space, QUICK if quick else architectures) for name, space in spaces.items()]
     if as_json:
         print_json(rows)
     else:

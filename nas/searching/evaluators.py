@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from nas.evaluation.devices import devices_of
 from nas.evaluation.int8 import score_metrics as int8_scores
 from nas.evaluation.metrics import check_metrics
 from nas.evaluation.trainable import Trainable
@@ -54,6 +55,14 @@ def evaluate_one(evaluator: Evaluator, architecture: Architecture, record: Trial
     return values[0]
 
 
+def _refuse_devices(metrics: Sequence[str], known: Sequence[str], others: str) -> None:
+    for device in devices_of(metrics, known):
+        raise InputError(
+            f"{device.metric} is predicted from what `nas device add {device.name}` measured, and {others}: "
+            "search with --space alone, which measures the other metrics"
+        )
+
+
 class TableEvaluator:
     """True values, looked up in a benchmark's table. Raises InputError for an unknown metric or architecture.
 
@@ -61,6 +70,7 @@ class TableEvaluator:
     """
 
     def __init__(self, benchmark: Benchmark, metrics: Sequence[str]) -> None:
+        _refuse_devices(metrics, benchmark.metrics, f"a table's ({benchmark.name}) are looked up")
         check_metrics(metrics, benchmark.metrics)
         self.benchmark = benchmark
         self.metrics = tuple(metrics)
@@ -88,6 +98,7 @@ class PredictionEvaluator:
 
     def __init__(self, predictor: Predictor, space: SearchSpace, metrics: Sequence[str], name: str = "") -> None:
         self._predicted = [metric for metric in metrics if metric not in COSTS]
+        _refuse_devices(self._predicted, predictor.metrics, "those of a checkpoint are what it has learned")
         check_metrics(self._predicted, predictor.metrics)
         self.predictor = predictor
         self.space = space

@@ -92,7 +92,7 @@ def search(
         sampler: a name of `nas.searching.samplers.list_samplers()` or any Optuna sampler.
         storage: None (in memory), a path (journal file), a database URL or an Optuna storage.
         constraints: such as `"pixel3_latency_ms <= 8"`; architectures that break one are kept off the front.
-        progress: called after each evaluation with how far the search is.
+        progress: called at the start and after each evaluation with how far the search is.
         name: of the study in the storage.
         sampler_options: further options of `nas.searching.samplers.create_sampler` for a sampler given by name.
         prior: prior observations, in the order of the evaluator's metrics. They come first and do not count.
@@ -229,6 +229,8 @@ class _Search:
 
     def run(self, limits: Limits, progress: Callable[[SearchProgress], None] | None) -> None:
         repeats = 0
+        if progress:
+            progress(self._progress(limits.evaluations))
         while self.done < limits.evaluations and self.stale < limits.patience:
             if time.time() >= limits.until:
                 return

@@ -43,6 +43,10 @@ def _same(reader: Reader, node: onnx.NodeProto) -> int | None:
     return reader.value(node.input[0])
 
 
+def _concat(reader: Reader, node: onnx.NodeProto) -> int | None:
+    return reader.value(node.input[0]) if len(node.input) == 1 else None
+
+
 def _number(reader: Reader, name: str) -> float | None:
     """The value that is a single number of no dimension."""
     known = reader.known.get(name)
@@ -132,6 +136,7 @@ READERS: dict[str, Callable[[Reader, onnx.NodeProto], int | None]] = {
     "Cast": _cast,
     "CastLike": _cast_like,
     "Clip": _clip,
+    "Concat": _concat,
     "ConstantOfShape": read_constant_of_shape,
     "Conv": read_conv,
     "ConvTranspose": read_conv_transpose,

@@ -297,6 +297,8 @@ def _cat(r: Recorder, tensors: Sequence[Tensor], dim: int = 0, *, axis: int | No
     for x in parts:
         dtype = torch.promote_types(dtype, x.dtype)
     parts = [x if x.dtype == dtype else r.call(Tensor.to, x, dtype) for x in parts]
+    if len(parts) == 1:  # an exporter may leave out what changes nothing
+        return r.tensor(r.value(parts[0]))
     return r.own("Concat", *parts, axis=(dim if axis is None else axis) % parts[0].dim())
 
 

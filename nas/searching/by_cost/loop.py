@@ -157,6 +157,8 @@ class _Loop:
         self.interrupted = [optuna_adapter.trial_id(trial) for trial in running]
 
     def run(self, progress: Callable[[SearchProgress], None] | None) -> None:
+        if progress:
+            progress(self._progress())
         while True:
             if len(self.failures) >= MAX_FAILURES:
                 raise InputError(f"{len(self.failures)} trainings in a row failed; the last: {self.failures[-1]}")

@@ -153,6 +153,10 @@ def test_a_table_of_measurements_becomes_an_objective(
     code, out, _ = run(monkeypatch, capsys, *search, "--evaluations", "3", "--out", "out", "--json", "--quiet")
     assert code == 0
     assert all(0 < float(row["pi_latency_ms"]) < 1e9 for row in json.loads(out)["front"])
+    table = ("search", "--benchmark", "digits201", "--objectives", "digits_accuracy,pi_latency_ms", "--out", "table")
+    code, _, err = run(monkeypatch, capsys, *table, "--quiet")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "pi_latency_ms is predicted" in err
     run(monkeypatch, capsys, "sample", "--space", "tiny-resnet", "--out", "nets")
     code, out, _ = run(monkeypatch, capsys, "predict", "nets/0000.onnx", "--metrics", "pi_latency_ms,params", "--json")
     ((row),) = json.loads(out)

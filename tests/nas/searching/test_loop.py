@@ -111,12 +111,12 @@ def test_a_small_space_is_evaluated_completely_and_the_search_ends(switches: Sea
     assert sorted(map(str, result.evaluated.architectures)) == sorted(map(str, switches.enumerate()))
 
 
-def test_progress_is_reported_after_every_evaluation() -> None:
+def test_progress_is_reported_at_the_start_and_after_every_evaluation() -> None:
     calls: list[SearchProgress] = []
     result = search(SPACE, OBJECTIVES, Costs(), "random", 40, progress=calls.append)
-    assert [(now.done, now.wanted) for now in calls] == [(i + 1, 40) for i in range(40)]
+    assert [(now.done, now.wanted) for now in calls] == [(i, 40) for i in range(41)]
     assert calls[-1].front == len(result.front)
-    volumes = [now.hypervolume for now in calls[FRAME_POINTS - 1 :]]
+    volumes = [now.hypervolume for now in calls[FRAME_POINTS:]]
     assert volumes == sorted(volumes)
     assert 0 < volumes[0] < 1
 

@@ -496,6 +496,7 @@ def test_no_file_outside_of_the_folder_is_read(tmp_path: Path, location: str) ->
         ("c = Constant <value_ints = [-1]> () y = ReduceMean (x, c)", "net.ReduceMean <axes = [1]> (x)"),
         ("y = Softmax <axis = 1> (x)", "Softmax (x)"),
         ("a = Identity (x) b = Dropout (a) y = Relu (b)", "Relu (x)"),
+        ("a = Concat <axis = 1> (x) y = Relu (a)", "Relu (x)"),
         ("c = Constant <value_ints = [0, -1]> () s = Reshape (x, c) y = Relu (s)", "Relu (x)"),
         ("s = Constant <value_floats = [1.0,1.0,1.0,1.0]> () y = LayerNormalization (x, s)",
          "net.LayerNormalization <affine = 0> (x)"),

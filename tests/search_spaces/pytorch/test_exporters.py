@@ -16,7 +16,15 @@ from torch import nn
 from search_spaces import TorchSpace, flops, params, to_text
 from search_spaces.pytorch.libraries import prepare_torchvision
 
-TORCHVISION, TIMM = ("resnet18", "mobilenet_v2", "squeezenet1_1"), ("resnet10t", "lcnet_050")
+TORCHVISION = (
+    "resnet18", "resnet50", "resnext50_32x4d", "mobilenet_v2", "mobilenet_v3_small", "squeezenet1_1",
+    "shufflenet_v2_x0_5", "mnasnet0_5", "regnet_y_400mf", "convnext_tiny", "efficientnet_b0", "densenet121",
+    "googlenet",
+)  # fmt: skip
+TIMM = (
+    "resnet10t", "lcnet_050", "ghostnet_050", "spnasnet_100", "mobilenetv3_small_050", "repvgg_a0", "convmixer_768_32",
+)  # fmt: skip
+EPSILON = 1e-5  # of batch normalization, torch's own: the older exporter notes no other one where it folds
 SIDE = 64  # pixels: small images are exported as fast as it gets
 
 
@@ -41,7 +49,10 @@ def exported(module: nn.Module, dynamo: bool) -> onnx.ModelProto:
             assert program is not None
             return program.model_proto
         axes = {"x": {0: "batch"}, "y": {0: "batch"}}
-        torch.onnx.export(module, (x,), file, dynamo=False, input_names=["x"], output_names=["y"], dynamic_axes=axes)
+        options: Any = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": axes}
+        if any(isinstance(m, nn.BatchNorm2d) and m.eps != EPSILON for m in module.modules()):
+            options |= {"training": torch.onnx.TrainingMode.PRESERVE, "do_constant_folding": False}  # or it is lost
+        torch.onnx.export(module, (x,), file, dynamo=False, **options)
     return onnx.load_from_string(file.getvalue())
 
 
