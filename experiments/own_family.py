@@ -17,7 +17,7 @@ from nas.cli.progress import progress_bar
 
 SPACE = f"{Path(__file__).parent / 'own_space.py'}:build"
 FOLDER = Path("results/own-family")
-NETWORKS, QUICK_NETWORKS = 300, 4
+NETWORKS, QUICK_NETWORKS = 200, 4
 
 
 def table(folder: Path = FOLDER) -> Path:
