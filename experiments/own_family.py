@@ -1,4 +1,4 @@
-"""Train the own family's networks on digits and time them: `python -m experiments.own_family` (half an hour).
+"""Train the own family's networks on digits and time them: `python -m experiments.own_family` (a quarter of an hour).
 
 The table, `results/own-family/digits-own.csv.gz`, is what `experiments.unseen_spaces --families own` reads.
 """
