@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from predictors import Predictor
     from search_spaces import Architecture, SearchSpace
 
-MAX_SAMPLED_CANDIDATES = 3000  # candidates, best first, for which samples are drawn
+MAX_SAMPLED_CANDIDATES = 800  # candidates, best first, for which samples are drawn
 MAX_NADIR_DEVIATIONS = 3.0  # standard deviations between the median loss and the nadir
 STD_PER_MEDIAN_DEVIATION = 1.4826  # standard deviation of a normal distribution by its median absolute deviation
 EVALUATIONS_PER_REFIT_TRIAL = 20  # after n evaluations, a refit waits for n / 20 trials: few more change little
