@@ -1,11 +1,10 @@
 """`rlm-zoo`, an RLM that knows real networks: `python -m experiments.zoo_checkpoint`, with `$NAS_DATA/zoo`.
 
-Its examples are the tables' networks with their accuracies and latencies, so it holds numbers of these tables: it is
-made by this command, and is not shipped. Nothing is trained; intervals are widened until they hold for left-out
-families.
+Its examples are the tables' networks with their accuracies and latencies, so it holds numbers of these tables, whose
+notices are on its card. Nothing is trained; intervals are widened until they hold for left-out families.
 
-    nas predict timm:resnet50 my_model.py:build --checkpoint results/rlm-zoo --metrics imagenet_top1_accuracy,rtx4090_ms
-    nas rank 'timm:resnet*' my_model.py:build --checkpoint results/rlm-zoo \
+    nas predict timm:resnet50 my_model.py:build --checkpoint rlm-zoo --metrics imagenet_top1_accuracy,rtx4090_ms
+    nas rank 'timm:resnet*' my_model.py:build --checkpoint rlm-zoo \
         --objectives imagenet_top1_accuracy,rtx4090_ms --constraint "rtx4090_ms <= 1"
 """
 

@@ -116,3 +116,12 @@ print("torch._dynamo" in sys.modules)
 def test_no_process_waits_for_torchs_compiler_to_load_a_checkpoint_and_to_predict() -> None:
     done = subprocess.run([sys.executable, "-c", LOAD], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False"]
+
+
+def test_the_shipped_zoo_knows_which_of_two_real_networks_is_slower_and_more_accurate() -> None:
+    from search_spaces.sources import read_source
+
+    metrics = ["imagenet_top1_accuracy", "rtx4090_ms", "i7_12700h_ms"]
+    small, large = load("rlm-zoo").predict([read_source(f"timm:resnet{n}") for n in (18, 50)], metrics).median
+    assert (small < large).all()
+    assert 0.2 < small[1] / large[1] < 0.8
