@@ -88,7 +88,7 @@ def test_the_other_processes_end_with_the_one_that_began_and_give_their_trials_b
     (helper,) = [int(pid) for pid in begun() if pid != str(parent.pid)]
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180  # on a busy machine
     while Path(f"/proc/{helper}").exists() and " Z " not in Path(f"/proc/{helper}/stat").read_text():
         assert time.monotonic() < deadline
         time.sleep(0.1)
