@@ -26,6 +26,7 @@ CARD = """# rlm-zoo
 `{base}` with {networks} real networks as its examples: it predicts ImageNet top-1 and latencies of networks from their
 text. Made by `python -m experiments.zoo_checkpoint`; **for use, not for comparisons**: it knows the tables.
 
+- **Trained on** nothing more than `{base}`, whose card describes it.
 - **Examples**: networks of timm, with top-1 of weights that ImageNet-1k alone trained (`imagenet_top1_accuracy`), with
   a teacher (`…_distilled_…`) or with more data (`…_extra_data_…`), and milliseconds per image of six devices (GPUs: at
   the largest batch that fits; CPUs: one image at a time); and networks of Qualcomm AI Hub, with latencies of phones and
