@@ -18,7 +18,7 @@ from search_spaces.pytorch.libraries import prepare_torchvision
 
 TORCHVISION = (
     "resnet18", "resnet50", "resnext50_32x4d", "mobilenet_v2", "mobilenet_v3_small", "squeezenet1_1",
-    "shufflenet_v2_x0_5", "mnasnet0_5", "regnet_y_400mf", "convnext_tiny", "efficientnet_b0", "densenet121",
+    "shufflenet_v2_x0_5", "mnasnet0_5", "regnet_y_400mf", "resnet34", "efficientnet_b0", "densenet121",
     "googlenet",
 )  # fmt: skip
 TIMM = (
