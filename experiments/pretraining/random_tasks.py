@@ -14,12 +14,13 @@ from predictors.rlm.coordinates import COMMON_WEIGHT, Axes, States
 from predictors.rlm.tasks import Task
 from predictors.scores import Scores
 
+FUNCTIONS = {"kernel": 0.36, "linear": 0.06, "counts": 0.12, "network": 0.12, "targets": 0.23, "product": 0.11}
+"""Shares of what random functions are: see `_function`."""
 FEATURES = 384  # random features of a function of a stationary kernel
 MIN_SPREAD = 1e-9
 
 
 EXTRAPOLATING, STRANGE = 0.15, 0.07  # tasks whose queries lie beyond the examples, or are of another space
-FUNCTIONS = {"kernel": 0.36, "linear": 0.06, "counts": 0.12, "network": 0.12, "targets": 0.23, "product": 0.11}
 CURVES = 0.1  # tasks whose metric is a point of a learning curve, and whose covariates are points before it
 
 

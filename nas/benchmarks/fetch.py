@@ -30,9 +30,9 @@ def fetch(
     """Download a benchmark's pinned source files, verify them, and merge them into the table in the cache folder.
 
     Files that were downloaded and verified before are not downloaded again, so that a call that took `MAX_SECONDS` and
-    was given up can be repeated. A wrong checksum, size or answer is an
-    InputError and leaves the table as it was. `base_url` is a server with the layout `base_url/repository/commit/path`;
-    `progress` is called with ("bytes", done, total); `sources` are the pinned files, the package's own by default.
+    was given up can be repeated. A wrong checksum, size or answer is an InputError and leaves the table as it was.
+    `base_url` is a server with the layout `base_url/repository/commit/path`; `progress` is called with
+    ("bytes", done, total); `sources` are the pinned files, the package's own by default.
 
     nasbench201 gets, in the order of the official index, validation and test accuracy in % after 200 epochs (mean over
     seeds) on CIFAR-10 (the "cifar10-valid" setting), CIFAR-100 and ImageNet16-120 from NASGraph, and 27 device

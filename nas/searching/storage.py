@@ -78,9 +78,7 @@ class JournalFile(JournalFileBackend):
                 file.truncate()
                 file.write(lines.encode())
                 file.flush()
-                if self._syncs and any(
-                    "state" in log for log in logs
-                ):  # a finished trial is worth waiting for the disk
+                if self._syncs and any("state" in log for log in logs):
                     os.fsync(file.fileno())
         except OSError as error:
             raise _disk_error(self.path, error) from error

@@ -20,7 +20,7 @@ from predictors.rlm.kernels import KernelRegression, Solved
 
 NUMBER_HEADS = 4
 START = NUMBER_TOKENS  # the token before a number
-AXES, WHITENED = (96, 32, 64), 8  # principal axes of structure, quality and counts; some also with unit variance
+AXES, WHITENED = (96, 32, 64), 8  # principal axes of structure, quality, counts; the first 8 also whitened
 COVARIATES = 8
 COORDINATES = sum(AXES) + len(AXES) * WHITENED + COVARIATES + COMMON + 3
 AXIS_SCALE = 4.0  # of coordinates along principal axes, whose mean squares sum to one before

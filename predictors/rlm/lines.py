@@ -43,10 +43,9 @@ class Lines(NamedTuple):
 
     words (w,): hashed words of all lines, one line after another; starts (n,): where each line's words begin.
     numbers (n, LINE_NUMBERS): log2 of sizes and costs, and of the lines on the longest path from an input and to an
-    output. edges (2, e): the line that makes a value, the line that reads
-    it. position (n,): in [0, 1], how far along the longest path a line stands. totals (TEXT_NUMBERS,): log2 of 1 plus
-    the text's parameters, multiply-accumulates, written elements, lines and depth. counts (COUNTS,): the sum of what
-    `kind_sketch` gives for each line.
+    output. edges (2, e): the line that makes a value, the line that reads it. position (n,): in [0, 1], how far along
+    the longest path a line stands. totals (TEXT_NUMBERS,): log2 of 1 plus the text's parameters, multiply-accumulates,
+    written elements, lines and depth. counts (COUNTS,): the sum of what `kind_sketch` gives for each line.
     """
 
     words: np.ndarray

@@ -31,7 +31,7 @@ from search_spaces.common.errors import InputError
 from search_spaces.pytorch import without_weights
 
 BASE = "rlm-base"
-MAX_CACHED_TEXTS = 60_000  # states that are kept: 60 MB
+MAX_CACHED_TEXTS = 60_000  # states that are kept: 110 MB
 QUERIES = 1024  # that are decoded at once, at most
 NUMBERS = 80_000  # that are decoded at once: queries times samples, about 5 KB each
 NEIGHBOUR_ROWS = 1000  # examples, or somewhat more, whose distances to their neighbours are the unit of novelty

@@ -13,6 +13,7 @@ import pytest
 
 import predictors
 from experiments.pretraining.whole_table import Kind
+from search_spaces import InputError
 
 needs_tables = pytest.mark.skipif("NAS_DATA" not in os.environ, reason="NAS_DATA names no folder with the tables")
 
@@ -103,3 +104,24 @@ def test_a_front_that_was_predicted_is_checked_by_true_latencies(capsys: pytest.
     found = run("fbnet_devices", capsys)
     assert [row["device"] for row in found["devices"]] == ["raspi4", "pixel3", "eyeriss", "fpga"]
     assert all(0 < row["fastest (ms)"] < row["slowest (ms)"] for row in found["devices"])
+
+
+def test_a_family_that_was_not_trained_is_named_with_its_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    unseen = importlib.import_module("experiments.unseen_spaces")
+    with pytest.raises(InputError, match=r"digits-own.csv.gz is not there: run `python -m experiments.own_family`"):
+        unseen.main(out=tmp_path / "out", families="own", only="ridge", quick=True)
+
+
+def test_latencies_are_learned_where_they_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    unseen = importlib.import_module("experiments.unseen_spaces")
+    found = run(
+        "unseen_spaces", capsys, out=tmp_path, families="digits-nasbench101", metric=unseen.Learned.latency, only="rlm"
+    )
+    assert found[0]["metric"] == "latency"
+    assert found[0]["tau"]["mean"] > 0.5, "counts of lines tell latencies after 16 measurements"
