@@ -48,12 +48,9 @@ def labelled(family: str, metric: str) -> Labelled:
     """One family's table of accuracies, or of latencies on one device; networks without a value are left out."""
     from nas.benchmarks import load_benchmark
 
-    if family == OWN:
-        table = _own_family()
-        return Labelled(table.architectures, table.load_texts(), table.values(MEASURED[metric]))
-    if family in POPULATIONS or metric == "latency":
-        table = load_benchmark(family)
-        column = MEASURED[metric] if family in POPULATIONS else NASBENCH201_DEVICE
+    if family not in TABLES or metric == "latency":
+        table = _own_family() if family == OWN else load_benchmark(family)
+        column = NASBENCH201_DEVICE if family in TABLES else MEASURED[metric]
         return Labelled(table.architectures, table.load_texts(), table.values(column))
     rows = _rows(family)
     space, parse, column = _READERS[family]()
