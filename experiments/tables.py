@@ -70,6 +70,15 @@ def summarize(tasks: Sequence[Task], rows: Sequence[Scores]) -> list[dict[str, A
     return summary
 
 
+def spearman(predicted: np.ndarray, true: np.ndarray) -> float:
+    """Spearman's rank correlation of two (n,), in [-1, 1]; 0 where all are equal, so that none is ranked."""
+    from scipy.stats import spearmanr
+
+    if len(true) < 2 or not np.ptp(predicted) or not np.ptp(true):
+        return 0.0
+    return float(spearmanr(predicted, true).statistic)
+
+
 Table = dict[str, dict[str, dict[str, float]]]
 """Cells by row and column, each with `mean` and `std`."""
 

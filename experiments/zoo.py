@@ -5,13 +5,13 @@ Three studies; figures are Spearman's rank correlations, of each metric over all
 families: a fifth of timm's families is held out as a whole; ImageNet top-1 (of weights that ImageNet-1k alone trained)
     and milliseconds per image of six devices are predicted. `within` is the mean over held-out families of at least
     five networks, `covered` the share of true values in the 90 % intervals.
-given: the same, each device predicted with the five others given.
-new: a device of which ten networks, at random, are measured, the five others known of all. `regression` is a ridge
-    regression of the logarithm of its latency on theirs.
+given: the same, each device predicted with the five others given, and top-1 with all six.
+new: a device of which ten networks, at random, are measured, the five others known of all.
 
 `rlm` decodes each metric alone, `rlm-sequence` all in one sequence, accuracy first. `log-linear` is a regression on the
-logarithms of parameters and multiply-accumulates. The RLM's base has seen none of these networks. Predictors but the
-RLM, whose scores are ranks, learn logarithms of latencies. Seeds from 100 chose the settings; 0 to 4 are reported.
+logarithms of parameters and multiply-accumulates, `operators` a random forest on them and on counts of operators,
+`regression` a ridge regression on the logarithms of what is given. The RLM's base has seen none of these networks. All
+learn logarithms of latencies. Seeds from 100 chose the settings; 0 to 4 are reported.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ import numpy as np
 import typer
 
 from experiments.runner import AsJson, FirstSeed, Jobs, Quick, Seeds, run_command
-from experiments.tables import Scores, chosen, compute, publish, show, summarize
+from experiments.tables import Scores, chosen, compute, publish, show, spearman, summarize
 from experiments.zoo_tables import SETTINGS, TOP1, Zoo, timm_zoo
 
 STUDIES = ("families", "given", "new")
-FORMULAS = ("params", "macs", "log-linear")
-SEQUENCE = "rlm-sequence"
-LEARNED = ("rlm", "ridge", "forest", SEQUENCE, "gp", "gnn")
+COSTS = ("params", "macs")
+FORMULAS = (*COSTS, "log-linear", "operators")
+SEQUENCE, REGRESSION = "rlm-sequence", "regression"
 PREDICTORS = {
-    "families": (*FORMULAS, *LEARNED),
-    "given": ("rlm", "gp", "forest", "ridge"),
-    "new": ("rlm", "regression"),
+    "families": (*FORMULAS, "rlm", SEQUENCE, "gp", "gnn"),
+    "given": (REGRESSION, "rlm", "gp"),
+    "new": (REGRESSION, "rlm"),
 }
 METRICS = (TOP1, *SETTINGS)
 HELD_OUT = 0.2  # of the families
 MIN_FAMILY = 5  # networks, for a correlation within a family
 MEASURED = 10
+TREES = 200
 SAMPLES = 32
 QUICK_EVERY = 8
 PENALTIES = np.logspace(-3, 3, 13)
@@ -51,9 +52,12 @@ def score(study: str, predictor: str, every: int, seed: int) -> Scores:
     if study == "new":
         return _new_device(zoo, predictor, seed)
     held_out = _held_out(zoo.families, seed)
-    if predictor in FORMULAS:
-        return _judged(zoo, {m: (t, _formula(zoo, predictor, m, held_out)[t], None) for m, t in _tests(zoo, held_out)})
-    return _learned(zoo, predictor, held_out, study == "given", seed)
+    tests = _tests(zoo, held_out, study == "given")
+    if predictor in (*FORMULAS, REGRESSION):
+        return _judged(
+            zoo, {name: (rows, _plain(zoo, predictor, name, held_out, seed)[rows], None) for name, rows in tests}
+        )
+    return _judged(zoo, _learned(zoo, predictor, held_out, tests, study == "given", seed))
 
 
 def _held_out(families: np.ndarray, seed: int) -> np.ndarray:
@@ -62,24 +66,30 @@ def _held_out(families: np.ndarray, seed: int) -> np.ndarray:
     return np.isin(families, names[: max(1, round(HELD_OUT * len(names)))])
 
 
-def _tests(zoo: Zoo, held_out: np.ndarray) -> list[tuple[str, np.ndarray]]:
-    """Rows that each metric is tested on."""
+def _tests(zoo: Zoo, held_out: np.ndarray, given: bool) -> list[tuple[str, np.ndarray]]:
+    """Rows that each metric is tested on; where devices are given, those that were measured on all of them."""
+    if given:
+        held_out = held_out & ~np.isnan([zoo.values[name] for name in SETTINGS]).any(0)
     return [(name, np.flatnonzero(held_out & ~np.isnan(zoo.values[name]))) for name in METRICS]
 
 
-def _costs(zoo: Zoo) -> np.ndarray:
-    """(n, 2) logarithms of parameters and multiply-accumulates."""
+def _plain(zoo: Zoo, name: str, metric: str, held_out: np.ndarray, seed: int) -> np.ndarray:
+    """Predictions (n,) without reading the networks' structure."""
     from predictors.rlm.lines import lines
 
-    return np.stack([lines(text).totals[:2] for text in zoo.texts])
-
-
-def _formula(zoo: Zoo, name: str, metric: str, held_out: np.ndarray) -> np.ndarray:
-    costs = _costs(zoo)
-    if name != "log-linear":
-        return costs[:, FORMULAS.index(name)]
+    costs = np.stack([lines(text).totals[:2] for text in zoo.texts])  # logarithms of parameters, multiply-accumulates
+    if name in COSTS:
+        return costs[:, COSTS.index(name)]
+    if name == REGRESSION:
+        costs = np.stack([_target(other, zoo.values[other]) for other in SETTINGS if other != metric], 1)
     values = _target(metric, zoo.values[metric])
-    return _ridge(costs, values, np.flatnonzero(~held_out & ~np.isnan(values)))
+    known = np.flatnonzero(~np.isnan([values, *costs.T]).any(0))
+    rows, found = known[~held_out[known]], np.full(len(values), np.nan)
+    if name == "operators":
+        found[known] = _forest(np.concatenate([costs, _operators(zoo.texts)], 1), values, rows, seed)[known]
+    else:
+        found[known] = _ridge(costs[known], values[known], np.searchsorted(known, rows))
+    return found
 
 
 def _ridge(inputs: np.ndarray, values: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -88,6 +98,21 @@ def _ridge(inputs: np.ndarray, values: np.ndarray, rows: np.ndarray) -> np.ndarr
 
     inputs = (inputs - inputs[rows].mean(0)) / np.maximum(inputs[rows].std(0), 1e-9)
     return RidgeCV(PENALTIES).fit(inputs[rows], values[rows]).predict(inputs)
+
+
+def _operators(texts: Sequence[str]) -> np.ndarray:
+    """(n, kinds) how often each kind of operator runs in each network."""
+    from predictors.features import feature_matrix, features
+
+    return feature_matrix(texts, sorted({name for text in texts for name in features(text) if " > " not in name}))
+
+
+def _forest(inputs: np.ndarray, values: np.ndarray, rows: np.ndarray, seed: int) -> np.ndarray:
+    """Predictions (n,) for inputs (n, k) of a random forest of some rows."""
+    from sklearn.ensemble import RandomForestRegressor
+
+    forest = RandomForestRegressor(TREES, max_features=1 / 3, random_state=seed)
+    return forest.fit(inputs[rows], values[rows]).predict(inputs)
 
 
 def _target(metric: str, values: np.ndarray) -> np.ndarray:
@@ -99,7 +124,9 @@ Judged = dict[str, tuple[np.ndarray, np.ndarray, np.ndarray | None]]
 """By metric: rows (q,), predictions (q,) and samples (q, s) of its target."""
 
 
-def _learned(zoo: Zoo, predictor: str, held_out: np.ndarray, given: bool, seed: int) -> Scores:
+def _learned(
+    zoo: Zoo, predictor: str, held_out: np.ndarray, tests: list[tuple[str, np.ndarray]], given: bool, seed: int
+) -> Judged:
     import predictors
     from predictors.rlm.predictor import RLM
 
@@ -112,20 +139,18 @@ def _learned(zoo: Zoo, predictor: str, held_out: np.ndarray, given: bool, seed: 
         model.calibrate(learned, list(zoo.families[rows]))
     found: Judged = {}
     if predictor == SEQUENCE:
-        test = np.flatnonzero(held_out)
-        together = model.predict([zoo.texts[i] for i in test], METRICS, samples=SAMPLES, seed=seed)
-        for name, some in _tests(zoo, held_out):
-            at = np.searchsorted(test, some)
-            found[name] = (some, together[name][at], together.samples[at, :, METRICS.index(name)])
-        return _judged(zoo, found)
-    for name, some in _tests(zoo, held_out):
-        if given and name == TOP1:
-            continue
+        held = np.flatnonzero(held_out)
+        together = model.predict([zoo.texts[i] for i in held], METRICS, samples=SAMPLES, seed=seed)
+        for column, (name, some) in enumerate(tests):
+            at = np.searchsorted(held, some)
+            found[name] = (some, together[name][at], together.samples[at, :, column])
+        return found
+    for name, some in tests:
         others = [other for other in SETTINGS if other != name] if given else []
         known = {other: targets[other][some] for other in others}
         predicted = model.predict([zoo.texts[i] for i in some], [name], given=known, samples=SAMPLES, seed=seed)
         found[name] = (some, predicted[name], predicted.samples[:, :, 0])
-    return _judged(zoo, found)
+    return found
 
 
 def _judged(zoo: Zoo, found: Judged) -> Scores:
@@ -133,9 +158,9 @@ def _judged(zoo: Zoo, found: Judged) -> Scores:
     scores: Scores = {}
     for name, (rows, predicted, samples) in found.items():
         true = _target(name, zoo.values[name])[rows]
-        scores[_short(name)] = _spearman(predicted, true)
+        scores[_short(name)] = spearman(predicted, true)
         groups = [np.flatnonzero(zoo.families[rows] == family) for family in np.unique(zoo.families[rows])]
-        inside = [_spearman(predicted[g], true[g]) for g in groups if len(g) >= MIN_FAMILY]
+        inside = [spearman(predicted[g], true[g]) for g in groups if len(g) >= MIN_FAMILY]
         scores[f"{_short(name)} within"] = float(np.mean(inside)) if inside else 0.0
         if samples is not None:
             low, high = np.quantile(samples, [0.05, 0.95], axis=1)
@@ -153,7 +178,7 @@ def _new_device(zoo: Zoo, predictor: str, seed: int) -> Scores:
     measured, others = order[:MEASURED], order[MEASURED:]
     for column, name in enumerate(SETTINGS):
         known = np.delete(logs, column, 1)
-        if predictor == "regression":
+        if predictor == REGRESSION:
             predicted = _ridge(known, logs[:, column], measured)[others]
         else:
             names = [other for other in SETTINGS if other != name]
@@ -163,16 +188,8 @@ def _new_device(zoo: Zoo, predictor: str, seed: int) -> Scores:
             given = dict(zip(names, known[others].T, strict=True))
             asked = [zoo.texts[rows[i]] for i in others]
             predicted = model.predict(asked, [name], given=given, samples=SAMPLES, seed=seed)[name]
-        scores[_short(name)] = _spearman(predicted, logs[others, column])
+        scores[_short(name)] = spearman(predicted, logs[others, column])
     return scores
-
-
-def _spearman(predicted: np.ndarray, true: np.ndarray) -> float:
-    from scipy.stats import spearmanr
-
-    if len(true) < 2 or not np.ptp(predicted) or not np.ptp(true):
-        return 0.0
-    return float(spearmanr(predicted, true).statistic)
 
 
 def _short(metric: str) -> str:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from experiments.pretraining.programs import COLUMNS, main
+from experiments.programs.table import SHIPPED
 from nas.benchmarks.text_tables import TextTable, read_text_table, split
 from nas.cli import app
 from search_spaces import InputError
@@ -120,13 +120,11 @@ def test_a_number_that_a_text_decides_is_learned_from_the_texts(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_measured_programs_are_trained_on_and_tested_by_space_and_metric(tmp_path: Path) -> None:
-    main(out=tmp_path / "programs.csv", count=60, seed=0)
-    with (tmp_path / "programs.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert tuple(rows[0]) == COLUMNS
-    assert all(float(row["target"]) > 0 for row in rows)
-    tests = _trained(tmp_path / "programs.csv", tmp_path / "rlm", "--test-share", "0.4", "--steps", "5")
+def test_measured_programs_are_trained_on_and_tested_by_language_and_metric(tmp_path: Path) -> None:
+    options = ("--targets", "run_time_ms,peak_memory_kib", "--test-share", "0.4", "--steps", "5")
+    tests = _trained(SHIPPED, tmp_path / "rlm", *options)
     assert {row["metric"] for row in tests} == {"run_time_ms", "peak_memory_kib"}
-    assert {row["space"] for row in tests} <= {row["space"] for row in rows}
-    assert sum(row["texts"] for row in tests) <= 2 * 0.4 * 60
+    assert {row["space"] for row in tests} == {"python", "c", "c++"}
+    assert sum(row["texts"] for row in tests) == 2 * round(
+        0.4 * len(read_text_table(SHIPPED, "input", ["run_time_ms"]).texts)
+    )

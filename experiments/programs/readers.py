@@ -1,0 +1,39 @@
+"""What reads programs in the study: our encoder, of words or of bytes, and T5Gemma's with random weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from search_spaces.pytorch.libraries import prepare_torchvision
+
+FIRST_SIGN = 0x2800  # of 256 signs in a row, Braille's: the encoder's words do not join them
+T5GEMMA = {
+    "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 32, "query_pre_attn_scalar": 32, "max_position_embeddings": 4096,
+    "vocab_size": 1024,
+}  # fmt: skip
+
+
+def as_bytes(text: str) -> str:
+    """A text of one sign for every byte, so that the encoder reads a line for every byte."""
+    return "".join(chr(FIRST_SIGN + byte) for byte in text.encode())
+
+
+def random_t5gemma(texts: Sequence[str], folder: Path, seed: int) -> str:
+    """The folder of a small T5Gemma with random weights; its tokens are byte pairs of the texts. Made once."""
+    if (folder / "config.json").is_file():
+        return str(folder)
+    prepare_torchvision()
+    import torch
+    from tokenizers import ByteLevelBPETokenizer
+    from transformers import PreTrainedTokenizerFast, T5GemmaConfig, T5GemmaModel
+
+    tokenizer = ByteLevelBPETokenizer()
+    tokenizer.train_from_iterator(
+        texts, vocab_size=T5GEMMA["vocab_size"], special_tokens=["<pad>"], show_progress=False
+    )
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer._tokenizer, pad_token="<pad>").save_pretrained(folder)
+    torch.manual_seed(seed)
+    T5GemmaModel(T5GemmaConfig(encoder=T5GEMMA, decoder=T5GEMMA)).save_pretrained(folder)
+    return str(folder)

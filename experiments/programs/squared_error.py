@@ -1,0 +1,30 @@
+"""A head with squared error, beside the RLM's decoder: a small network from states to scores, one output per metric."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+WIDTH = 128
+LEARNING_RATE = 1e-3
+WEIGHT_DECAY = 0.1
+
+
+def head_predictions(states: np.ndarray, scores: np.ndarray, asked: np.ndarray, steps: int, seed: int) -> np.ndarray:
+    """Predicted scores (q, m) of states `asked` (q, S), learned from states (n, S) and their scores (n, m)."""
+    torch.manual_seed(seed)
+    center, spread = states.mean(0), states.std(0)
+    spread = np.where(spread > 1e-6, spread, 1.0)
+    inputs, queries = (torch.from_numpy(((x - center) / spread).clip(-10, 10)).float() for x in (states, asked))
+    wanted = torch.from_numpy(scores).float()
+    head = nn.Sequential(nn.Linear(states.shape[1], WIDTH), nn.GELU(), nn.Linear(WIDTH, scores.shape[1]))
+    optimizer = torch.optim.AdamW(head.parameters(), LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+    for step in range(steps):
+        optimizer.param_groups[0]["lr"] = LEARNING_RATE * (1 - step / steps)
+        optimizer.zero_grad()
+        functional.mse_loss(head(inputs), wanted).backward()
+        optimizer.step()
+    with torch.inference_mode():
+        return head(queries).numpy()

@@ -1,0 +1,138 @@
+"""Run time and memory of programs from their text: `python -m experiments.programs.study`.
+
+By the code path of `nas train rlm --table`: a fifth of the programs is held out, the RLM is tuned on the others, and
+Spearman's correlation is computed on those held out; all languages together, and each alone (`python`, `c`, `c++`).
+
+words, bytes: our encoder, tuned, with a line for every word, number and sign, or for every byte. t5gemma: a small
+T5Gemma with random weights, frozen. From the same states, `digits` are decoded, and a head with squared error predicts.
+`costs of the text` is a ridge regression on the length of the text and the logarithms of its three largest numbers;
+`measured` is the other half of the runs, which no prediction can beat by far. Seeds from 100 chose the settings.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from experiments.programs.readers import as_bytes, random_t5gemma
+from experiments.programs.squared_error import head_predictions
+from experiments.programs.table import SHIPPED
+from experiments.programs.writing import LANGUAGES
+from experiments.runner import AsJson, FirstSeed, Jobs, Quick, Seeds, run_command
+from experiments.tables import Scores, Table, chosen, compute, publish, show, spearman, summarize
+from nas.benchmarks.text_tables import TextTable, read_text_table, split
+
+METRICS = ("run_time_ms", "peak_memory_kib")
+HALVES = ("first", "second")
+READERS = ("words", "bytes", "t5gemma")
+COSTS, MEASURED = "costs of the text", "measured"
+RIVALS = (*READERS, COSTS, MEASURED)
+HELD_OUT = 0.2
+STEPS = 300  # as `nas train rlm --table`
+QUICK_STEPS, QUICK_EVERY = 3, 7
+ALL = "all"
+
+
+def score(table: str, folder: str, every: int, steps: int, rival: str, seed: int) -> Scores:
+    """Correlations of one reader's answers, or of a rival, on one split of every `every`-th program."""
+    columns = (*METRICS, *(f"{metric}_{half}" for half in HALVES for metric in METRICS))
+    programs = read_text_table(Path(table), "input", columns)
+    programs = programs.rows(np.arange(0, len(programs.texts), every))
+    backbone = random_t5gemma(programs.texts, Path(folder), 0) if rival == "t5gemma" else None
+    if rival == "bytes":
+        programs = TextTable([as_bytes(text) for text in programs.texts], programs.spaces, programs.metrics)
+    training, tests = split(programs, HELD_OUT, seed)
+    if rival == MEASURED:
+        return _judged(tests, {MEASURED: _columns(tests, "_first")}, _columns(tests, "_second"))
+    found = {COSTS: _regression(training, tests)} if rival == COSTS else _read(training, tests, backbone, steps, seed)
+    return _judged(tests, found, _columns(tests))
+
+
+def _columns(table: TextTable, suffix: str = "") -> np.ndarray:
+    """(n, metrics)"""
+    return np.stack([table.metrics[f"{metric}{suffix}"] for metric in METRICS], 1)
+
+
+def _judged(tests: TextTable, answers: dict[str, np.ndarray], true: np.ndarray) -> Scores:
+    """Spearman's correlations of answers (q, metrics), by answer, metric and language."""
+    spaces = np.array(tests.spaces)
+    scores: Scores = {}
+    for answer, predicted in answers.items():
+        for column, metric in enumerate(METRICS):
+            for space in (ALL, *LANGUAGES):
+                rows = np.flatnonzero((spaces == space) | (space == ALL))
+                scores[f"{answer}: {metric}, {space}"] = spearman(predicted[rows, column], true[rows, column])
+    return scores
+
+
+def _read(training: TextTable, tests: TextTable, backbone: str | None, steps: int, seed: int) -> dict[str, np.ndarray]:
+    """What the decoder and a head with squared error answer, from the same states."""
+    import predictors
+    from predictors.rlm.predictor import RLM
+    from predictors.scores import Scores as Scale
+
+    targets = {metric: training.metrics[metric] for metric in METRICS}
+    model = predictors.create("rlm", seed=seed, steps=steps, backbone=backbone)
+    assert isinstance(model, RLM)
+    model.fit(training.texts, targets)
+    digits = np.stack([model.predict(tests.texts, [metric], seed=seed)[metric] for metric in METRICS], 1)
+    wanted = np.stack([Scale.fit(values, by_rank=True).normalize(values) for values in targets.values()], 1)
+    head = head_predictions(model.states(training.texts), wanted, model.states(tests.texts), steps, seed)
+    return {"digits": digits, "squared error": head}
+
+
+def _regression(training: TextTable, tests: TextTable) -> np.ndarray:
+    """(q, metrics) of a ridge regression on what a text shows at a glance."""
+    from sklearn.linear_model import RidgeCV
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    inputs, queries = (np.stack([_costs(text) for text in part.texts]) for part in (training, tests))
+    model = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-2, 3, 11)))
+    return model.fit(inputs, np.log(_columns(training))).predict(queries)
+
+
+def _costs(text: str) -> np.ndarray:
+    """(6,) logarithms of a text's length and of its three largest numbers; whether it is in C or C++, and in C++."""
+    largest = sorted((float(number) for number in re.findall(r"\d+", text)), reverse=True)
+    return np.array([np.log(len(text)), *np.log1p([*largest, 0, 0, 0][:3]), "#include" in text, "std::" in text])
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="Folder in which finished rows are kept.")] = Path("results/programs"),
+    table: Annotated[Path, typer.Option(help="Table of programs; the shipped one by default.")] = SHIPPED,
+    seeds: Seeds = 5,
+    first_seed: FirstSeed = 0,
+    only: Annotated[str | None, typer.Option(help="Rivals, separated by commas; all by default.")] = None,
+    jobs: Jobs = 1,
+    quick: Quick = False,
+    as_json: AsJson = False,
+) -> None:
+    """Learn and rank; a table of means over the splits."""
+    every, steps, seeds = (QUICK_EVERY, QUICK_STEPS, 1) if quick else (1, STEPS, seeds)
+    wanted = chosen(only, RIVALS) if only else RIVALS
+    numbers = range(first_seed, first_seed + seeds)
+    tasks = [(str(table), str(out / "t5gemma"), every, steps, rival, seed) for rival in wanted for seed in numbers]
+    summary = summarize(tasks, compute(tasks, score, out, jobs))
+    publish(out, _by_answer(summary), "Spearman's correlation")
+    show("Spearman's correlation", ("table", "folder", "every", "steps", "rival"), summary, as_json)
+
+
+def _by_answer(summary: list[dict[str, Any]]) -> Table:
+    """A row for each reader and answer, a column for each metric and language."""
+    found: Table = {}
+    for row in summary:
+        for name, cell in row.items():
+            answer, _, column = name.partition(": ")
+            if column:
+                label = answer if answer == row["task4"] else f"{row['task4']}, {answer}"
+                found.setdefault(label, {})[column] = cell
+    return found
+
+
+if __name__ == "__main__":
+    run_command(main)
