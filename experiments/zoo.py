@@ -170,25 +170,25 @@ def _judged(zoo: Zoo, found: Judged) -> Scores:
 
 def _new_device(zoo: Zoo, predictor: str, seed: int) -> Scores:
     import predictors
+    from nas.new_device import relative_samples
 
     values = np.stack([zoo.values[name] for name in SETTINGS], 1)
     rows = np.flatnonzero(~np.isnan(values).any(1))
-    logs, scores = np.log(values[rows]), {}
+    texts, values = [zoo.texts[i] for i in rows], values[rows]
     order = np.random.default_rng(seed).permutation(len(rows))
     measured, others = order[:MEASURED], order[MEASURED:]
+    scores: Scores = {}
     for column, name in enumerate(SETTINGS):
-        known = np.delete(logs, column, 1)
+        known, true = np.delete(values, column, 1), values[:, column]
         if predictor == REGRESSION:
-            predicted = _ridge(known, logs[:, column], measured)[others]
+            predicted = _ridge(np.log(known), np.log(true), measured)[others]
         else:
-            names = [other for other in SETTINGS if other != name]
             model = predictors.create(predictor, seed=seed)
-            targets = dict(zip([*names, name], [*known[measured].T, logs[measured, column]], strict=True))
-            model.fit([zoo.texts[rows[i]] for i in measured], targets)
-            given = dict(zip(names, known[others].T, strict=True))
-            asked = [zoo.texts[rows[i]] for i in others]
-            predicted = model.predict(asked, [name], given=given, samples=SAMPLES, seed=seed)[name]
-        scores[_short(name)] = spearman(predicted, logs[others, column])
+            own, asked = [texts[i] for i in measured], [texts[i] for i in others]
+            drawn = relative_samples(model, own, true[measured], known[measured], asked, known[others], SAMPLES, seed)
+            low, predicted, high = np.quantile(drawn, [0.05, 0.5, 0.95], axis=1)
+            scores[f"{_short(name)} covered"] = float(np.mean((low <= true[others]) & (true[others] <= high)))
+        scores[_short(name)] = spearman(predicted, true[others])
     return scores
 
 

@@ -11,7 +11,7 @@ from nas.searching.objectives import Constraint, to_losses
 from nas.searching.pareto import non_dominated
 from predictors import Predictor
 from predictors.exact import exact_costs
-from predictors.metrics import Metric
+from predictors.metrics import EXACT, Metric
 from search_spaces.common.errors import unknown
 
 
@@ -42,6 +42,7 @@ def rank(
     measured: Mapping[str, np.ndarray] | None = None,
     samples: int = 64,
     seed: int = 0,
+    drawn: Mapping[str, np.ndarray] | None = None,
 ) -> Ranking:
     """Rank networks by objectives under constraints.
 
@@ -53,24 +54,35 @@ def rank(
         measured: further measured metrics (n,) of these networks, NaN where unknown, that predictions may depend on.
         samples: joint samples of each network.
         seed: of the samples.
+        drawn: samples (n, samples) of metrics that something else predicts.
     """
     names = tuple(dict.fromkeys([*(o.name for o in objectives), *(c.metric for c in constraints)]))
+    check_metrics(model, objectives, constraints)
     exact = exact_costs(texts, names)
-    for name in names:
-        if name not in exact and name not in model.metrics:
-            raise unknown("metric", name, [*model.metrics, "params", "flops"])
-    predicted = [name for name in names if name not in exact]
-    known = {name: values for name, values in model.examples_of(texts).items() if name in predicted}
-    given = {**(measured or {}), **known}
-    drawn = np.empty((len(texts), samples, len(names)))
-    found = model.predict(texts, predicted, given=given or None, samples=samples, seed=seed).samples
-    is_known = np.zeros((len(texts), len(names)), bool)
-    for j, name in enumerate(names):
-        drawn[:, :, j] = np.array(exact[name])[:, None] if name in exact else found[:, :, predicted.index(name)]
-        is_known[:, j] = True if name in exact else ~np.isnan(known.get(name, np.full(len(texts), np.nan)))
+    known = {name: values for name, values in model.examples_of(texts).items() if name in names and name not in exact}
+    predicted = [name for name in names if name not in exact and name not in (drawn or {})]
+    given = {**(measured or {}), **{name: known[name] for name in predicted}}
+    found = model.predict(texts, predicted, given=given or None, samples=samples, seed=seed)
+    by_name = {name: found.samples[:, :, j] for j, name in enumerate(predicted)}
+    by_name |= {name: np.repeat(np.array(values)[:, None], samples, 1) for name, values in exact.items()}
+    by_name |= {name: _with(known[name], values) for name, values in (drawn or {}).items() if name in names}
+    joint = np.stack([by_name[name] for name in names], 2)
+    is_known = np.stack([~np.isnan(known.get(name, np.zeros(len(texts)))) for name in names], 1)
     order = np.random.default_rng(seed).permuted(np.tile(np.arange(samples), (len(texts), 1)), axis=1)
-    drawn = np.take_along_axis(drawn, order[:, :, None], 1)  # samples of different networks are independent
-    return _ranked(names, drawn, is_known, objectives, constraints)
+    joint = np.take_along_axis(joint, order[:, :, None], 1)  # samples of different networks are independent
+    return _ranked(names, joint, is_known, objectives, constraints)
+
+
+def _with(known: np.ndarray, drawn: np.ndarray) -> np.ndarray:
+    """Samples (n, s), or what is known (n,), NaN where unknown."""
+    return np.where(np.isnan(known)[:, None], drawn, known[:, None])
+
+
+def check_metrics(model: Predictor, objectives: Sequence[Metric], constraints: Sequence[Constraint]) -> None:
+    """`InputError` for a metric that the model does not predict and nobody can count."""
+    for name in [*(o.name for o in objectives), *(c.metric for c in constraints)]:
+        if name not in EXACT and name not in model.metrics:
+            raise unknown("metric", name, [*model.metrics, *EXACT])
 
 
 def covariates(model: Predictor, texts: Sequence[str], metrics: Sequence[str]) -> dict[str, np.ndarray]:

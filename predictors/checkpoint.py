@@ -9,7 +9,7 @@ from typing import Any
 from predictors.base import Predictor
 from predictors.files import FILES, read
 from predictors.registry import is_predictor, predictor_class
-from search_spaces.common.errors import InputError
+from search_spaces.common.errors import InputError, unknown
 
 CHECKPOINTS = Path(__file__).parent / "checkpoints"
 
@@ -37,9 +37,11 @@ def load(name: str | Path, of: type[Predictor] | None = None) -> Predictor:
             file.
 
     Raises:
-        InputError: if the folder is no checkpoint of this format, or is damaged.
+        InputError: if there is no such checkpoint, or it is of another format, or damaged.
     """
     folder = checkpoint(name)
+    if not folder.exists():
+        raise unknown("checkpoint", str(name), (path.name for path in CHECKPOINTS.iterdir()))
     config, tensors = read(folder)
     kind = of or _announced(folder, config.get("kind"))
     if kind.kind != config.get("kind"):

@@ -9,6 +9,7 @@ import numpy as np
 from scipy.special import ndtri
 
 MAX_KNOTS = 129
+ROUNDING = 1e-12  # of values: what differs by less is the same
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Scores:
     def fit(cls, values: np.ndarray, by_rank: bool) -> Self:
         """The map for finite values (n,), n >= 1: normal scores of their ranks, or robust standard scores."""
         distinct, counts = np.unique(values, return_counts=True)
-        if len(distinct) == 1:
+        if np.ptp(distinct) <= ROUNDING * np.abs(distinct).max():
             tiny = 1e-9 * max(1.0, abs(float(distinct[0])))
             return cls(distinct[0] + np.array([-tiny, tiny]), np.array([-1.0, 1.0]))
         if by_rank:

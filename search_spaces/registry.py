@@ -53,7 +53,7 @@ def _named(name: str) -> type[SearchSpace]:
 
 
 def _from_file(reference: str) -> Callable[..., SearchSpace]:
-    found = plug_ins.pick(reference, "search space", _is_space)
+    found = plug_ins.pick(reference, "space or network", _is_space)
     if inspect.isfunction(found):
         return partial(_of_function, reference, found)
     space: type[SearchSpace] = found

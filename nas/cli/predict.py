@@ -11,6 +11,7 @@ from nas.cli.console import print_json, print_table
 from nas.cli.options import NETWORK, Json, Seed, split_names
 from search_spaces.common.errors import InputError
 
+MEASURED_SHOWN = 4  # values of a network
 FAR = 3.0  # in units of how far a checkpoint's examples are from each other
 
 
@@ -71,6 +72,8 @@ def predict(
     names = [name for name in (checkpoint, *(device.name for device in devices)) if name]
     print_table(f"Predictions of {', '.join(names) or 'nothing'}", shown)
     _warn(networks, "this checkpoint knows", novelty)
+    if model:
+        _tell_measured(networks, model.examples_of(inputs), learned)
     for device in devices:
         _warn(networks, f"was measured on {device.name}", device.novelty(inputs))
 
@@ -89,6 +92,16 @@ def _warn(networks: list[str], known: str, novelty: np.ndarray) -> None:
     for source, far in zip(networks, novelty, strict=True):
         if far > FAR:
             print(f"{source}: far from what {known} ({far:.0f} times as far as its examples are apart)")
+
+
+def _tell_measured(networks: list[str], known: dict[str, np.ndarray], asked: list[str]) -> None:
+    """Say which networks are examples of the checkpoint, whose values a prediction does not repeat."""
+    for i, source in enumerate(networks):
+        measured = {name: values[i] for name, values in known.items() if name in asked and not np.isnan(values[i])}
+        if measured:
+            some = ", ".join(f"{name} {value:.4g}" for name, value in list(measured.items())[:MEASURED_SHOWN])
+            more = f" and {len(measured) - MEASURED_SHOWN} more" if len(measured) > MEASURED_SHOWN else ""
+            print(f"{source}: measured in the checkpoint's tables: {some}{more} (`nas rank` uses what is measured)")
 
 
 def _known_value(argument: str) -> tuple[str, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
@@ -45,7 +45,9 @@ def rank(
 
     goals, bounds = parse_objectives(objectives), parse_constraints(constraint)
     model = predictors.load(checkpoint)
-    further = _add(model, measured) if measured is not None else []
+    own = _own(measured) if measured is not None else None
+    further = _add(model, own) if own is not None else []
+    ranking.check_metrics(model, goals, bounds)
     sources = list(dict.fromkeys(found for source in networks for found in matching(source)))
     texts, read, refused = [], [], []
     with progress_bar("reading networks", quiet) as bar:
@@ -61,7 +63,8 @@ def rank(
     if not texts:
         raise InputError(f"none of the networks could be read; the first: {refused[0]}")
     given = ranking.covariates(model, texts, further)
-    found = ranking.rank(model, texts, goals, bounds, given, samples, seed)
+    drawn = _of_new_devices(model, own, texts, given, samples, seed) if own is not None and given else None
+    found = ranking.rank(model, texts, goals, bounds, given, samples, seed, drawn)
     novelty = model.novelty(texts)
     shown = [i for place, i in enumerate(found.order) if as_json or place < top or read[i] in networks]
     rows = [_row(found, i, read[i], float(novelty[i])) for i in shown]
@@ -73,23 +76,52 @@ def rank(
         print(f"{len(refused)} networks could not be read; the first: {refused[0]}")
 
 
-def _add(model: Predictor, path: Path) -> list[str]:
-    """Put own measurements into the context; the metrics that other predictions of a new device may depend on."""
+class Own(NamedTuple):
+    """Measurements of a user: texts of n networks, and columns (n,), NaN where not measured."""
+
+    texts: list[str]
+    columns: dict[str, np.ndarray]
+
+
+def _own(path: Path) -> Own:
     from nas.benchmarks.csv_file import parse_csv, read_bytes
     from nas.networks import network_text
-    from predictors.metrics import Metric
 
     table = parse_csv(read_bytes(path), path, ("network",))
-    texts = [network_text(source) for source in table.archs]
-    before = model.examples_of(texts)
-    model.extend(texts, table.columns)
-    if all(name in before for name in table.columns):
+    return Own([network_text(source) for source in table.archs], dict(table.columns))
+
+
+def _add(model: Predictor, own: Own) -> list[str]:
+    """Put own measurements into the context; the metrics that other predictions of a new device may depend on."""
+    from predictors.metrics import Metric
+
+    before = model.examples_of(own.texts)
+    model.extend(own.texts, own.columns)
+    if all(name in before for name in own.columns):
         return []
     return [
         name
         for name, values in before.items()
-        if name not in table.columns and Metric.parse(name).kind == "measured" and _share(values) >= MIN_SHARED
+        if name not in own.columns and Metric.parse(name).kind == "measured" and _share(values) >= MIN_SHARED
     ]
+
+
+def _of_new_devices(
+    model: Predictor, own: Own, texts: list[str], given: dict[str, np.ndarray], samples: int, seed: int
+) -> dict[str, np.ndarray]:
+    """Samples (n, samples) of each metric of which there are own measurements alone, from what is known of others."""
+    from nas.new_device import relative_samples
+    from nas.ranking import covariates
+    from predictors.metrics import Metric
+
+    known, asked = (np.stack(list(g.values()), 1) for g in (covariates(model, own.texts, list(given)), given))
+    found = {}
+    for name, values in own.columns.items():
+        rows = np.flatnonzero(~np.isnan(values))
+        if name not in given and Metric.parse(name).kind == "measured" and (values[rows] > 0).all():
+            measured = [own.texts[i] for i in rows]
+            found[name] = relative_samples(model, measured, values[rows], known[rows], texts, asked, samples, seed)
+    return found
 
 
 def _share(values: np.ndarray) -> float:

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
+MAX_NAMES = 25  # that an error lists, if some are near what was meant
+NEAR_NAMES = 5  # that it lists otherwise
 _PROJECT = Path(__file__).parents[2]
 
 
@@ -51,8 +53,10 @@ def _is_users(name: str) -> bool:
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
-    """Error for a name that is not among `known`, suggesting the nearest one."""
+    """Error for a name that is not among `known`, suggesting the nearest one; of many, it lists the near ones."""
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
+    near = difflib.get_close_matches(name, names, n=NEAR_NAMES, cutoff=0.4)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    return InputError(f"unknown {kind} {name!r}: {hint}known: {', '.join(names)}")
+    shown = names if len(names) <= MAX_NAMES or not near else near
+    rest = f" and {len(names) - len(shown)} others" if len(shown) < len(names) else ""
+    return InputError(f"unknown {kind} {name!r}: {hint}known: {', '.join(shown)}{rest}")

@@ -75,3 +75,11 @@ def test_tiny_and_huge_values_have_finite_scores(values: list[float]) -> None:
 def test_values_that_cannot_be_learned_are_refused_with_the_remedy(values: list[float], reason: str) -> None:
     with pytest.raises(InputError, match=reason):
         as_targets(["a", "b"], {"metric": values})
+
+
+@pytest.mark.parametrize("by_rank", [True, False])
+def test_values_that_differ_by_rounding_are_one_value(by_rank: bool) -> None:
+    values = np.nextafter(np.full(5, 0.7), [0, 1, 0, 1, 1])
+    scores = Scores.fit(values, by_rank)
+    np.testing.assert_allclose(scores.normalize(values), 0, atol=0.01)
+    np.testing.assert_allclose(scores.restore(np.array([-1.0, 0.0, 1.0])), 0.7, rtol=1e-6)

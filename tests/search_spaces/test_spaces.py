@@ -10,6 +10,7 @@ import pytest
 
 from search_spaces import InputError, get_space, list_spaces
 from search_spaces.base import SearchSpace
+from search_spaces.common.errors import unknown
 from search_spaces.testing import check_space
 
 
@@ -64,6 +65,14 @@ def test_mutation_changes_one_choice_and_what_depends_on_it() -> None:
 def test_unknown_space_names_the_nearest() -> None:
     with pytest.raises(InputError, match="did you mean 'nasbench201'"):
         get_space("nasbench-201")
+
+
+def test_of_many_known_names_an_error_lists_the_near_ones() -> None:
+    names = [f"device{i}_ms" for i in range(40)]
+    message = str(unknown("metric", "device7", names))
+    assert message.startswith("unknown metric 'device7': did you mean 'device7_ms'? known: device7_ms, ")
+    assert message.endswith(" and 35 others")
+    assert str(unknown("metric", "zzz", names)).count("_ms") == 40, "all, where none is near"
 
 
 def test_unknown_option_is_named() -> None:

@@ -359,7 +359,8 @@ BAD = {
         ("predict", "M", "--checkpoint", "rlm-base", "--given", "params=5"),
         "params is counted in each network",
     ),
-    "missing checkpoint": (("predict", "M", "--checkpoint", "none"), "not a checkpoint"),
+    "missing checkpoint": (("predict", "M", "--checkpoint", "rlm-zo"), "did you mean 'rlm-zoo'"),
+    "folder without a checkpoint": (("predict", "M", "--checkpoint", "/tmp"), "not a checkpoint"),
     "neither table nor space": (
         ("search", "--objectives", "params"),
         "give --benchmark, to look values up, or --space",

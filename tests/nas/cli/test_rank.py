@@ -95,6 +95,42 @@ def test_people_get_a_table_and_an_unknown_metric_is_named(
     assert "unknown metric 'top5'" in ranked(folder, monkeypatch, capsys, "--objectives", "top5")
 
 
+def test_a_metric_is_checked_before_networks_are_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = ranked(folder, monkeypatch, capsys, "missing.onnx", "--objectives", "phone")
+    assert "unknown metric 'phone': did you mean 'phone_ms'?" in message
+    assert "missing.onnx" not in message
+
+
+def test_known_devices_tell_of_a_new_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A device that is twice as slow as the known one is predicted as such, far beyond what was measured on it."""
+    size = [np.log(params(from_text((folder / f"{i}.txt").read_text()))) for i in range(24)]
+    smallest = np.argsort(size)[:8]
+    rows = "".join(f"{folder / f'{i}.txt'},{2 * size[i]}\n" for i in smallest)
+    (folder / "twice.csv").write_text("network,twice_ms\n" + rows)
+    options = ("--measured", str(folder / "twice.csv"), "--objectives", "twice_ms", "--json")
+    found = json.loads(ranked(folder, monkeypatch, capsys, *options))["networks"]
+    medians = {int(Path(row["network"]).stem): row["twice_ms"]["median"] for row in found}
+    others = [i for i in range(24) if i not in smallest]
+    np.testing.assert_allclose([medians[i] for i in others], [2 * size[i] for i in others], rtol=0.03)
+
+
+def test_a_prediction_says_what_the_checkpoint_has_measured(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known, new = str(folder / "0.txt"), str(folder / "29.txt")
+    monkeypatch.setattr(sys, "argv", ["nas", "predict", known, new, "--checkpoint", str(folder / "checkpoint")])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    printed = capsys.readouterr().out
+    assert not stop.value.code
+    assert f"{known}: measured in the checkpoint's tables: top1_accuracy" in printed
+    assert f"{new}: measured" not in printed
+
+
 def test_the_probability_of_being_on_the_front_counts_samples() -> None:
     samples = np.array([[[90.0, 1.0], [90.0, 1.0]], [[80.0, 2.0], [95.0, 2.0]], [[99.0, 9.0], [99.0, 9.0]]])
     goals = parse_objectives("accuracy,x_ms")

@@ -169,7 +169,7 @@ def test_a_base_with_examples_lends_its_weights_alone(small_base: str, tmp_path)
 def test_bad_options_and_bases_are_refused(tmp_path) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(InputError, match="steps must be 0 or more"):
         RLM(steps=-1)
-    with pytest.raises(InputError, match="not a checkpoint"):
+    with pytest.raises(InputError, match="unknown checkpoint"):
         RLM(base=str(tmp_path / "none")).fit(TEXTS[:1], {"metric": [1.0]})
     with pytest.raises(InputError, match="holds a gnn predictor, not an rlm"):
         RLM(base="gnn-label-free").fit(TEXTS[:1], {"metric": [1.0]})

@@ -1,0 +1,44 @@
+"""Claims about a new device: what known devices tell of it is used, and few measurements are enough."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from experiments.tables import spearman
+from nas.new_device import relative_samples
+from predictors import create
+from search_spaces import get_space
+
+
+@pytest.fixture(scope="module")
+def networks() -> tuple[list[str], np.ndarray]:
+    """60 texts, and their latencies (60, 3) on a slow and on two fast devices, which are almost the same."""
+    space, rng = get_space("tiny-resnet"), np.random.default_rng(0)
+    drawn = {space.to_text(a): a for a in (space.sample(rng) for _ in range(400))}
+    texts = list(drawn)[:60]
+    flops = np.array([space.flops(drawn[text]) for text in texts], float)
+    params = np.array([space.params(drawn[text]) for text in texts], float)
+    fast = flops * 1e-6 * np.exp(rng.normal(0, 0.5, 60))
+    return texts, np.stack([params * 1e-4, fast, fast * np.exp(rng.normal(0, 0.02, 60))], 1)
+
+
+def test_a_device_like_a_known_one_is_ranked_as_that_one(networks: tuple[list[str], np.ndarray]) -> None:
+    texts, latencies = networks
+    model = create("rlm").fit(texts[:5], {"other_ms": np.arange(1.0, 6.0)})
+    new = 3 * latencies[:, 2]
+    drawn = relative_samples(model, texts[:10], new[:10], latencies[:10, :2], texts[10:], latencies[10:, :2], 16)
+    assert drawn.shape == (50, 16)
+    assert (np.diff(drawn, axis=1) >= 0).all()
+    assert spearman(np.median(drawn, 1), new[10:]) > 0.98
+    assert np.median(np.abs(np.log(np.median(drawn, 1) / new[10:]))) < 0.2
+    assert model.metrics == ("other_ms",), "its own examples stay"
+
+
+def test_units_of_devices_do_not_matter(networks: tuple[list[str], np.ndarray]) -> None:
+    texts, latencies = networks
+    model = create("rlm").fit(texts[:5], {"other_ms": np.arange(1.0, 6.0)})
+    new, known = latencies[:, 2], latencies[:, :2]
+    first = relative_samples(model, texts[:8], new[:8], known[:8], texts[8:30], known[8:30], 8)
+    again = relative_samples(model, texts[:8], 1e3 * new[:8], 1e3 * known[:8], texts[8:30], 1e3 * known[8:30], 8)
+    np.testing.assert_allclose(again, 1e3 * first, rtol=1e-3)
