@@ -2,8 +2,9 @@
 
 Every architecture of `$NAS_DATA/zoo/timm.csv.gz` at its image size, and the networks of `aihub.csv.gz` that timm,
 torchvision or transformers have, are built without weights and read. The report says how many could be read, how long
-their texts are and what they took, and names those that could not be read. Tokens are the words, numbers and signs of a
-text, blanks left out; lines are its own; operators are the lines that the RLM's encoder reads, calls unrolled.
+their texts are and what they took, and names those that could not be read. Words are what the RLM learns to read: an
+operator, or a function that is called, and each of its attributes, every function's body once. Signs are all words,
+numbers and signs of a text, brackets and commas among them; lines are its own; operators are those that run.
 Time is that of the processor, without the import of the libraries.
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 import re
 import time
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
@@ -24,7 +25,10 @@ from nas.cli.progress import progress_bar
 from nas.evaluation.journal import Journal
 from search_spaces.common.errors import InputError
 
-_TOKEN = re.compile(r"\w+|[^\w\s]")
+if TYPE_CHECKING:
+    from search_spaces.text.program import Program
+
+_SIGN = re.compile(r"\w+|[^\w\s]")
 QUICK = 20
 
 
@@ -60,20 +64,28 @@ def read_entry(entry: Entry) -> dict[str, Any]:
     except InputError as error:
         return {"reason": " ".join(str(error).split())}
     seconds = time.process_time() - begin
-    params = graph_params(expand(read(text)))
+    program = read(text)
+    params = graph_params(expand(program))
     return {
         "seconds": seconds,
-        "tokens": len(_TOKEN.findall(text)),
+        "words": _words(program),
+        "signs": len(_SIGN.findall(text)),
         "lines": text.count("\n"),
         "operators": len(lines(text).starts),
         "exact": float(params == entry.params) if entry.params else None,
     }
 
 
+def _words(program: Program) -> int:
+    """Operators and calls of a text, each with its attributes."""
+    blocks = (program.main, *program.functions.values())
+    return sum(1 + len(item.attrs) for block in blocks for item in block.items)
+
+
 def _summary(table: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     read = [row for row in rows if "reason" not in row]
     found: dict[str, Any] = {"table": table, "networks": len(rows), "read": len(read)}
-    for name in ("tokens", "lines", "operators", "seconds"):
+    for name in ("words", "signs", "lines", "operators", "seconds"):
         values = [row[name] for row in read]
         found |= {f"{name}, median": float(np.median(values)), f"{name}, most": float(max(values))}
     found["more than 2 s"] = sum(row["seconds"] > 2 for row in read)

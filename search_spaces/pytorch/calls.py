@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+_PLAIN = frozenset({int, float, bool, str, type(None)})  # a list of these may have millions
+
 
 def without_data(x: Tensor) -> Tensor:
     """A tensor of the same shape and type on the meta device."""
@@ -24,7 +26,7 @@ def tensors_in(x: Any) -> Iterator[Tensor]:
     """The tensors among arguments."""
     if isinstance(x, Tensor):
         yield x
-    elif isinstance(x, tuple | list):
+    elif isinstance(x, tuple | list) and not _PLAIN.issuperset(map(type, x)):
         for item in x:
             yield from tensors_in(item)
     elif isinstance(x, dict):

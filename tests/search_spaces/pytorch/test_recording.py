@@ -22,6 +22,7 @@ from torch.nn import functional  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from search_spaces.pytorch import record, without_weights  # noqa: E402
+from search_spaces.pytorch.calls import tensors_in  # noqa: E402
 
 
 def text_of(graph: Graph) -> str:
@@ -401,3 +402,9 @@ def test_changes_in_place_are_seen() -> None:
         return (torch.cat([torch.zeros(y.shape[0], 2, 8, 8), y[:, 2:]], 1) * 2).sigmoid()
 
     assert text_of(record(Function(changed), IMAGE)) == text_of(record(Function(pure), IMAGE))
+
+
+def test_tensors_are_found_wherever_they_stand_among_arguments() -> None:
+    x, y, z = torch.zeros(1), torch.ones(1), torch.ones(2)
+    found = list(tensors_in(([1, 2.0, None], [0, x], {"a": (y, "b")}, [[True], [z]])))
+    assert [id(tensor) for tensor in found] == [id(x), id(y), id(z)]
