@@ -8,8 +8,10 @@ families: a fifth of timm's families is held out as a whole; ImageNet top-1 (of 
 given: the same, each device predicted with the five others given, and top-1 with all six.
 new: a device of which ten networks, at random, are measured, the five others known of all.
 
-`rlm` decodes each metric alone, `rlm-sequence` all in one sequence, accuracy first. `log-linear` is a regression on the
-logarithms of parameters and multiply-accumulates, `operators` a random forest on them and on counts of operators,
+`rlm` decodes each metric alone, latencies with the exact parameters and multiply-accumulates given. Without these,
+`rlm-plain` decodes each alone, as a model for one metric would, and `rlm-sequence` all in one sequence, accuracy first.
+`log-linear` is a regression on the logarithms of parameters and multiply-accumulates, `operators` a random forest on
+them and on counts of operators,
 `regression` a ridge regression on the logarithms of what is given. The RLM's base has seen none of these networks. All
 learn logarithms of latencies. Seeds from 100 chose the settings; 0 to 4 are reported.
 """
@@ -30,9 +32,9 @@ from experiments.zoo_tables import SETTINGS, TOP1, Zoo, timm_zoo
 STUDIES = ("families", "given", "new")
 COSTS = ("params", "macs")
 FORMULAS = (*COSTS, "log-linear", "operators")
-SEQUENCE, REGRESSION = "rlm-sequence", "regression"
+PLAIN, SEQUENCE, REGRESSION = "rlm-plain", "rlm-sequence", "regression"
 PREDICTORS = {
-    "families": (*FORMULAS, "rlm", SEQUENCE, "gp", "gnn"),
+    "families": (*FORMULAS, "rlm", PLAIN, SEQUENCE, "gp", "gnn"),
     "given": (REGRESSION, "rlm", "gp"),
     "new": (REGRESSION, "rlm"),
 }
@@ -73,11 +75,16 @@ def _tests(zoo: Zoo, held_out: np.ndarray, given: bool) -> list[tuple[str, np.nd
     return [(name, np.flatnonzero(held_out & ~np.isnan(zoo.values[name]))) for name in METRICS]
 
 
-def _plain(zoo: Zoo, name: str, metric: str, held_out: np.ndarray, seed: int) -> np.ndarray:
-    """Predictions (n,) without reading the networks' structure."""
+def _costs(zoo: Zoo) -> np.ndarray:
+    """(n, 2) logarithms of exact parameters and multiply-accumulates."""
     from predictors.rlm.lines import lines
 
-    costs = np.stack([lines(text).totals[:2] for text in zoo.texts])  # logarithms of parameters, multiply-accumulates
+    return np.stack([lines(text).totals[:2] for text in zoo.texts]).astype(float)
+
+
+def _plain(zoo: Zoo, name: str, metric: str, held_out: np.ndarray, seed: int) -> np.ndarray:
+    """Predictions (n,) without reading the networks' structure."""
+    costs = _costs(zoo)
     if name in COSTS:
         return costs[:, COSTS.index(name)]
     if name == REGRESSION:
@@ -128,11 +135,13 @@ def _learned(
     zoo: Zoo, predictor: str, held_out: np.ndarray, tests: list[tuple[str, np.ndarray]], given: bool, seed: int
 ) -> Judged:
     import predictors
+    from predictors.metrics import EXACT
     from predictors.rlm.predictor import RLM
 
-    model = predictors.create("rlm" if predictor == SEQUENCE else predictor, seed=seed)
+    model = predictors.create(predictor.removesuffix("-plain").removesuffix("-sequence"), seed=seed)
     rows = np.flatnonzero(~held_out)
-    targets = {name: _target(name, zoo.values[name]) for name in METRICS}
+    costs = dict(zip(EXACT, _costs(zoo).T, strict=True)) if predictor == "rlm" and not given else {}
+    targets = {**costs, **{name: _target(name, zoo.values[name]) for name in METRICS}}
     learned = [zoo.texts[i] for i in rows]
     model.fit(learned, {name: values[rows] for name, values in targets.items()})
     if isinstance(model, RLM):
@@ -146,7 +155,7 @@ def _learned(
             found[name] = (some, together[name][at], together.samples[at, :, column])
         return found
     for name, some in tests:
-        others = [other for other in SETTINGS if other != name] if given else []
+        others = [other for other in SETTINGS if other != name] if given else list(costs) if name != TOP1 else []
         known = {other: targets[other][some] for other in others}
         predicted = model.predict([zoo.texts[i] for i in some], [name], given=known, samples=SAMPLES, seed=seed)
         found[name] = (some, predicted[name], predicted.samples[:, :, 0])

@@ -10,6 +10,7 @@ import numpy as np
 from predictors import Predictor
 
 RATIO = "ratio_ms"  # of the new device to a known one, as a logarithm
+MIN_VARIANCE = 1e-6  # of logarithms: a thousandth is what measurements repeat to
 
 
 def relative_samples(
@@ -26,7 +27,7 @@ def relative_samples(
 
     What is learned is the ratio to a known device, from all ratios between known devices and from the text: two GPUs
     may differ by less than a tenth, over networks that differ a thousandfold. Each known device is the base once, and
-    samples are geometric means over the bases.
+    samples are geometric means over the bases, whose weights are the inverse variances of the measured ratios.
 
     Args:
         model: whose way of predicting is used; its own examples stay as they are.
@@ -39,13 +40,14 @@ def relative_samples(
         seed: of the samples.
     """
     logs, logs_asked, target = np.log(known), np.log(known_asked), np.log(values)
+    inverse = 1 / np.maximum((target[:, None] - logs).var(0), MIN_VARIANCE)
     drawn = np.zeros((len(asked), samples))
-    for base in range(logs.shape[1]):
+    for base, weight in enumerate(inverse / inverse.sum()):
         examples, queries = _covariates(logs, logs_asked, base)
         ratios = {RATIO: target - logs[:, base]}
         fitted = copy.copy(model).fit(texts, {**ratios, **examples})
         found = fitted.predict(asked, [RATIO], given=queries, samples=samples, seed=seed).samples[:, :, 0]
-        drawn += (logs_asked[:, [base]] + np.sort(found, 1)) / logs.shape[1]
+        drawn += weight * (logs_asked[:, [base]] + np.sort(found, 1))
     return np.exp(drawn)
 
 
