@@ -32,6 +32,7 @@ text. Made by `python -m experiments.zoo_checkpoint`; **for use, not for compari
   the largest batch that fits; CPUs: one image at a time); and networks of Qualcomm AI Hub, with latencies of phones and
   chips by device, precision and runtime (`samsung_galaxy_s24_float_tflite_ms`).
 - **Noise**: the training recipe alone moves a network's top-1 by up to 5.7 points.
+- **Exact costs** (`params`, `flops`) are among its metrics: `nas predict` and `nas rank` give them to each latency.
 - **Intervals** are widened until 90 % of them hold for families of networks that were left out (`calibrate`).
 - **Metrics**: {metrics}.
 - **Licence**: timm's tables are Apache-2.0 (Copyright 2019 Ross Wightman), AI Hub's are BSD-3-Clause (Copyright 2025
@@ -66,13 +67,16 @@ def main(
 ) -> None:
     """Read the networks, put them into the context, calibrate, and save."""
     import predictors
+    from predictors.exact import exact_costs
+    from predictors.metrics import EXACT
     from predictors.rlm.predictor import RLM
 
     zoos = [timm_zoo(QUICK_EVERY if quick else 1, True), *([] if quick else [aihub_zoo()])]
     zoo = joined(zoos)
+    values = zoo.values | {name: np.array(costs) for name, costs in exact_costs(zoo.texts, EXACT).items()}
     model = predictors.create("rlm", base=base)
     assert isinstance(model, RLM)
-    model.fit(zoo.texts, zoo.values).calibrate(zoo.texts, list(zoo.families))
+    model.fit(zoo.texts, values).calibrate(zoo.texts, list(zoo.families))
     model.save(out)
     with replacing(out / "README.md") as path:
         path.write_text(

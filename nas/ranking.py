@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nas.sampling import draw
 from nas.searching.objectives import Constraint, to_losses
 from nas.searching.pareto import non_dominated
 from predictors import Predictor
@@ -62,8 +63,7 @@ def rank(
     known = {name: values for name, values in model.examples_of(texts).items() if name in names and name not in exact}
     predicted = [name for name in names if name not in exact and name not in (drawn or {})]
     given = {**(measured or {}), **{name: known[name] for name in predicted}}
-    found = model.predict(texts, predicted, given=given or None, samples=samples, seed=seed)
-    by_name = {name: found.samples[:, :, j] for j, name in enumerate(predicted)}
+    by_name = draw(model, texts, predicted, given, samples, seed)
     by_name |= {name: np.repeat(np.array(values)[:, None], samples, 1) for name, values in exact.items()}
     by_name |= {name: _with(known[name], values) for name, values in (drawn or {}).items() if name in names}
     joint = np.stack([by_name[name] for name in names], 2)

@@ -40,7 +40,9 @@ def predict(
     import predictors
     from nas.evaluation.devices import devices_of
     from nas.networks import network_text
+    from nas.sampling import draw
     from predictors.exact import exact_costs
+    from predictors.inputs import as_given
     from predictors.registry import predictor_class
 
     model = predictors.load(checkpoint, predictor_class(predictor) if predictor else None) if checkpoint else None
@@ -55,8 +57,8 @@ def predict(
         found[device.metric] = (drawn.mean(1), drawn.std(1))
     learned = [name for name in asked if name not in found]
     if model:
-        result = model.predict(inputs, learned, given=known, samples=samples, seed=seed)
-        found |= {name: (result.mean[:, j], result.std[:, j]) for j, name in enumerate(learned)}
+        drawn = draw(model, inputs, learned, as_given(inputs, known), samples, seed)
+        found |= {name: (values.mean(1), values.std(1)) for name, values in drawn.items()}
     elif learned or not asked:
         raise InputError(f"give --checkpoint: {learned[0] if learned else 'nothing'} is a metric of no device")
     rows: list[dict[str, Any]] = [

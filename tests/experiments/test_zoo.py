@@ -126,7 +126,7 @@ def test_a_checkpoint_knows_the_tables_and_says_so(
     monkeypatch.setattr(zoo_checkpoint, "timm_zoo", lambda every, everything: small_zoo)
     zoo_checkpoint.main(out=tmp_path / "rlm-zoo", quick=True)
     model = predictors.load(tmp_path / "rlm-zoo")
-    assert model.metrics == tuple(small_zoo.values)
+    assert model.metrics == (*small_zoo.values, "params", "flops")
     known = model.examples_of(small_zoo.texts[1:3])["rtx4090_ms"]  # type: ignore[attr-defined]
     np.testing.assert_array_equal(known, small_zoo.values["rtx4090_ms"][1:3])
     card = (tmp_path / "rlm-zoo" / "README.md").read_text()
