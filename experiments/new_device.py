@@ -1,8 +1,9 @@
 """A new device from ten measurements, NAS-Bench-201: `python -m experiments.new_device`.
 
 The other devices' latencies are known of all networks; of the new device, ten networks are measured and all others are
-ranked, with the other devices given. The RLM has the ten as its only examples; the other predictors learn the ten
-together with 1,000 networks' latencies on the other devices. `nearest` ranks by the known device that ranks the ten
+ranked, with the other devices given. The RLM has the ten as its only examples, and their ratios to the known devices as
+targets (`nas/new_device.py`); the other predictors learn the ten together with 1,000 networks' latencies on the other
+devices. `nearest` ranks by the known device that ranks the ten
 best, and `regression` is a ridge regression from the logarithms of all known devices. Figures are Spearman's rank
 correlations.
 """
@@ -36,6 +37,7 @@ def score(predictor: str, device: str, most: int, others: int, seed: int) -> Sco
     from scipy.stats import spearmanr
 
     import predictors
+    from nas.new_device import relative_samples
 
     table = load_benchmark("nasbench201")
     texts, known, latency = table.load_texts(), _known(others), table.values(device)
@@ -46,8 +48,14 @@ def score(predictor: str, device: str, most: int, others: int, seed: int) -> Sco
         predicted = best[test]
     elif predictor == "regression":
         predicted = _regression(np.log(np.stack(list(known.values()), 1)), np.log(latency), train)[test]
+    elif predictor == "rlm":
+        others_latency, model = np.stack(list(known.values()), 1), predictors.create("rlm", seed=seed)
+        measured, asked = [texts[i] for i in train], [texts[i] for i in test]
+        values, of_others = latency[train], others_latency[train]
+        drawn = relative_samples(model, measured, values, of_others, asked, others_latency[test], SAMPLES, seed)
+        predicted = np.median(drawn, 1)
     else:
-        learned = train if predictor == "rlm" else np.concatenate([train, further])
+        learned = np.concatenate([train, further])
         predicted = _learned(predictors.create(predictor, seed=seed), device, texts, known, latency, learned, test)
     return {"spearman": float(spearmanr(predicted, latency[test]).statistic)}
 

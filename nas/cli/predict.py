@@ -57,8 +57,8 @@ def predict(
         found[device.metric] = (drawn.mean(1), drawn.std(1))
     learned = [name for name in asked if name not in found]
     if model:
-        drawn = draw(model, inputs, learned, as_given(inputs, known), samples, seed)
-        found |= {name: (values.mean(1), values.std(1)) for name, values in drawn.items()}
+        by_name = draw(model, inputs, learned, as_given(inputs, known), samples, seed)
+        found |= {name: (values.mean(1), values.std(1)) for name, values in by_name.items()}
     elif learned or not asked:
         raise InputError(f"give --checkpoint: {learned[0] if learned else 'nothing'} is a metric of no device")
     rows: list[dict[str, Any]] = [
