@@ -30,7 +30,7 @@ text. Made by `python -m experiments.zoo_checkpoint`; **for use, not for compari
 - **Examples**: networks of timm, with top-1 of weights that ImageNet-1k alone trained (`imagenet_top1_accuracy`), with
   a teacher (`…_distilled_…`) or with more data (`…_extra_data_…`), and milliseconds per image of six devices (GPUs: at
   the largest batch that fits; CPUs: one image at a time); and networks of Qualcomm AI Hub, with latencies of phones and
-  chips by device, precision and runtime (`samsung_galaxy_s24_float_tflite_ms`).
+  chips by device, precision and runtime (`samsung_galaxy_s24_w8a8_tflite_ms`).
 - **Noise**: the training recipe alone moves a network's top-1 by up to 5.7 points.
 - **Exact costs** (`params`, `flops`) are among its metrics: `nas predict` and `nas rank` give them to each latency.
 - **Intervals** are widened until 90 % of them hold for families of networks that were left out (`calibrate`).

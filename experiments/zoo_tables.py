@@ -25,7 +25,7 @@ SETTINGS = {
     "i9_10940x_ms": "i9_10940x_fp32_nchw_dynamo",
     "i7_12700h_ms": "i7_12700h_fp32_nchw_dynamo",
 }  # one setting of each device; GPUs: at the largest batch that fits, CPUs: one image at a time
-MIN_AIHUB_NETWORKS = 20
+MIN_AIHUB_NETWORKS = 10
 
 
 class Zoo(NamedTuple):
