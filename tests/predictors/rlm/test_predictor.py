@@ -64,6 +64,16 @@ def test_an_extreme_given_value_is_no_trouble(small_base: str) -> None:
     assert np.isfinite(found.samples).all()
 
 
+def test_one_model_of_all_metrics_is_for_each_the_model_of_it_alone(small_base: str) -> None:
+    values = {name: np.where(np.arange(40) % 3 == i, np.nan, column) for i, (name, column) in enumerate(VALUES.items())}
+    together = RLM(base=small_base).fit(TEXTS[:40], values)
+    for name, column in values.items():
+        rows = np.flatnonzero(~np.isnan(column))
+        alone = RLM(base=small_base).fit([TEXTS[i] for i in rows], {name: column[rows]})
+        one, other = (m.predict(TEXTS[40:], [name], samples=8).samples for m in (together, alone))
+        np.testing.assert_array_equal(one, other)
+
+
 def test_further_metrics_change_nothing_of_those_before(small_base: str) -> None:
     names = [f"metric{i}" for i in range(19)]
     model = RLM(base=small_base).fit(TEXTS[:40], {name: RNG.random(40) for name in names})
