@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from nas.ranking import Ranking
     from predictors import Predictor
 
+MIN_MEASURED = 3  # networks on a new device: fewer tell of no spread
 MIN_SHARED = 0.5  # of the measured networks: another device that was measured on so many tells of a new one
 
 
@@ -88,7 +89,13 @@ def _own(path: Path) -> Own:
     from nas.networks import network_text
 
     table = parse_csv(read_bytes(path), path, ("network",))
-    return Own([network_text(source) for source in table.archs], dict(table.columns))
+    texts = []
+    for line, source in zip(table.lines, table.archs, strict=True):
+        try:
+            texts.append(network_text(source))
+        except InputError as error:
+            raise InputError(f"{path}, line {line}: {error}") from None
+    return Own(texts, dict(table.columns))
 
 
 def _add(model: Predictor, own: Own) -> list[str]:
@@ -96,6 +103,13 @@ def _add(model: Predictor, own: Own) -> list[str]:
     from predictors.metrics import Metric
 
     before = model.examples_of(own.texts)
+    for name, values in own.columns.items():
+        count = int((~np.isnan(values)).sum())
+        if name not in before and count < MIN_MEASURED:
+            raise InputError(
+                f"--measured: {count} values of {name}, which the checkpoint does not know: "
+                f"give {MIN_MEASURED} or more, ten are good"
+            )
     model.extend(own.texts, own.columns)
     if all(name in before for name in own.columns):
         return []

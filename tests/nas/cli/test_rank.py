@@ -118,6 +118,22 @@ def test_known_devices_tell_of_a_new_one(
     np.testing.assert_allclose([medians[i] for i in others], [2 * size[i] for i in others], rtol=0.03)
 
 
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("{0}/0.txt,1\n{0}/1.txt,2\n", "2 values of new_ms, which the checkpoint does not know: give 3 or more"),
+        ("{0}/0.txt,1\n{0}/none.txt,2\n", "own.csv, line 3: "),
+    ],
+)
+def test_measurements_that_tell_too_little_or_cannot_be_read_are_refused(
+    rows: str, message: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "own.csv").write_text("network,new_ms\n" + rows.format(folder))
+    assert message in ranked(
+        folder, monkeypatch, capsys, "--measured", str(folder / "own.csv"), "--objectives", "new_ms"
+    )
+
+
 def test_a_prediction_says_what_the_checkpoint_has_measured(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
