@@ -10,6 +10,7 @@ import numpy as np
 from predictors import Predictor
 
 RATIO = "ratio_ms"  # of the new device to a known one, as a logarithm
+MAX_DEVICES = 24  # known ones: those whose ratios to the new one vary least
 MIN_VARIANCE = 1e-6  # of logarithms: a thousandth is what measurements repeat to
 
 
@@ -35,19 +36,23 @@ def relative_samples(
         values: (n,), positive, of the new device.
         known: (n, d), positive, of d other devices, d at least 1.
         asked: texts of the q networks.
-        known_asked: (q, d), of the other devices.
+        known_asked: (q, d) of the other devices, or samples (q, d, samples) in order, where these are predicted, too:
+            the new device is then as uncertain as they are together.
         samples: of each network.
         seed: of the samples.
     """
-    logs, logs_asked, target = np.log(known), np.log(known_asked), np.log(values)
-    inverse = 1 / np.maximum((target[:, None] - logs).var(0), MIN_VARIANCE)
+    sampled = np.log(known_asked if known_asked.ndim == 3 else known_asked[:, :, None])  # (q, d, samples or 1)
+    logs, logs_asked, target = np.log(known), np.median(sampled, 2), np.log(values)
+    variance = np.maximum((target[:, None] - logs).var(0), MIN_VARIANCE)
+    kept = np.sort(np.argsort(variance, kind="stable")[:MAX_DEVICES])
+    logs, logs_asked, sampled, inverse = logs[:, kept], logs_asked[:, kept], sampled[:, kept], 1 / variance[kept]
     drawn = np.zeros((len(asked), samples))
     for base, weight in enumerate(inverse / inverse.sum()):
         examples, queries = _covariates(logs, logs_asked, base)
         ratios = {RATIO: target - logs[:, base]}
         fitted = copy.copy(model).fit(texts, {**ratios, **examples})
         found = fitted.predict(asked, [RATIO], given=queries, samples=samples, seed=seed).samples[:, :, 0]
-        drawn += weight * (logs_asked[:, [base]] + np.sort(found, 1))
+        drawn += weight * (sampled[:, base] + np.sort(found, 1))
     return np.exp(drawn)
 
 

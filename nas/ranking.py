@@ -85,12 +85,16 @@ def check_metrics(model: Predictor, objectives: Sequence[Metric], constraints: S
             raise unknown("metric", name, [*model.metrics, *EXACT])
 
 
-def covariates(model: Predictor, texts: Sequence[str], metrics: Sequence[str]) -> dict[str, np.ndarray]:
-    """Values (n,) of metrics that predictions of a new device depend on: measured where known, predicted elsewhere."""
-    if not metrics:
-        return {}
-    known, estimated = model.examples_of(texts), model.estimate(texts, metrics)
-    return {m: np.where(np.isnan(known[m]), estimated[:, j], known[m]) for j, m in enumerate(metrics)}
+def covariates(
+    model: Predictor, texts: Sequence[str], metrics: Sequence[str], samples: int = 64, seed: int = 0
+) -> dict[str, np.ndarray]:
+    """Samples (n, samples), in order, of metrics that predictions of a new device depend on.
+
+    Where a value was measured, all are that value; elsewhere they are predicted, each metric alone.
+    """
+    known = model.examples_of(texts) if metrics else {}
+    drawn = {name: draw(model, texts, [name], None, samples, seed)[name] for name in metrics}
+    return {name: np.sort(_with(known[name], values), 1) for name, values in drawn.items()}
 
 
 def _ranked(

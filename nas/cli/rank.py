@@ -63,8 +63,9 @@ def rank(
             bar(source, i + 1, len(sources))
     if not texts:
         raise InputError(f"none of the networks could be read; the first: {refused[0]}")
-    given = ranking.covariates(model, texts, further)
-    drawn = _of_new_devices(model, own, texts, given, samples, seed) if own is not None and given else None
+    others = ranking.covariates(model, texts, further, samples, seed)
+    given = {name: np.median(values, 1) for name, values in others.items()}
+    drawn = _of_new_devices(model, own, texts, others, samples, seed) if own is not None and others else None
     found = ranking.rank(model, texts, goals, bounds, given, samples, seed, drawn)
     novelty = model.novelty(texts)
     shown = [i for place, i in enumerate(found.order) if as_json or place < top or read[i] in networks]
@@ -121,18 +122,20 @@ def _add(model: Predictor, own: Own) -> list[str]:
 
 
 def _of_new_devices(
-    model: Predictor, own: Own, texts: list[str], given: dict[str, np.ndarray], samples: int, seed: int
+    model: Predictor, own: Own, texts: list[str], others: dict[str, np.ndarray], samples: int, seed: int
 ) -> dict[str, np.ndarray]:
-    """Samples (n, samples) of each metric of which there are own measurements alone, from what is known of others."""
+    """Samples (n, samples) of each metric of which there are own measurements alone; others: of known devices."""
     from nas.new_device import relative_samples
     from nas.ranking import covariates
     from predictors.metrics import Metric
 
-    known, asked = (np.stack(list(g.values()), 1) for g in (covariates(model, own.texts, list(given)), given))
+    of_own = covariates(model, own.texts, list(others), samples, seed)
+    known = np.stack([np.median(values, 1) for values in of_own.values()], 1)
+    asked = np.stack(list(others.values()), 1)
     found = {}
     for name, values in own.columns.items():
         rows = np.flatnonzero(~np.isnan(values))
-        if name not in given and Metric.parse(name).kind == "measured" and (values[rows] > 0).all():
+        if name not in others and Metric.parse(name).kind == "measured" and (values[rows] > 0).all():
             measured = [own.texts[i] for i in rows]
             found[name] = relative_samples(model, measured, values[rows], known[rows], texts, asked, samples, seed)
     return found

@@ -42,3 +42,17 @@ def test_units_of_devices_do_not_matter(networks: tuple[list[str], np.ndarray]) 
     first = relative_samples(model, texts[:8], new[:8], known[:8], texts[8:30], known[8:30], 8)
     again = relative_samples(model, texts[:8], 1e3 * new[:8], 1e3 * known[:8], texts[8:30], 1e3 * known[8:30], 8)
     np.testing.assert_allclose(again, 1e3 * first, rtol=1e-3)
+
+
+def test_a_network_whose_other_devices_are_predicted_is_as_uncertain_as_these(
+    networks: tuple[list[str], np.ndarray],
+) -> None:
+    texts, latencies = networks
+    model = create("rlm").fit(texts[:5], {"other_ms": np.arange(1.0, 6.0)})
+    known = latencies[:, 1:2]
+    spread = np.exp(np.linspace(-1, 1, 16))
+    predicted = known[10:, :, None] * np.where(np.arange(50)[:, None, None] % 2, spread, 1.0)
+    drawn = relative_samples(model, texts[:10], 3 * known[:10, 0], known[:10], texts[10:], predicted, 16)
+    width = np.log(drawn[:, -1] / drawn[:, 0])
+    assert (width[1::2] > 1.9).all()
+    assert (width[::2] < 1.0).all()
