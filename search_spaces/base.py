@@ -15,6 +15,7 @@ import numpy as np
 
 from search_spaces import choosers
 from search_spaces.choosers import Chooser, Trial
+from search_spaces.common.collecting import collection_paused
 from search_spaces.common.errors import Infeasible, InputError, describe, where
 from search_spaces.domains import Choice, count
 from search_spaces.graph.builder import Network, Tensor
@@ -248,6 +249,7 @@ class SearchSpace:
         with replacing(path) as temporary, temporary.open("wb") as file:
             write_model(graph, file, seed)
 
+    @collection_paused()
     def to_text(self, arch: Architecture) -> str:
         """The architecture's ONNX text; equal to `to_text(space.to_onnx(arch))`, without writing weights."""
         return write(compact(self.graph(arch)))

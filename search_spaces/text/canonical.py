@@ -72,7 +72,8 @@ def canonical(raw: RawBlock) -> CanonicalBlock:
     At most `_MAX_LEAVES` ways of breaking ties are tried, fewer of a block of hundreds of lines; beyond, ties that are
     not symmetries keep the given order.
     """
-    return _remembered(raw) if len(raw.items) <= _MAX_CACHED_LINES else _canonical(raw)
+    cached = not raw.ordered_inputs and len(raw.items) <= _MAX_CACHED_LINES  # a whole network seldom recurs
+    return _remembered(raw) if cached else _canonical(raw)
 
 
 @lru_cache(maxsize=16384)
