@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from search_spaces import Architecture, SearchSpace
 
 MAX_SAMPLED_CANDIDATES = 800  # candidates, best first, for which samples are drawn
+BEST_CANDIDATES, OTHER_CANDIDATES = 1500, 1000  # of those that stayed, the most that a fit estimates again
 MAX_NADIR_DEVIATIONS = 3.0  # standard deviations between the median loss and the nadir
 STD_PER_MEDIAN_DEVIATION = 1.4826  # standard deviation of a normal distribution by its median absolute deviation
 EVALUATIONS_PER_REFIT_TRIAL = 20  # after n evaluations, a refit waits for n / 20 trials: few more change little
@@ -201,7 +202,8 @@ class PredictorSampler(ReplaySampler):
     ) -> list[Architecture]:
         """The best candidates by point estimates, after new ones have joined.
 
-        In the order of their ranks, by which those of equal expected improvement (none, say) are chosen.
+        In the order of their ranks, by which those of equal expected improvement (none, say) are chosen. Of those that
+        stayed, the best so far and a random part of the others are estimated again; the rest keep their order.
         """
 
         def rank(architectures: Sequence[Architecture]) -> np.ndarray:
@@ -209,11 +211,12 @@ class PredictorSampler(ReplaySampler):
             return _constrained_ranks(self._reader.losses(estimates), self._reader.violation(estimates))
 
         stayed = [architecture for architecture in self._candidates if architecture not in taken]
-        candidates = evolve(self.space, evaluated, {*taken, *stayed}, self.fresh, rank, rng) + stayed
+        again, rest = _parted(stayed, rng)
+        candidates = evolve(self.space, evaluated, {*taken, *stayed}, self.fresh, rank, rng) + again
         if candidates:
-            candidates = [candidates[i] for i in best_first(rank(candidates), rng)[: self.pool]]
-        self._candidates = candidates
-        self._surrogate.forget_all_but([*taken, *candidates])
+            candidates = [candidates[i] for i in best_first(rank(candidates), rng)]
+        self._candidates = (candidates + rest)[: self.pool]
+        self._surrogate.forget_all_but([*taken, *self._candidates])
         return candidates[:MAX_SAMPLED_CANDIDATES]
 
     def _summary(self, samples: np.ndarray) -> dict[str, list[float]]:
@@ -245,6 +248,14 @@ class PredictorSampler(ReplaySampler):
         if len(finished) >= self.n_startup and not evaluated:
             _check_constraints(finished, self._reader.constraints)
         return taken, evaluated
+
+
+def _parted(stayed: list[Architecture], rng: np.random.Generator) -> tuple[list[Architecture], list[Architecture]]:
+    """Candidates that are estimated again, which are the first and a random part of the others; and the rest."""
+    others = stayed[BEST_CANDIDATES:]
+    picked = set(rng.permutation(len(others))[:OTHER_CANDIDATES].tolist())
+    again = stayed[:BEST_CANDIDATES] + [one for i, one in enumerate(others) if i in picked]
+    return again, [one for i, one in enumerate(others) if i not in picked]
 
 
 def _check_directions(study: Study, objectives: Sequence[Metric]) -> None:

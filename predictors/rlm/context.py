@@ -68,7 +68,11 @@ class ContextAttention(nn.Module):
     def forward(self, y: Tensor, coordinates: Tensor, keys: tuple[Tensor, Tensor]) -> Tensor:
         query, place = self._split(self.query(y)), self._split(self.place(coordinates))
         query = torch.cat([query, place, torch.ones_like(place[..., :1])], -1)
-        found = functional.scaled_dot_product_attention(query, *keys, scale=1.0)
+        key, value = keys
+        size = value.shape[-1]
+        # Values as wide as keys: only then is the matrix of logits never stored.
+        value = functional.pad(value, (0, key.shape[-1] - size))
+        found = functional.scaled_dot_product_attention(query, key, value, scale=1.0)[..., :size]
         return self.out(found.transpose(1, 2).flatten(2))
 
 

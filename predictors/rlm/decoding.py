@@ -1,7 +1,8 @@
-"""Constrained decoding of numbers, all rows at once.
+"""Constrained decoding of numbers, all samples of all rows at once.
 
 Arithmetic sampling (arXiv 2210.15458): a sample follows its quantile through the digits. Evenly spread quantiles cover
-the model's distribution evenly, so a mean over them is far less noisy than one over independent samples.
+the model's distribution evenly, so a mean over them is far less noisy than one over independent samples. Samples of one
+row that begin with the same digits share the work of these digits.
 """
 
 from __future__ import annotations
@@ -17,19 +18,30 @@ _ALLOWED = torch.from_numpy(digits.allowed())
 
 
 @torch.inference_mode()
-def sample_scores(decoder: NumberDecoder, conditions: Tensor, quantiles: np.ndarray) -> np.ndarray:
-    """Scores (R,) at quantiles (R,) of the distributions of numbers that conditions (R, d) give."""
+def sample_scores(decoder: NumberDecoder, conditions: Tensor, rows: np.ndarray, quantiles: np.ndarray) -> np.ndarray:
+    """Scores (S,) of samples at quantiles (S,) of the numbers' distributions.
+
+    Args:
+        decoder: the model's.
+        conditions: (R, d), what each row's number depends on.
+        rows: (S,), the row of each sample.
+        quantiles: (S,), in [0, 1).
+    """
+    prefix, quantile = torch.from_numpy(rows), torch.from_numpy(quantiles)
     token = torch.full((len(conditions),), START)
-    quantile, past, written = torch.from_numpy(quantiles), None, []
+    past, written = None, []
     for place in range(digits.NUMBER_LENGTH):
         logits, past = decoder.step(conditions, token, place, past)
-        token, quantile = _pick(logits, place, quantile)
-        written.append(token)
+        picked, quantile = _pick(logits, prefix, place, quantile)
+        written.append(picked)
+        begun, prefix = torch.unique(prefix * digits.NUMBER_TOKENS + picked, return_inverse=True)
+        parent, token = begun // digits.NUMBER_TOKENS, begun % digits.NUMBER_TOKENS
+        conditions, past = conditions[parent], [(key[parent], value[parent]) for key, value in past]
     return digits.decode(torch.stack(written, 1).numpy())
 
 
-def _pick(logits: Tensor, place: int, quantile: Tensor) -> tuple[Tensor, Tensor]:
-    """Tokens (R,) at these quantiles (R,) of logits (R, 12), and the quantiles within the picked tokens.
+def _pick(logits: Tensor, prefix: Tensor, place: int, quantile: Tensor) -> tuple[Tensor, Tensor]:
+    """Tokens (S,) at these quantiles (S,) of logits (P, 12) of each sample's prefix (S,), and quantiles within tokens.
 
     Tokens are in the order of the numbers that they begin, so a higher quantile is a higher number: minus comes before
     plus, and below zero larger digits come first.
@@ -37,14 +49,14 @@ def _pick(logits: Tensor, place: int, quantile: Tensor) -> tuple[Tensor, Tensor]
     finite = torch.nan_to_num(logits.double(), nan=0.0, posinf=1e4, neginf=-1e4)
     probability = finite.masked_fill(~_ALLOWED[place], -torch.inf).softmax(-1)
     if place == 0:
-        minus = probability[:, digits.MINUS]
+        minus = probability[prefix, digits.MINUS]
         below = quantile < minus
         within = torch.where(
             below, 1 - quantile / minus.clamp_min(1e-300), (quantile - minus) / (1 - minus).clamp_min(1e-300)
         )
         return torch.where(below, digits.MINUS, digits.PLUS), within.clamp(0, 1 - 1e-12)
-    total = probability.cumsum(-1)
+    total = probability.cumsum(-1)[prefix]
     token = torch.searchsorted(total, quantile[:, None], right=True)[:, 0].clamp(digits.ZERO, digits.NUMBER_TOKENS - 1)
-    share = probability.gather(-1, token[:, None])[:, 0]
+    share = probability[prefix, token]
     start = total.gather(-1, token[:, None])[:, 0] - share
     return token, ((quantile - start) / share.clamp_min(1e-300)).clamp(0, 1 - 1e-12)

@@ -43,39 +43,44 @@ class KernelRegression(nn.Module):
     def solve(self, coordinates: Tensor, scores: Tensor) -> tuple[Tensor, Solved]:
         """Features (B, n, outputs) of examples: coordinates (B, n, C), scores (B, n); and what queries need."""
         scaled = coordinates[:, None] * self.log_scales.exp()[:, None]
-        kernel, nearness = self._kernel(scaled, scaled)
-        n = scores.shape[1]
+        nearness, n = _nearness(scaled, scaled), scores.shape[1]
+        kernel = nearness + self._linear * (scaled @ scaled.mT)
         eye = torch.eye(n, device=scores.device)
-        nearness = nearness - eye
         factor = torch.linalg.cholesky(kernel + self.log_penalty.exp()[:, None, None] * eye)
         inverse = torch.cholesky_inverse(factor)
         dual = (inverse @ scores[:, None, :, None])[..., 0]  # (B, h, n)
         missed = dual / inverse.diagonal(dim1=-2, dim2=-1)
         found = scores[:, None] - missed
         errors = (missed.square().mean(-1) + MIN_SQUARE).log()
-        return self._features(found, nearness, errors, n), Solved(scaled, dual, errors)
+        others = nearness * (1 - eye)
+        return self._features(found, others.sum(-1), others.amax(-1), errors, n), Solved(scaled, dual, errors)
 
     def forward(self, coordinates: Tensor, solved: Solved) -> Tensor:
         """Features (B, q, outputs) of queries with coordinates (B, q, C)."""
         scaled = coordinates[:, None] * self.log_scales.exp()[:, None]
-        kernel, nearness = self._kernel(scaled, solved.scaled)
-        found = (kernel @ solved.dual[..., None])[..., 0]
-        return self._features(found, nearness, solved.errors, solved.dual.shape[-1])
+        nearness, dual = _nearness(scaled, solved.scaled), solved.dual[..., None]
+        found = nearness @ dual + self._linear * (scaled @ (solved.scaled.mT @ dual))  # a matrix of products less
+        return self._features(found[..., 0], nearness.sum(-1), nearness.amax(-1), solved.errors, dual.shape[-2])
 
-    def _kernel(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        """The kernel (B, h, m, n), and its exponential part."""
-        product = a @ b.mT
-        squares = a.square().sum(-1)[..., :, None] + b.square().sum(-1)[..., None, :]
-        nearness = torch.exp((product - squares / 2).clamp(max=0))
-        return nearness + self.log_linear.exp()[:, None, None] * product, nearness
+    @property
+    def _linear(self) -> Tensor:
+        """Weights (h, 1, 1) of the linear parts of kernels."""
+        return self.log_linear.exp()[:, None, None]
 
-    def _features(self, found: Tensor, nearness: Tensor, errors: Tensor, n: int) -> Tensor:
+    def _features(self, found: Tensor, density: Tensor, closest: Tensor, errors: Tensor, n: int) -> Tensor:
         found = found.clamp(-LARGEST, LARGEST)
         trust = torch.softmax(-self.log_sharpness.exp() * 0.5 * n**0.5 * errors, -1)  # (B, h)
         mean = (trust[..., None] * found).sum(1)
         spread = (trust[..., None] * (found - mean[:, None]).square()).sum(1)
         error = (trust * errors).sum(-1)[:, None].expand_as(mean)
-        density = torch.log(nearness.sum(-1) + 1e-4)
-        closest = nearness.amax(-1)
-        per_head = torch.cat([found, density / 4, closest], 1).mT  # (B, m, 3h)
+        per_head = torch.cat([found, torch.log(density + 1e-4) / 4, closest], 1).mT  # (B, m, 3h)
         return torch.cat([per_head, torch.stack([mean, error + spread.clamp(max=4)], -1)], -1)
+
+
+def _nearness(a: Tensor, b: Tensor) -> Tensor:
+    """Squared exponential kernel (…, m, n) of points (…, m, C) and (…, n, C), by one product of matrices."""
+    half_a, half_b = (x.square().sum(-1, keepdim=True) / 2 for x in (a, b))
+    exponent = (
+        torch.cat([a, -half_a, torch.ones_like(half_a)], -1) @ torch.cat([b, torch.ones_like(half_b), -half_b], -1).mT
+    )
+    return exponent.exp()

@@ -11,7 +11,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 import torch
 
-from predictors.base import ESTIMATE_SAMPLES, Predictions, Predictor
+from predictors.base import Predictions, Predictor
 from predictors.calibration import spread, widening
 from predictors.checkpoint import checkpoint, load
 from predictors.exact import with_exact_costs
@@ -32,6 +32,7 @@ from search_spaces.pytorch import without_weights
 
 BASE = "rlm-base"
 MAX_CACHED_TEXTS = 60_000  # states that are kept: 110 MB
+MAX_CONTEXTS = 16  # that are kept: a context of 2,000 examples takes about 80 MB
 QUERIES = 1024  # that are decoded at once, at most
 NUMBERS = 80_000  # that are decoded at once: queries times samples, about 5 KB each
 NEIGHBOUR_ROWS = 1000  # examples, or somewhat more, whose distances to their neighbours are the unit of novelty
@@ -135,6 +136,7 @@ class RLM(Predictor):
         self._states, self._values, self._neighbours, self._widening = states, values, None, {}
         self._scales = {name: _scale(name, v[~np.isnan(v)]) for name, v in values.items()}
         self._groups: dict[tuple[str, ...], list[Group]] = {}
+        self._contexts: dict[tuple[str, tuple[str, ...], bytes], Context] = {}
 
     def calibrate(self, architectures: Inputs, groups: Sequence[str]) -> Self:
         """Widen predictions, so that 90 % intervals hold for groups of networks that are new, such as other families.
@@ -252,12 +254,12 @@ class RLM(Predictor):
         return Predictions.of_samples(metrics, with_exact_costs(texts, metrics, known, drawn))
 
     def estimate(self, architectures: Inputs, metrics: Sequence[str], given: Metrics | None = None) -> np.ndarray:
-        """Point estimates (n, metrics): the median of a few samples of each metric alone.
+        """Point estimates (n, metrics): the median of each metric alone, which is its one sample at the quantile 0.5.
 
         A metric that others condition is read several times for each query; its median needs no other metric.
         """
         texts = as_texts(architectures)
-        found = [self.predict(texts, [name], given, samples=2 * ESTIMATE_SAMPLES).median for name in metrics]
+        found = [self.predict(texts, [name], given, samples=1).median for name in metrics]
         return np.concatenate(found, 1) if found else np.zeros((len(texts), 0))
 
     def _sample(
@@ -295,9 +297,14 @@ class RLM(Predictor):
         """Those of the examples `rows` that have the metric; if none has it, the first of all that do."""
         known = ~np.isnan(self._values[metric])
         rows = rows[known[rows]] if known[rows].any() else np.flatnonzero(known)[:MAX_EXAMPLES]
-        scores = {name: self._scales[name].normalize(self._values[name][rows]) for name in (metric, *covariates)}
-        columns = _columns([scores[name] for name in covariates], len(rows))
-        return Context(self.model, self._states[rows], scores[metric], columns)
+        key = (metric, tuple(covariates), rows.tobytes())
+        if key not in self._contexts:
+            if len(self._contexts) >= MAX_CONTEXTS:
+                self._contexts.clear()
+            scores = {name: self._scales[name].normalize(self._values[name][rows]) for name in (metric, *covariates)}
+            columns = _columns([scores[name] for name in covariates], len(rows))
+            self._contexts[key] = Context(self.model, self._states[rows], scores[metric], columns)
+        return self._contexts[key]
 
     # --- checkpoints
 
@@ -353,17 +360,18 @@ def _decode(
     found: list[np.ndarray] = []
     for k, context in enumerate(contexts):
         if not found:
-            conditions = context.conditions(states, covariates)[:, None].expand(-1, samples, -1)
+            conditions = context.conditions(states, covariates)
             order = np.broadcast_to(np.arange(samples), (q, samples))
+            rows = np.repeat(np.arange(q), samples)
         else:
             order = found[-1].argsort(1, kind="stable")
             before = np.stack([np.take_along_axis(scores, order, 1) for scores in found], 2)  # (q, samples, k)
             means = np.stack([before[:, stratum == group].mean(1) for group in range(strata)], 1).reshape(-1, k)
-            read = context.conditions(
+            conditions = context.conditions(
                 np.repeat(states, strata, 0), np.concatenate([np.repeat(covariates, strata, 0), means], 1)
             )
-            conditions = read.unflatten(0, (q, strata))[:, stratum]
-        drawn = sample_scores(context.model.decoder, conditions.flatten(0, 1), quantiles[:, :, k].flatten())
+            rows = (np.arange(q)[:, None] * strata + stratum).ravel()
+        drawn = sample_scores(context.model.decoder, conditions, rows, quantiles[:, :, k].flatten())
         scores = np.empty((q, samples))
         np.put_along_axis(scores, order, drawn.reshape(q, samples), 1)
         found.append(scores)

@@ -159,6 +159,22 @@ def test_only_the_best_candidates_stay() -> None:
     assert (np.diff(ranks) >= 0).all()
 
 
+def test_of_many_candidates_a_fit_estimates_the_best_and_some_of_the_others_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sampler, "BEST_CANDIDATES", 20)
+    monkeypatch.setattr(sampler, "OTHER_CANDIDATES", 10)
+    one = guided(fresh=40)
+    study = study_of(one, 12)  # two fits: 80 candidates, of which at least 70 stay
+    before = list(one._candidates)
+    study.sampler = one
+    study.optimize(objective, n_trials=5)
+    estimated = [a for a in before if SPACE.to_text(a) in one._surrogate._estimated]
+    assert 30 <= len(estimated) < len(before)
+    assert set(before[:15]) <= {*estimated, *architectures(study)}
+    assert len(one._candidates) == len(set(one._candidates)) > len(before)
+
+
 def test_fits_become_rarer_as_evaluations_become_many() -> None:
     Oracle.fits = 0
     study_of(guided(refit_every=1, n_startup=56, fresh=20), 60)

@@ -37,8 +37,8 @@ def _evenly(samples: int) -> np.ndarray:
 def _sampled(decoder: NumberDecoder, gathered: torch.Tensor, quantiles: np.ndarray) -> np.ndarray:
     """Scores (q, samples) of queries that have gathered (q, D), all at the same quantiles (samples,)."""
     conditions = decoder.conditions(gathered)
-    rows = conditions.repeat_interleave(len(quantiles), 0)
-    return sample_scores(decoder, rows, np.tile(quantiles, len(gathered))).reshape(len(gathered), -1)
+    rows = np.repeat(np.arange(len(gathered)), len(quantiles))
+    return sample_scores(decoder, conditions, rows, np.tile(quantiles, len(gathered))).reshape(len(gathered), -1)
 
 
 @torch.inference_mode()
