@@ -10,9 +10,10 @@ from typing import Any
 from search_spaces.base import SearchSpace
 from search_spaces.common import plug_ins
 from search_spaces.common.errors import InputError, unknown
-from search_spaces.torch_space import TorchSpace
+from search_spaces.torch_space import TorchSpace, no_example
 
 ENTRY_POINTS = "rlm_nas.search_spaces"
+WANTED = "a function `build(trial)` that returns a torch.nn.Module, or a subclass of TorchSpace or SearchSpace"
 
 _SPACES: dict[str, type[SearchSpace]] = {}
 
@@ -53,7 +54,7 @@ def _named(name: str) -> type[SearchSpace]:
 
 
 def _from_file(reference: str) -> Callable[..., SearchSpace]:
-    found = plug_ins.pick(reference, "space or network", _is_space)
+    found = plug_ins.pick(reference, "space or network", WANTED, _is_space, _is_meant)
     if inspect.isfunction(found):
         return partial(_of_function, reference, found)
     space: type[SearchSpace] = found
@@ -63,13 +64,18 @@ def _from_file(reference: str) -> Callable[..., SearchSpace]:
 
 
 def _is_space(value: object) -> bool:
-    """Whether it is a class of spaces, or a function that builds modules."""
-    if isinstance(value, type):
-        return issubclass(value, SearchSpace)
-    return inspect.isfunction(value) and (hasattr(value, "example_input") or value.__name__ == "build")
+    """True for a class of spaces, and for a function: whether it builds modules shows when it is called."""
+    return issubclass(value, SearchSpace) if isinstance(value, type) else inspect.isfunction(value)
+
+
+def _is_meant(name: str, value: object) -> bool:
+    """True if a reference without a name may mean this function or class of its file."""
+    return isinstance(value, type) or name == "build" or hasattr(value, "example_input")
 
 
 def _of_function(reference: str, build: Callable[..., Any], **options: Any) -> SearchSpace:
+    if getattr(build, "example_input", None) is None:
+        raise no_example(reference, f"{reference.partition(':')[2] or 'build'}.")
     space = TorchSpace(_without_choices(build) if not inspect.signature(build).parameters else build, **options)
     space.name = reference
     return space

@@ -18,7 +18,12 @@ from search_spaces.graph.ir import Graph, Shape, typed
 if TYPE_CHECKING:
     from torch import nn
 
-_HINT = "such as `build.example_input = torch.zeros(1, 3, 32, 32)`"
+
+def no_example(name: str, owner: str = "") -> InputError:
+    """Error for a space without an example input; owner: what the attribute belongs to, with a dot."""
+    return InputError(
+        f"{name} has no example input: give one, such as `{owner}example_input = torch.zeros(1, 3, 32, 32)`"
+    )
 
 
 class TorchSpace(SearchSpace):
@@ -49,7 +54,7 @@ class TorchSpace(SearchSpace):
         own = self.example_input if build is None else getattr(build, "example_input", None)
         self.example_input = own if example_input is None else example_input
         if self.example_input is None:
-            raise InputError(f"{self.name or type(self).__name__} has no example input: give one, {_HINT}")
+            raise no_example(self.name or type(self).__name__, "" if build is None else "build.")
         self._options = options
         inspect.signature(self.build).bind(None, **options)  # TypeError for options that it does not have
         if "input_shape" in options:
@@ -70,7 +75,9 @@ class TorchSpace(SearchSpace):
 
         tensors = example_tensors(self.example_input)
         if not tensors or not tensors[0].dim():
-            raise InputError(f"{self.name}: the example input must hold a tensor, the batch first, {_HINT}")
+            raise InputError(
+                f"{self.name}: the example input must hold a tensor, the batch first, as torch.zeros(1, 8)"
+            )
         return typed(tensors[0].shape[1:], element(tensors[0].dtype))
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -176,8 +176,31 @@ def _go_on(epoch: int, metrics: Mapping[str, float]) -> bool:
 
 
 def code_checksum(file: Path) -> str:
-    """SHA-256 of a Python file's code: comments and layout do not count."""
+    """SHA-256 of the code of a Python file and of those beside it that it imports; comments and layout do not count."""
+    digest, seen, unread = hashlib.sha256(), {file}, [file]
+    while unread:
+        tree = _parsed(unread.pop(0))
+        digest.update(ast.dump(tree).encode())
+        unread += sorted({*_beside(file.parent, tree)} - seen)
+        seen |= {*unread}
+    return digest.hexdigest()
+
+
+def _parsed(file: Path) -> ast.Module:
     try:
-        return hashlib.sha256(ast.dump(ast.parse(file.read_text())).encode()).hexdigest()
+        return ast.parse(file.read_text())
     except (OSError, SyntaxError, ValueError) as error:
         raise InputError(f"{file}: cannot be read as Python ({error})") from None
+
+
+def _beside(folder: Path, tree: ast.Module) -> Iterator[Path]:
+    """The files of a folder that code imports: modules, and all of a package."""
+    for node in ast.walk(tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        for name in names:
+            first = folder / name.partition(".")[0] if name else None
+            if first and first.with_suffix(".py").is_file():
+                yield first.with_suffix(".py")
+            elif first and (first / "__init__.py").is_file():
+                yield from first.rglob("*.py")

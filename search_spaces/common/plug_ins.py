@@ -28,33 +28,59 @@ def from_file(reference: str, base: type, what: str) -> type[Any]:
 
     what: what such a class is, for errors.
     """
-    return pick(reference, what, lambda value: _is_a(base, value))
+    return pick(reference, what, f"a subclass of {base.__name__}", lambda value: _is_a(base, value))
 
 
 def function_from_file(reference: str, what: str) -> Callable[..., Any]:
     """The function that `file.py:function` names; `:function` may be left out where the file has one only."""
     if not is_file(reference):
         raise InputError(f"{what} {reference!r}: write FILE.py:FUNCTION")
-    return pick(reference, what, inspect.isfunction)
+    return pick(reference, what, "a function", inspect.isfunction)
 
 
-def pick(reference: str, what: str, fits: Callable[[object], bool]) -> Any:
-    """What `file.py:name` names among the file's own values that fit; the only one without a name."""
+def pick(
+    reference: str,
+    what: str,
+    wanted: str,
+    fits: Callable[[object], bool],
+    meant: Callable[[str, object], bool] = lambda name, value: True,
+) -> Any:
+    """What `file.py:name` names among the file's own values that fit; without a name, the only one that is meant.
+
+    what, wanted: what the reference is for, and what fits, for errors.
+    """
     path, _, name = reference.partition(":")
     module = _run(path)
-    found = {key: value for key, value in vars(module).items() if fits(value) and value.__module__ == module.__name__}
-    if not name and len(found) == 1:
-        name = next(iter(found))
+    own = {key: value for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__}
+    found = {key: value for key, value in own.items() if fits(value)}
+    if not name:
+        likely = [key for key, value in found.items() if meant(key, value)]
+        if len(likely) != 1:
+            has = ", ".join(likely or found) or "nothing of the kind"
+            raise InputError(f"{path}: name the {what}, {path}:NAME, {wanted}; the file has {has}")
+        name = likely[0]
+    if name in vars(module) and name not in found:
+        raise InputError(f"{reference} is {_kind(vars(module)[name], name in own)}, no {what}: give {wanted}")
     if name not in found:
         raise unknown(f"{what} in {path}:", name, found)
     return found[name]
 
 
+def _kind(value: object, is_own: bool) -> str:
+    if isinstance(value, type) or inspect.isfunction(value):
+        kind = "a class" if isinstance(value, type) else "a function"
+        return kind if is_own else f"{kind} of another file"
+    return f"a value of type {type(value).__name__}"
+
+
 def _run(path: str) -> ModuleType:
-    """The module that a file makes; it is run anew each time."""
+    """The module that a file makes; it is run anew each time, and imports the files beside it."""
     spec = importlib.util.spec_from_file_location(f"user_{Path(path).stem}", path)
     if spec is None or spec.loader is None or not Path(path).is_file():
         raise InputError(f"{path}: no such Python file")
+    folder = str(Path(path).absolute().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)  # last: a file there hides no installed package
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     try:

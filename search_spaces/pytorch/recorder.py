@@ -332,13 +332,13 @@ class Recorder(TorchFunctionMode):
         if handler is None and isinstance(func, python_types.FunctionType) and func not in self._opened:
             return self._inside(func, args, kwargs)
         if handler is None or kwargs.get("out") is not None:
-            raise InputError(f"torch's function {name!r} is not supported")
+            raise InputError(f"torch's function {name!r} is not supported: see docs/how-to/own_model.md")
         try:
             made = handler(self, *args, **kwargs)
         except TypeError as error:
             if error.__traceback__ is None or error.__traceback__.tb_next is not None:
                 raise
-            raise InputError(f"torch's function {name!r} is not supported with these arguments: {error}") from None
+            raise InputError(f"torch's function {name!r} is not supported with these arguments ({error})") from None
         return self.assign(args[0], made) if in_place and made is not args[0] else made
 
     def _inside(self, func: python_types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -200,7 +200,7 @@ def test_a_class_derived_from_ours_keeps_its_own_checkpoints(tmp_path: Path) -> 
 
 def test_a_file_without_such_a_class_is_refused(tmp_path: Path) -> None:
     (tmp_path / "none.py").write_text("class Nearest: pass\n")
-    with pytest.raises(InputError, match=r"unknown predictor in .*none.py: 'Nearest'"):
+    with pytest.raises(InputError, match=r"none.py:Nearest is a class, no predictor: give a subclass of Predictor"):
         create(f"{tmp_path / 'none.py'}:Nearest")
     with pytest.raises(InputError, match=r"no such Python file"):
         create("my_none.py:Nearest")

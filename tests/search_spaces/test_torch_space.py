@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -122,10 +123,61 @@ def test_function_in_a_file_is_a_space(tmp_path: Path, monkeypatch: pytest.Monke
         get_space(reference, color="red")
 
 
-def test_function_without_an_example_says_how_to_give_one(tmp_path: Path) -> None:
-    (tmp_path / "my.py").write_text("def build(trial): pass")
-    with pytest.raises(InputError, match=r"no example input: give one, such as `build.example_input = torch.zeros"):
-        get_space(f"{tmp_path}/my.py:build")
+NO_SPACES = """
+import torch
+from search_spaces import TorchSpace
+from torch import nn
+
+build = lambda trial: nn.Linear(4, trial.suggest_int("width", 1, 8))
+
+class Module(nn.Module):
+    pass
+
+class Space(TorchSpace):
+    pass
+
+space = TorchSpace(build, torch.zeros(1, 4))
+"""
+MISTAKES = {
+    "my.py:build": r"my.py:build has no example input: give one, such as `build.example_input = torch.zeros\(",
+    "my.py:Space": r"my.py:Space has no example input: give one, such as `example_input = torch.zeros\(",
+    "my.py:Module": r"my.py:Module is a class, no space or network: give a function `build\(trial\)` that returns",
+    "my.py:nn": "my.py:nn is a value of type module, no space or network",
+    "my.py:space": "my.py:space is a value of type TorchSpace, no space or network",
+    "my.py:TorchSpace": "my.py:TorchSpace is a class of another file, no space or network",
+    "my.py:bild": "unknown space or network in my.py: 'bild': did you mean 'build'?",
+    "my.py": "my.py: name the space or network, my.py:NAME, .*; the file has build, Space",
+}
+
+
+@pytest.mark.parametrize("reference", MISTAKES)
+def test_a_name_that_is_no_space_says_what_is_missing(
+    reference: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my.py").write_text(NO_SPACES)
+    with pytest.raises(InputError, match=MISTAKES[reference]) as raised:
+        get_space(reference)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_lambda_is_a_space(tmp_path: Path) -> None:
+    (tmp_path / "my.py").write_text(NO_SPACES + "build.example_input = torch.zeros(1, 4)\n")
+    space = get_space(f"{tmp_path}/my.py:build")
+    assert space.params(space.architecture({"width": 3})) == 15
+
+
+def test_a_file_imports_those_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "layers_beside_it.py").write_text(
+        "from torch import nn\n\ndef layer(width):\n    return nn.Linear(4, width)\n"
+    )
+    (tmp_path / "my.py").write_text(
+        "import torch\n\ndef build(trial):\n    from layers_beside_it import layer\n"
+        "    return layer(trial.suggest_int('width', 1, 8))\n\nbuild.example_input = torch.zeros(1, 4)\n"
+    )
+    space = get_space(f"{tmp_path}/my.py")
+    assert space.params(space.architecture({"width": 3})) == 15
 
 
 def test_texts_of_a_space_are_drawn_by_its_choices_alone() -> None:

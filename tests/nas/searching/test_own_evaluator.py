@@ -160,6 +160,22 @@ def test_checksums_are_of_code_alone(file: Path) -> None:
         code_checksum(file)
 
 
+def test_a_checksum_is_of_the_files_that_it_imports_too(file: Path) -> None:
+    beside, package = file.with_name("my_losses.py"), file.with_name("my_data")
+    package.mkdir()
+    (package / "__init__.py").touch()
+    for changed in (beside, package / "loading.py"):
+        changed.write_text("size = 1\n")
+    file.write_text("import numpy\nfrom my_losses import size\n\ndef evaluate(m, a, r):\n    import my_data.loading\n")
+    found = {code_checksum(file)}
+    for changed in (beside, package / "loading.py"):
+        changed.write_text("size = 2\n")
+        found.add(code_checksum(file))
+    assert len(found) == 3
+    file.with_name("other.py").write_text("size = 2\n")
+    assert code_checksum(file) in found
+
+
 def test_a_worker_runs_the_function_only_where_it_is_named_or_trusted(
     space: SearchSpace, file: Path, tmp_path: Path
 ) -> None:
