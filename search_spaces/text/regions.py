@@ -8,8 +8,8 @@ chains where each reads the one before it alone; in a chain, what is repeated on
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable
-from functools import lru_cache
+from collections.abc import Callable, Hashable
+from functools import cached_property, lru_cache
 from itertools import chain
 from typing import NamedTuple
 
@@ -59,7 +59,7 @@ class _Regions:
 
     def __init__(self, graph: Graph) -> None:
         self.sink, root = len(graph.nodes), -1
-        self.labels = _labels(graph)
+        self.graph, self.labels = graph, _labels(graph, _label)
         entries = [root - 1 - i for i in range(len(graph.inputs))]
         owner = [*entries, *[i for i, node in enumerate(graph.nodes) for _ in node.outputs]]
         self.producers = [
@@ -85,6 +85,11 @@ class _Regions:
             else:
                 self.inner[end] = [i]
         self.blocks = [_Block(0, 0, None)]
+
+    @cached_property
+    def exact(self) -> list[int]:
+        """Labels with widths and kernel sizes; only networks with values that nobody reads need them."""
+        return _labels(self.graph, _exact_label)
 
     def _users(self, outputs: list[int]) -> dict[int, list[int]]:
         """Who reads each node that the outputs need, from the last node on, and each entry."""
@@ -175,18 +180,40 @@ class _Regions:
     def _chain(self, last: int) -> list[_Link]:
         """What follows one right after another up to a node."""
         found: list[_Link] = []
+        hanging: list[list[list[int]]] = []
         node: int | None = last
         while node is not None:
-            if node in self.ends:
-                ends = [_Link(nodes, nodes[-1], [], self._structure(nodes)) for nodes in self.ends[node]]
-                found += sorted(ends, key=lambda link: link.structure, reverse=True)
+            hanging.append(self.ends.get(node, []))
             first = self.before.get(node, self.sink)
             linked = self.after.get(first) == node
             inner = [i for i in self.inner.get(node, ()) if not linked or i != first]
             nodes = self._nodes(node, inner) if inner else [node]
-            found.append(_Link(nodes, node, inner, self._structure(nodes)))
+            found.append(_Link(nodes, node, inner, self._structure(nodes, self.labels)))
             node = first if linked else None
-        return found[::-1]
+        links: list[_Link] = []
+        order = self._order(hanging[::-1])
+        for link, ends in zip(found[::-1], order, strict=True):
+            links += [link, *ends]
+        return links
+
+    def _order(self, hanging: list[list[list[int]]]) -> list[list[_Link]]:
+        """What hangs on each link of a chain, by structure; of one structure, what the chain had earlier comes first.
+
+        A cell's last ends and the next cell's first ones hang on one node, and only the cells before tell them apart.
+        """
+        seen: dict[tuple[int, ...], int] = {}
+        found: list[list[_Link]] = []
+        for ends in hanging:
+            links = [_Link(nodes, nodes[-1], [], self._structure(nodes, self.labels)) for nodes in ends]
+            if ends:
+                exact = [self._structure(nodes, self.exact) for nodes in ends]
+                keys = [(link.structure, seen.get(e, len(seen)), e) for link, e in zip(links, exact, strict=True)]
+                ranked = sorted(range(len(ends)), key=keys.__getitem__)
+                links = [links[i] for i in ranked]
+                for i in ranked:
+                    seen.setdefault(exact[i], len(seen))
+            found.append(links)
+        return found
 
     def _repeated(self, links: list[_Link], outer: int) -> list[int]:
         """For every link of a chain the block around it: the chain's, a run, or one of the copies that a run is of.
@@ -220,9 +247,9 @@ class _Regions:
                 found += chain.from_iterable(self.ends[other])
         return sorted(found)
 
-    def _structure(self, nodes: list[int]) -> tuple[int, ...]:
-        """The same for nodes that are connected in the same way, whatever order they stand in."""
-        labels, producers = self.labels, self.producers
+    def _structure(self, nodes: list[int], labels: list[int]) -> tuple[int, ...]:
+        """The same for nodes of the same labels that are connected in the same way, whatever order they stand in."""
+        producers = self.producers
         if len(nodes) == 1:
             return (labels[nodes[0]],)
         known: dict[int, int] = {}
@@ -235,13 +262,18 @@ class _Regions:
         return tuple(sorted(known.values()))
 
 
-def _labels(graph: Graph) -> list[int]:
-    """What the nodes of repeated blocks have in common, as numbers that do not depend on the nodes' order."""
-    found = [_label(node.op, node.attrs, len(node.inputs)) for node in graph.nodes]
-    ranks = {label: rank for rank, label in enumerate(sorted(set(found)))}
-    return [ranks[label] for label in found]
+def _labels(graph: Graph, label: Callable[[str, Attrs, int], tuple[str, str, int]]) -> list[int]:
+    """Labels of the nodes as numbers that do not depend on the nodes' order."""
+    found = [label(node.op, node.attrs, len(node.inputs)) for node in graph.nodes]
+    ranks = {each: rank for rank, each in enumerate(sorted(set(found)))}
+    return [ranks[each] for each in found]
 
 
 @lru_cache(maxsize=4096)
 def _label(op: str, attrs: Attrs, inputs: int) -> tuple[str, str, int]:
+    """What the nodes of repeated blocks have in common."""
     return (op, repr([(name, None if name in PARAMETRIC else value) for name, value in attrs]), inputs)
+
+
+def _exact_label(op: str, attrs: Attrs, inputs: int) -> tuple[str, str, int]:
+    return (op, repr(attrs), inputs)

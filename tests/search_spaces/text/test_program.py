@@ -182,6 +182,14 @@ def test_no_reordering_changes_the_text_of_a_network(name: str, seed: int) -> No
     assert _is_canonical(space.graph(space.sample(np.random.default_rng(seed))), orders=1)
 
 
+def test_branches_that_nobody_reads_and_that_differ_in_kernel_size_stand_in_one_order() -> None:
+    """The last such branch of a cell and the first of the next one hang on the same value."""
+    space = get_space("nasbench201")
+    for first, second in (("nor_conv_3x3", "nor_conv_1x1"), ("nor_conv_1x1", "nor_conv_3x3")):
+        arch = space.parse(f"|none~0|+|{first}~0|{second}~1|+|none~0|none~1|none~2|")
+        assert _is_canonical(space.graph(arch))
+
+
 # --- repeats ---------------------------------------------------------------------------------------------------------
 
 
