@@ -89,7 +89,7 @@ def test_the_rlm_ranks_new_families_alone_in_sequence_and_with_devices_given(tab
     given = zoo.score("given", "rlm", 1, 0)
     for scores in (alone, sequence, given):
         assert min(scores[zoo._short(name)] for name in SETTINGS) > 0.7
-        assert 0 <= scores["i7_12700h covered"] <= 1
+        assert scores["i7_12700h covered"] > 0.5, "of 0.9 that the intervals promise"
 
 
 def test_a_new_device_is_ranked_from_ten_measurements(tables: Zoo) -> None:

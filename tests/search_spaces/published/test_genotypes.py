@@ -71,4 +71,6 @@ def test_no_text_crashes_the_reader(native: str) -> None:
 
 def test_known_networks_are_genotypes() -> None:
     for name in ("NASNET_A", "AMOEBANET_A", "PNASNET_5", "ENAS", "DARTS_V1", "DARTS_V2"):
-        assert genotypes.read(getattr(known_networks, name)).normal
+        genotype = genotypes.read(getattr(known_networks, name))
+        assert len(genotype.normal) % 2 == len(genotype.reduce) % 2 == 0, "two edges per node"
+        assert len(genotype.normal) >= 8

@@ -14,7 +14,7 @@ import pytest
 from search_spaces import InputError, graph_flops, graph_params, to_text
 from search_spaces.graph.builder import Network, Tensor
 from search_spaces.graph.ir import Graph
-from search_spaces.text import compact, write
+from search_spaces.text import compact, expand, read, write
 
 torch = pytest.importorskip("torch", reason="modules are torch's")
 from torch import nn  # noqa: E402
@@ -331,7 +331,7 @@ def test_params_are_those_that_torch_counts(name: str) -> None:
     module, x = MODULES[name]
     graph = record(module, x)
     assert graph_params(graph) == sum(p.numel() for p in module.parameters())
-    assert compact(graph)  # it can be written
+    assert graph_params(expand(read(write(compact(graph))))) == graph_params(graph)
 
 
 @pytest.mark.parametrize("name", ["encoder", "standardized", "twice", "attention", "mobilenet"])
@@ -387,7 +387,7 @@ def test_dropout_in_place_changes_nothing_in_evaluation() -> None:
             nn.functional.dropout(x, 0.5, self.training, inplace=True)
             return part + x[:, 2:]
 
-    assert record(Halves(), torch.zeros(1, 4)).nodes
+    assert "Add" in {node.op for node in record(Halves(), torch.zeros(1, 4)).nodes}
 
 
 def test_changes_in_place_are_seen() -> None:
