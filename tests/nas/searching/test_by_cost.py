@@ -10,6 +10,7 @@ from multiprocessing.context import ForkServerProcess as Process
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 import optuna
 import pytest
@@ -90,6 +91,32 @@ def test_only_trainings_to_the_end_count() -> None:
 def test_curves_are_intermediate_values_of_the_study() -> None:
     trials = _search("asha", 150).study.get_trials(states=(TrialState.COMPLETE,))
     assert all(sorted(trial.intermediate_values) == list(range(1, 10)) for trial in trials)
+
+
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+def test_optuna_draws_the_curves() -> None:
+    """Each line of its figure is one stretch, with the epochs of those before it."""
+    study = _search("asha", 60).study
+    axes = optuna.visualization.matplotlib.plot_intermediate_values(study)
+    drawn = [(line.get_xdata().tolist(), line.get_ydata().tolist()) for line in axes.get_lines()]
+    figure = axes.get_figure()
+    assert figure is not None
+    plt.close(figure)
+    curves = [trial.intermediate_values for trial in study.trials]
+    assert drawn == [([*curve], [*curve.values()]) for curve in curves]
+    assert {len(epochs) for epochs, _ in drawn} == {1, 3, 9}
+
+
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+def test_optuna_draws_one_objective_by_its_target() -> None:
+    study = _search("asha", 60).study
+    axes = optuna.visualization.matplotlib.plot_optimization_history(
+        study, target=lambda t: t.values[0], target_name="usefulness_accuracy"
+    )
+    drawn = axes.collections[0].get_offsets()[:, 1].tolist()
+    plt.close(axes.get_figure())
+    complete = study.get_trials(states=(TrialState.COMPLETE,))
+    assert drawn == [trial.values[0] for trial in complete]
 
 
 def test_asha_trains_the_best_third_further() -> None:
