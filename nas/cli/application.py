@@ -36,7 +36,7 @@ app = typer.Typer(
 )
 benchmarks_app = typer.Typer(help="Benchmark tables: list, fetch, import, build.", no_args_is_help=True)
 device_app = typer.Typer(
-    help="Devices of your own: latencies of all networks, predicted from a few.", no_args_is_help=True
+    help="Your own devices: predict the latencies of all networks from a few measurements.", no_args_is_help=True
 )
 COMMANDS: dict[str, Callable[..., None]] = {
     "spaces": spaces,
@@ -107,7 +107,7 @@ def main() -> None:
         print(f"nas: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print("nas: interrupted; run the same command again to go on", file=sys.stderr)
+        print("nas: interrupted; run the same command again to continue", file=sys.stderr)
         sys.exit(130)
     finally:
         logging.getLogger("nas").removeHandler(warnings)

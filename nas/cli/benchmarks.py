@@ -13,7 +13,7 @@ from nas.cli.progress import progress_bar
 
 
 def benchmarks_list(as_json: Json = False) -> None:
-    """The benchmark tables and how to get them."""
+    """List the benchmark tables and how to get them."""
     from dataclasses import asdict
 
     from nas.benchmarks import list_benchmarks
@@ -41,7 +41,7 @@ def benchmarks_fetch(
 def benchmarks_import(
     path: Annotated[Path, typer.Argument(help="NAS-Bench-201-*.pth or HW-NAS-Bench-*.pickle")],
 ) -> None:
-    """Read an official benchmark file that you have, without running code in it."""
+    """Import an official benchmark file without running any code in it."""
     from nas.benchmarks import import_file
 
     with progress_bar(f"importing {path.name}") as bar:
@@ -54,7 +54,7 @@ def _announce(line: str) -> None:
 
     print(line)
     if os.environ.get("NAS_DATA"):
-        print("note: NAS_DATA is set, and its nasbench201 table is preferred to this one")
+        print("note: NAS_DATA is set, and its nasbench201 table takes precedence over this one")
 
 
 def benchmarks_build(
@@ -64,7 +64,7 @@ def benchmarks_build(
     ] = None,
     stage: Annotated[list[str] | None, typer.Option(help="accuracy, proxies, latency; all by default.")] = None,
 ) -> None:
-    """Train and time every network of a population again (hours; interrupt and resume as you like)."""
+    """Train and time every network of a population (takes hours; an interrupted build resumes)."""
     from nas.benchmarks.building import STAGES, build
     from nas.benchmarks.populations import get_population
 

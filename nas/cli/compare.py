@@ -26,26 +26,28 @@ def compare(
         list[str] | None,
         typer.Option(
             "--test-metric",
-            help="Metric to rank by, one for each --metric, as METRIC or METRIC:min; the same by default.",
+            help="Metric to rank by, one for each --metric, as METRIC or METRIC:min; the learned metric by default.",
         ),
     ] = None,
     predictor: Annotated[
-        str, typer.Option("--predictors", help="Comma-separated: ours, installed ones, FILE.py:CLASS.")
+        str, typer.Option("--predictors", help="Comma-separated: built-in or installed predictors, or FILE.py:CLASS.")
     ] = "rlm,gnn,gp,gp-choices,forest,ridge",
     sizes: Annotated[str, typer.Option(help="Training sizes, comma-separated.")] = "78,156,469,781",
     seeds: Annotated[int, typer.Option(help="Number of seeds.")] = 5,
-    first_seed: Annotated[int, typer.Option(help="The first of them; take unused ones to confirm a choice.")] = 0,
-    given: Annotated[str, typer.Option(help="Exact metrics that are known of all, such as params,flops.")] = "",
+    first_seed: Annotated[int, typer.Option(help="First seed; use fresh seeds to confirm a choice.")] = 0,
+    given: Annotated[
+        str, typer.Option(help="Metrics whose exact values are known for all networks, for example params,flops.")
+    ] = "",
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for scores, a table and figures; an interrupted comparison goes on there. Of several "
-            "benchmarks or metrics, each has a folder in it."
+            help="Folder for scores, a table and figures; an interrupted comparison resumes there. With several "
+            "benchmarks or metrics, each has a subfolder."
         ),
     ] = None,
     space: TableSpace = None,
     option: SpaceOptions = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes; the scores do not depend on it.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Number of processes; it does not affect the scores.")] = 1,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:

@@ -12,7 +12,7 @@ def print_json(value: object) -> None:
 
 
 def print_table(title: str, rows: list[dict[str, Any]]) -> None:
-    """Rows of one kind as a table on standard output, turned on its side where it is too wide for the terminal."""
+    """Print rows as a table; transpose it if it is too wide for the terminal."""
     from rich.console import Console
     from rich.table import Table
 
@@ -31,14 +31,14 @@ def print_table(title: str, rows: list[dict[str, Any]]) -> None:
 
 
 def _cell(value: Any) -> str:
-    """Numbers by four digits, counts such as params by all of theirs."""
+    """Format a value: four significant digits, or all digits of whole numbers."""
     if isinstance(value, float):
         return f"{value:,.0f}" if value.is_integer() else f"{value:.4g}"
     return str(value)
 
 
 def _width(lines: list[list[str]]) -> int:
-    """Characters that a table of such lines needs, its frame included."""
+    """Width in characters of a table of these lines, including its frame."""
     return sum(max(map(len, column)) + 3 for column in zip(*lines, strict=True)) + 1
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nas.evaluation.devices import PredictedDevice
     from search_spaces import SearchSpace
 
-Name = Annotated[str, typer.Argument(help="Of the device, in small letters: pi gives pi_latency_ms.")]
+Name = Annotated[str, typer.Argument(help="Name of the device, in lower case: pi gives pi_latency_ms.")]
 
 
 def device_add(
@@ -26,7 +26,7 @@ def device_add(
     option: SpaceOptions = None,
     latency_command: Annotated[
         str | None,
-        typer.Option(help="Shell command that gets an ONNX file, {model}, and prints milliseconds."),
+        typer.Option(help="Shell command that receives an ONNX file, {model}, and prints milliseconds."),
     ] = None,
     latency_setting: LatencySetting = None,
     batch: Batch = None,
@@ -34,16 +34,14 @@ def device_add(
         Path | None,
         typer.Option(help="Instead of a command, a CSV file of measurements: architecture and NAME_latency_ms."),
     ] = None,
-    networks: Annotated[
-        int, typer.Option(min=3, help="Networks that are measured, those of earlier calls included.")
-    ] = 20,
+    networks: Annotated[int, typer.Option(min=3, help="Networks to measure, including those of earlier calls.")] = 20,
     seed: Seed = 0,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Measure a few networks on a device, from which latencies of all others are predicted.
+    """Measure a few networks on a device, to predict the latencies of all others.
 
-    Those are measured of which the RLM is the least certain. Interrupt and repeat the command as you like.
+    The networks with the most uncertain predictions are measured. An interrupted command can be repeated.
     """
     from nas.cli.measured import latency_commands
     from nas.evaluation.device_measuring import draw_pool, measure, quality
@@ -59,7 +57,9 @@ def device_add(
             device.begin({"measurements": "given"})
             for architecture, (value,) in read_prior_observations(measurements, opened, [device.metric]).items():
                 if value <= 0:
-                    raise InputError(f"{measurements}: {device.metric} is {value:g}, which is no time in milliseconds")
+                    raise InputError(
+                        f"{measurements}: {device.metric} is {value:g}, which is not a positive time in milliseconds"
+                    )
                 text, times = opened.to_text(architecture), [value, value, value]
                 if device.tried.get(text, {}).get("ms") != times:
                     device.add(text, opened.format(architecture), times)
@@ -68,7 +68,9 @@ def device_add(
             device.begin({"command": command.command, "batch": batch or 1})
             measure(device, opened, replace(command, name=name), networks, seed, batch or 1, bar)
     if len(device.texts) < MIN_MEASURED:
-        raise InputError(f"device {name!r} has {len(device.texts)} measured networks: it needs {MIN_MEASURED} or more")
+        raise InputError(
+            f"device {name!r} has {len(device.texts)} measured networks: at least {MIN_MEASURED} are needed"
+        )
     others = [text for text in draw_pool(opened, seed) if text not in device.tried]
     found = {**_row(device), **quality(device, others)._asdict()}
     if as_json:
@@ -95,7 +97,7 @@ def _print_quality(device: PredictedDevice, space: SearchSpace, found: dict[str,
 
 
 def device_list(as_json: Json = False) -> None:
-    """The devices whose latencies can be predicted."""
+    """List the devices whose latencies can be predicted."""
     from nas.evaluation.devices import PredictedDevice, devices_folder, list_devices
 
     rows = [_row(PredictedDevice(name)) for name in list_devices()]
@@ -104,11 +106,11 @@ def device_list(as_json: Json = False) -> None:
     elif rows:
         print_table(f"Devices in {devices_folder()}", rows)
     else:
-        print(f"no devices in {devices_folder()}: `nas device add` makes one")
+        print(f"no devices in {devices_folder()}: add one with `nas device add`")
 
 
 def device_remove(name: Name) -> None:
-    """Forget a device and its measurements."""
+    """Remove a device and its measurements."""
     from nas.evaluation.devices import PredictedDevice
 
     device = PredictedDevice(name)

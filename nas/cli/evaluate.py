@@ -39,9 +39,11 @@ def evaluate(
         str | None, typer.Option(help="Architecture in the space's notation; a random one of --seed by default.")
     ] = None,
     option: SpaceOptions = None,
-    metrics: Annotated[str | None, typer.Option(help="Comma-separated; all but those of int8 by default.")] = None,
+    metrics: Annotated[
+        str | None, typer.Option(help="Comma-separated; all except the int8 metrics by default.")
+    ] = None,
     dataset: DataSet = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Trainings, each with its own seed.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of trainings, each with its own seed.")] = 1,
     epochs: Epochs = None,
     training: Training = None,
     device: Device = None,
@@ -52,12 +54,12 @@ def evaluate(
     latency_setting: LatencySetting = None,
     seed: Seed = 0,
     resume: Annotated[
-        Path | None, typer.Option(help="Folder for the training's state; an interrupted one goes on there.")
+        Path | None, typer.Option(help="Folder for the training state; an interrupted training resumes from it.")
     ] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Measure a network: train it from scratch, time it, and weigh it."""
+    """Measure a network: train it from scratch, time it, and count its parameters and FLOPs."""
     from nas.cli.measured import latency_commands
     from nas.evaluation.devices import devices_of
     from nas.evaluation.latency import LatencyTask
@@ -74,7 +76,7 @@ def evaluate(
     source = (dataset or "digits") if not wanted or trains(wanted, timing, (*commands, *devices)) else None
     if network.endswith(".onnx"):
         if arch or option:
-            raise InputError(f"{network} is one network: --arch and --option go with a space")
+            raise InputError(f"{network} is a single network: --arch and --option apply to spaces only")
         subject = subject_of_file(network, source)
     else:
         subject = subject_of_space(network, parse_settings(option, "--option"), source, arch, seed)
@@ -97,5 +99,5 @@ def evaluate(
 
 
 def _plain(measured: Measured) -> dict[str, Any]:
-    """A measured value for JSON, which has no NaN."""
+    """A measured value for JSON, with None for NaN."""
     return {name: None if value != value else value for name, value in measured._asdict().items()}

@@ -1,4 +1,4 @@
-"""What options of a command say about how networks are measured and trained."""
+"""Evaluators and latency commands from command line options."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def open_measured(
     folder: Path,
     budget: Budget | None = None,
 ) -> MeasuredEvaluator | FunctionEvaluator:
-    """The evaluator of all metrics that a search needs, by built-in training or by the user's own function.
+    """The evaluator of all metrics that a search needs: built-in training or the user's own function.
 
-    given: options of the command, those that were given. folder: of the results. budget: of a search by cost, where
-    a training has as many epochs as the last fidelity.
+    given: the options that were set on the command line. folder: the result folder. budget: of a search by cost, whose
+    last fidelity is the default number of epochs.
     """
     from nas.evaluation.devices import devices_of
     from nas.evaluation.latency import LatencyTask
@@ -81,18 +81,20 @@ def latency_commands(commands: list[str] | None, settings: list[str] | None) -> 
     found = tuple(DeviceCommand.parse(command, values) for command in commands or ())
     names = [command.name for command in found]
     if twice := [name for name in names if names.count(name) > 1]:
-        raise InputError(f"two latency commands are of {twice[0]}: write NAME=COMMAND, with a name for each")
+        raise InputError(
+            f"two latency commands are named {twice[0]}: write NAME=COMMAND, with a different name for each"
+        )
     return found
 
 
 def warn_of_missing_weights(studies: Studies, folder: Path) -> None:
-    """Say on standard error whose trained weights are on another machine."""
+    """Name on standard error the networks of the front whose trained weights are on another machine."""
     missing = studies.first.missing_weights(folder)
     if missing:
         names, paths = ", ".join(map(str, missing)), list(missing.values())
         shown = ", ".join(paths[:_SHOWN]) + (", …" if len(paths) > _SHOWN else "")
         print(
-            f"nas: networks {names} of the front have random weights, since their files are not here ({shown}): copy "
-            f"their folder into {folder / 'studies' / 'weights'}, then run nas report {folder}",
+            f"nas: networks {names} of the front have random weights, as their weight files are missing ({shown}): "
+            f"copy their folder into {folder / 'studies' / 'weights'}, then run nas report {folder}",
             file=sys.stderr,
         )

@@ -18,18 +18,18 @@ NETWORK = (
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 StorageTimeout = Annotated[
     float,
-    typer.Option(min=0, envvar="NAS_STORAGE_TIMEOUT", help="Seconds to wait for a storage that does not answer."),
+    typer.Option(min=0, envvar="NAS_STORAGE_TIMEOUT", help="Seconds to wait for a storage that does not respond."),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
-Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
+Seed = Annotated[int, typer.Option(help="Random seed.")]
 Space = Annotated[str, typer.Option("--space", help="Space name, or FILE.py:CLASS.")]
 SpaceOptions = Annotated[
     list[str] | None,
-    typer.Option("--option", help="Option of the space, NAME=VALUE, as input_shape=1,8,8; repeatable."),
+    typer.Option("--option", help="Option of the space, NAME=VALUE, for example input_shape=1,8,8; repeatable."),
 ]
 TableSpace = Annotated[
     str | None,
-    typer.Option("--space", help="Of a CSV file's networks: a name, or FILE.py:CLASS; nasbench201 by default."),
+    typer.Option("--space", help="Space of a CSV file's networks: a name or FILE.py:CLASS; nasbench201 by default."),
 ]
 DataSet = Annotated[
     str | None, typer.Option(help="digits (the default), a .npz file, or a folder with a folder of images per class.")
@@ -39,7 +39,7 @@ Training = Annotated[
     list[str] | None,
     typer.Option(
         "--training",
-        help="Setting of the training, NAME=VALUE: batch, learning_rate, weight_decay, schedule (one-cycle, cosine), "
+        help="Training setting, NAME=VALUE: batch, learning_rate, weight_decay, schedule (one-cycle, cosine), "
         "shift, noise, flip, patience, validation; repeatable.",
     ),
 ]
@@ -51,7 +51,7 @@ OwnEvaluator = Annotated[
         "--epochs and --training are its keyword arguments.",
     ),
 ]
-Device = Annotated[str | None, typer.Option(help="Device to train on, as cuda; cpu by default.")]
+Device = Annotated[str | None, typer.Option(help="Device to train on, for example cuda; cpu by default.")]
 Threads = Annotated[int | None, typer.Option(help="Threads of ONNX Runtime; 1 by default.")]
 Batch = Annotated[int | None, typer.Option(help="Samples per timed inference; 1 by default.")]
 Provider = Annotated[
@@ -61,26 +61,29 @@ LatencyCommand = Annotated[
     list[str] | None,
     typer.Option(
         "--latency-command",
-        help="NAME=COMMAND gives NAME_latency_ms: a shell command that gets an ONNX file, {model}, and prints "
-        "milliseconds, as 'pi=scp {model} pi: && ssh pi ./bench model.onnx'; repeatable.",
+        help="NAME=COMMAND gives NAME_latency_ms: a shell command that receives an ONNX file, {model}, and prints "
+        "milliseconds, for example 'pi=scp {model} pi: && ssh pi ./bench model.onnx'; repeatable.",
     ),
 ]
 LatencySetting = Annotated[
     list[str] | None,
     typer.Option(
-        "--latency-setting", help="Of --latency-command, NAME=VALUE: warmup, runs, timeout (s), retries; repeatable."
+        "--latency-setting",
+        help="Setting of --latency-command, NAME=VALUE: warmup, runs, timeout (s), retries; repeatable.",
     ),
 ]
 Source = Annotated[
     str, typer.Argument(help="A folder that `nas search` wrote, a journal or SQLite file, or the URL of a storage.")
 ]
 Searched = Annotated[
-    str | None, typer.Option("--benchmark", help="The table that was searched, where the folder does not say.")
+    str | None, typer.Option("--benchmark", help="The table that was searched, if the folder does not record it.")
 ]
 Study = Annotated[str | None, typer.Option(help="The study's name in a storage; all of its studies by default.")]
 ReportedSpace = Annotated[
     str | None,
-    typer.Option("--space", help="The studies' space, a name or FILE.py:CLASS, where they do not say or it has moved."),
+    typer.Option(
+        "--space", help="The studies' space, a name or FILE.py:CLASS, if they do not record it or it has moved."
+    ),
 ]
 Trust = Annotated[bool, typer.Option("--trust", help="Run the Python file that a study names as its space.")]
 
@@ -137,9 +140,9 @@ def naming(path: Path, action: Callable[[], Any]) -> Any:
 
 
 def output_folder(source: str, out: Path | None) -> Path:
-    """Where figures and reports go: into the folder of the searches, unless they are elsewhere."""
+    """The folder for figures and reports: `out`, or else `source`, which must then be a folder."""
     if "://" not in source and not Path(source).exists():
-        raise InputError(f"{source}: there is no such file or folder")
+        raise InputError(f"{source}: no such file or folder")
     if out is None and not Path(source).is_dir():
-        raise InputError(f"{source} is no folder: give --out, a folder to write to")
+        raise InputError(f"{source} is not a folder: give --out, a folder to write to")
     return Path(source) if out is None else out

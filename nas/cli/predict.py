@@ -12,26 +12,28 @@ from nas.cli.options import NETWORK, Json, Seed, split_names
 from search_spaces.common.errors import InputError
 
 MEASURED_SHOWN = 4  # values of a network
-FAR = 3.0  # in units of how far a checkpoint's examples are from each other
+FAR = 3.0  # relative to the distance between a checkpoint's examples
 
 
 def predict(
     networks: Annotated[list[str], typer.Argument(help=NETWORK)],
     checkpoint: Annotated[
         str | None,
-        typer.Option(help="A checkpoint's folder, or a shipped one: rlm-nasbench201. Metrics of devices need none."),
+        typer.Option(help="A checkpoint's folder, or a shipped one: rlm-nasbench201. Not needed for device metrics."),
     ] = None,
     metrics: Annotated[
         str | None,
         typer.Option(
-            help="Comma-separated: of the checkpoint, of devices (`nas device list`), params, flops; all that the "
-            "checkpoint knows by default."
+            help="Comma-separated: metrics of the checkpoint or of devices (`nas device list`), params, flops; all "
+            "metrics of the checkpoint by default."
         ),
     ] = None,
-    given: Annotated[list[str] | None, typer.Option(help="A known value, METRIC=NUMBER; for all networks.")] = None,
+    given: Annotated[
+        list[str] | None, typer.Option(help="A known value, METRIC=NUMBER, that holds for all networks; repeatable.")
+    ] = None,
     samples: Annotated[int, typer.Option(min=1, help="Samples per network.")] = 64,
     predictor: Annotated[
-        str | None, typer.Option(help="FILE.py:CLASS that the checkpoint is of, if it is a predictor of your own.")
+        str | None, typer.Option(help="FILE.py:CLASS of the checkpoint, if it is your own predictor.")
     ] = None,
     seed: Seed = 0,
     as_json: Json = False,
@@ -65,7 +67,7 @@ def predict(
         {"network": source, **{m: {"mean": float(found[m][0][i]), "std": float(found[m][1][i])} for m in asked}}
         for i, source in enumerate(networks)
     ]
-    # NaN of a predictor that cannot say how far networks are from what it knows.
+    # NaN if the predictor cannot measure how far networks are from its examples.
     novelty = model.novelty(inputs) if model and learned else np.full(len(networks), np.nan)
     if as_json:
         print_json([{**row, "novelty": None if far != far else far} for row, far in zip(rows, novelty, strict=True)])
@@ -90,14 +92,14 @@ def _shown(name: str, value: Any) -> Any:
 
 
 def _warn(networks: list[str], known: str, novelty: np.ndarray) -> None:
-    """Say which networks' predictions are guesses."""
+    """Warn of networks far from all examples, whose predictions are unreliable."""
     for source, far in zip(networks, novelty, strict=True):
         if far > FAR:
             print(f"{source}: far from what {known} ({far:.0f} times as far as its examples are apart)")
 
 
 def _tell_measured(networks: list[str], known: dict[str, np.ndarray], asked: list[str]) -> None:
-    """Say which networks are examples of the checkpoint, whose values a prediction does not repeat."""
+    """Name the networks that are examples of the checkpoint; predictions do not use their measured values."""
     for i, source in enumerate(networks):
         measured = {name: values[i] for name, values in known.items() if name in asked and not np.isnan(values[i])}
         if measured:

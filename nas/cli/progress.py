@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 LINE_SECONDS = 30.0  # between two lines
-MAX_LABEL = 30  # characters of a label on the bar, of whose 80 the numbers need the rest
+MAX_LABEL = 30  # characters of a label on the bar, which leaves the rest of 80 columns to the numbers
 
 log = logging.getLogger(__name__)
 
 
 class _State:
-    """What is done, how far, of how much, and since when."""
+    """Current step, steps done, total steps, and start time."""
 
     def __init__(self, label: str) -> None:
         self.label = label
@@ -36,7 +36,7 @@ class _State:
 
     @property
     def left(self) -> str:
-        """Time left by the speed of all steps so far: in a search one may take minutes, and others nothing."""
+        """Time left, by the mean duration of all steps so far; single steps of a search differ greatly."""
         steps = self.done - self._first
         if not steps or self.done >= self.total:
             return ""
@@ -53,10 +53,10 @@ def _clock(seconds: float) -> str:
 
 @contextmanager
 def progress_bar(label: str, quiet: bool = False) -> Iterator[Callable[[str, int, int], None]]:
-    """A bar on standard error; call with what is done, how far, of how much.
+    """A progress bar on standard error. Call the result with the current step, steps done, and total steps.
 
-    Where standard error is no terminal, there is a line after the first call, every `LINE_SECONDS`, and at the end.
-    `quiet` shows neither. The lines are logged in any case.
+    If standard error is not a terminal, it writes a line after the first call, every `LINE_SECONDS`, and at the end.
+    `quiet` shows nothing. The lines are logged in any case.
     """
     state, stopped, terminal = _State(label), threading.Event(), sys.stderr.isatty()
 

@@ -17,28 +17,32 @@ if TYPE_CHECKING:
     from nas.ranking import Ranking
     from predictors import Predictor
 
-MIN_MEASURED = 3  # networks on a new device: fewer tell of no spread
-MIN_SHARED = 0.5  # of the measured networks: another device that was measured on so many tells of a new one
+MIN_MEASURED = 3  # networks on a new device; the spread cannot be estimated from fewer
+MIN_SHARED = 0.5  # of the measured networks; a known device measured on this share is a covariate of a new one
 
 
 def rank(
-    networks: Annotated[list[str], typer.Argument(help=f"{NETWORK} A pattern: 'timm:resnet*'.")],
+    networks: Annotated[list[str], typer.Argument(help=f"{NETWORK} Patterns are allowed: 'timm:resnet*'.")],
     checkpoint: Annotated[str, typer.Option(help="A checkpoint's folder, or a shipped one.")],
-    objectives: Annotated[str, typer.Option(help="Comma-separated metrics, as imagenet_top1_accuracy,rtx4090_ms.")],
+    objectives: Annotated[
+        str, typer.Option(help="Comma-separated metrics, for example imagenet_top1_accuracy,rtx4090_ms.")
+    ],
     constraint: Annotated[
-        list[str] | None, typer.Option(help="A bound that must be kept, as 'rtx4090_ms <= 1'; repeatable.")
+        list[str] | None, typer.Option(help="A constraint, for example 'rtx4090_ms <= 1'; repeatable.")
     ] = None,
     measured: Annotated[
         Path | None,
         typer.Option(help="CSV of your own measurements: a column `network`, and one for each metric. rlm only."),
     ] = None,
-    top: Annotated[int, typer.Option(min=1, help="Networks to show, beside those named without a pattern.")] = 20,
+    top: Annotated[
+        int, typer.Option(min=1, help="Networks to show, in addition to those named without a pattern.")
+    ] = 20,
     samples: Annotated[int, typer.Option(min=1, help="Samples per network.")] = 64,
     seed: Seed = 0,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Rank known networks and your own for a device: the front, with uncertainty."""
+    """Rank known networks and your own for a device, and show the Pareto front with uncertainty."""
     import predictors
     from nas import ranking
     from nas.networks import matching, network_text
@@ -100,7 +104,7 @@ def _own(path: Path) -> Own:
 
 
 def _add(model: Predictor, own: Own) -> list[str]:
-    """Put own measurements into the context; the metrics that other predictions of a new device may depend on."""
+    """Add own measurements to the context; return the device metrics that can predict a new device."""
     from predictors.metrics import Metric
 
     before = model.examples_of(own.texts)
@@ -109,7 +113,7 @@ def _add(model: Predictor, own: Own) -> list[str]:
         if name not in before and count < MIN_MEASURED:
             raise InputError(
                 f"--measured: {count} values of {name}, which the checkpoint does not know: "
-                f"give {MIN_MEASURED} or more, ten are good"
+                f"give at least {MIN_MEASURED}; ten are recommended"
             )
     model.extend(own.texts, own.columns)
     if all(name in before for name in own.columns):
@@ -124,7 +128,7 @@ def _add(model: Predictor, own: Own) -> list[str]:
 def _of_new_devices(
     model: Predictor, own: Own, texts: list[str], others: dict[str, np.ndarray], samples: int, seed: int
 ) -> dict[str, np.ndarray]:
-    """Samples (n, samples) of each metric of which there are own measurements alone; others: of known devices."""
+    """Samples (n, samples) of each metric that only own measurements have; others: samples of known devices."""
     from nas.new_device import relative_samples
     from nas.ranking import covariates
     from predictors.metrics import Metric

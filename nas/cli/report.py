@@ -31,16 +31,16 @@ def report(
     space: ReportedSpace = None,
     option: SpaceOptions = None,
     trust: Trust = False,
-    out: Annotated[Path | None, typer.Option(help="Folder for the result; that of the searches by default.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the report; the searches' folder by default.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Write everything about searches or Optuna studies: report.html, front.csv, networks, figures, summary.json."""
+    """Report on searches or Optuna studies: report.html, front.csv, networks, figures and summary.json."""
     from nas.cli.measured import warn_of_missing_weights
     from nas.comparison.runs import open_studies
     from nas.reporting.folders import save_studies
 
     if option and not space:
-        raise InputError("--option is of the space that --space names")
+        raise InputError("--option needs --space")
     folder = output_folder(source, out)
     studies = open_studies(source, benchmark, study, space, trust, parse_settings(option, "--option"))
     if studies.not_built:

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 def retrain(
     source: Source,
     point: Annotated[int, typer.Option(min=0, help="Number of the network on the front, as in front/NN.onnx.")],
-    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs; as in the search by default.")] = None,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Epochs of training; those of the search by default.")
+    ] = None,
     training: Training = None,
     dataset: Annotated[
         str | None, typer.Option(help="Path of the data set, if it has moved, or if the search trained nothing.")
@@ -44,12 +46,12 @@ def retrain(
     space: ReportedSpace = None,
     trust: Trust = False,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the files; retrained/NN in that of the searches by default.")
+        Path | None, typer.Option(help="Folder for the files; retrained/NN in the searches' folder by default.")
     ] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Train a network of a front longer, on the search's data, split and seed; write its ONNX file and its scores."""
+    """Retrain a network of the front on the search's data, split and seed; write its ONNX file and its scores."""
     from nas.comparison.runs import open_studies
     from nas.searching.loop import SOURCE_KEY
     from nas.searching.networks import network_name
@@ -87,7 +89,7 @@ def retrain(
 
 
 def _check_order(folder: Path, studies: Studies) -> None:
-    """InputError where the folder's `front.csv` is of an earlier state of the search: its numbers are others."""
+    """Raise InputError if `front.csv` is older than the search, so that network numbers differ."""
     import csv
 
     if not (folder / "front.csv").is_file():
@@ -96,4 +98,4 @@ def _check_order(folder: Path, studies: Studies) -> None:
         written = [row["architecture"] for row in csv.DictReader(file)]
     present: list[Any] = [row["architecture"] for row in studies.front]
     if written != present:
-        raise InputError(f"{folder / 'front.csv'} is older than the search: run nas report {folder}, and choose again")
+        raise InputError(f"{folder / 'front.csv'} is older than the search: run nas report {folder} and choose again")

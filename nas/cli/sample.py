@@ -14,12 +14,12 @@ from nas.cli.options import Json, Seed, Space, SpaceOptions, parse_settings
 def sample(
     space: Space,
     option: SpaceOptions = None,
-    count: Annotated[int, typer.Option(help="How many architectures.", min=1)] = 1,
+    count: Annotated[int, typer.Option(help="Number of architectures.", min=1)] = 1,
     seed: Seed = 0,
     out: Annotated[Path | None, typer.Option(help="Write .onnx and .txt files into this folder.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Random architectures with their costs, as table, JSON, or ONNX files."""
+    """Sample random architectures and show their costs as a table, JSON, or ONNX files."""
     import numpy as np
 
     from search_spaces import get_space

@@ -36,7 +36,7 @@ from search_spaces.common.errors import InputError
 if TYPE_CHECKING:
     from nas.comparison.runs import Budget
 
-# A search goes on with other values of these; samplers and seeds are checked by the searches' names.
+# A search can resume with other values of these; samplers and seeds are checked by the searches' names.
 NOT_ITS_IDENTITY = (
     "evaluations",
     "budget",
@@ -70,11 +70,13 @@ def search(
     sampler: Annotated[
         str,
         typer.Option(
-            help="One or more of rlm, gnn, forest, ridge, nsga2, nsga3, tpe, gp, random; by --budget asha, hyperband."
+            help="One or more of rlm, gnn, forest, ridge, nsga2, nsga3, tpe, gp, random; with --budget asha, hyperband."
         ),
     ] = "rlm",
     evaluations: Annotated[int, typer.Option(min=1, help="True evaluations to spend.")] = 200,
-    constraint: Annotated[list[str] | None, typer.Option(help='Such as "pixel3_latency_ms <= 8"; repeatable.')] = None,
+    constraint: Annotated[
+        list[str] | None, typer.Option(help='A constraint, for example "pixel3_latency_ms <= 8"; repeatable.')
+    ] = None,
     seed: Seed = 0,
     seeds: Annotated[int, typer.Option(min=1, help="Repeat with this many seeds and report mean ± std.")] = 1,
     option: SpaceOptions = None,
@@ -97,11 +99,11 @@ def search(
     ] = None,
     known: Annotated[
         Path | None,
-        typer.Option(help="CSV of prior observations: architecture and the metrics. They do not count."),
+        typer.Option(help="CSV of prior observations: architecture and metrics. They do not count as evaluations."),
     ] = None,
-    hours: Annotated[float | None, typer.Option(min=0, help="Begin no evaluation of a search after so long.")] = None,
+    hours: Annotated[float | None, typer.Option(min=0, help="Start no evaluation after this many hours.")] = None,
     patience: Annotated[
-        int | None, typer.Option(min=1, help="End a search after so many evaluations without a better front.")
+        int | None, typer.Option(min=1, help="Stop after this many evaluations without a better front.")
     ] = None,
     fidelities: Annotated[
         str | None,
@@ -123,7 +125,7 @@ def search(
     ] = None,
     storage_timeout: StorageTimeout = 600,
     jobs: Annotated[
-        int, typer.Option(min=1, help="Processes of each search, which share the GPUs; not one result with any number.")
+        int, typer.Option(min=1, help="Processes per search, which share the GPUs; results depend on the number.")
     ] = 1,
     track: Annotated[
         list[str] | None,
@@ -133,15 +135,15 @@ def search(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Result folder, where the same search goes on; results/SPACE-OBJECTIVES-DATE by default.",
+            help="Result folder, where the same search resumes; results/SPACE-OBJECTIVES-DATE by default.",
             show_default=False,
         ),
     ] = None,
-    new: Annotated[bool, typer.Option("--new", help="Begin a folder of its own, FOLDER-2 where there is one.")] = False,
+    new: Annotated[bool, typer.Option("--new", help="Start in a new folder: FOLDER-2 if FOLDER exists.")] = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Search for the Pareto front of several objectives: in a benchmark's table, or by measuring a space's networks."""
+    """Search for the Pareto front of several objectives, in a benchmark table or by measuring a space's networks."""
     from nas.benchmarks import load_benchmark
     from nas.cli.measured import open_measured, warn_of_missing_weights
     from nas.comparison.folders import choose_folder, folder_name
@@ -178,11 +180,11 @@ def search(
     if benchmark is None and space is None:
         raise InputError("give --benchmark, to look values up, or --space, to measure")
     if benchmark is not None and (wrong := [name for name in measured if not (space and name == "option")]):
-        raise InputError(f"--{wrong[0]} goes with --space: nothing is measured on a benchmark")
+        raise InputError(f"--{wrong[0]} applies to --space only: nothing is measured on a benchmark")
     if predictor is not None and (benchmark is not None or measured.keys() - {"option"}):
         raise InputError("--predictor goes with --space, --option and nothing that is measured or looked up")
     if new and storage:
-        raise InputError("--new begins a folder: in a storage, name another --study")
+        raise InputError("--new starts a new folder: with --storage, choose another --study instead")
     if new or out is None:
         name = folder_name(str(benchmark or space), [objective.name for objective in parse_objectives(objectives)])
         searches = [f"{name}-{seed}" for seed in numbers for name in samplers]
@@ -223,7 +225,7 @@ def search(
 
 
 def _without_choices(front: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows for people: networks by the names of their files, since choices may fill a screen."""
+    """Rows for display: networks by file name, because their choices may fill a screen."""
     from nas.searching.networks import network_name
 
     named = [{"network": f"front/{network_name(place, len(front))}"} for place in range(len(front))]

@@ -15,7 +15,7 @@ def text(
     model: Annotated[str, typer.Argument(help=NETWORK)],
     out: Annotated[Path | None, typer.Option(help="Write the text here instead of printing it.")] = None,
 ) -> None:
-    """The compact text of a network."""
+    """Print the compact text of a network."""
     from nas.networks import network_text
 
     write_text(out, network_text(model))

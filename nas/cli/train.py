@@ -12,14 +12,14 @@ from nas.cli.options import Json, Quiet, Seed, SpaceOptions, TableSpace, given_o
 from nas.cli.progress import progress_bar
 from search_spaces.common.errors import InputError
 
-TABLE_STEPS = 300  # of the rlm, for texts that need not be networks
+TABLE_STEPS = 300  # optimizer steps of the rlm on a table of texts
 
 
 def train(
     predictor: Annotated[
         str,
         typer.Argument(
-            help="rlm, gnn, gp, gp-choices, forest, ridge, an installed one, several as rlm+gp, or FILE.py:CLASS"
+            help="rlm, gnn, gp, gp-choices, forest, ridge, an installed one, an ensemble like rlm+gp, or FILE.py:CLASS"
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder for the checkpoint.")],
@@ -43,14 +43,14 @@ def train(
     ] = 0.1,
     base: Annotated[
         str | None,
-        typer.Option(help="Checkpoint to begin with; rlm: rlm-base, gnn: gnn-label-free by default."),
+        typer.Option(help="Checkpoint to start from; by default rlm-base for rlm, gnn-label-free for gnn."),
     ] = None,
-    backbone: Annotated[str | None, typer.Option(help="rlm: a T5Gemma to read with, folder or hub name.")] = None,
+    backbone: Annotated[str | None, typer.Option(help="rlm only: a T5Gemma encoder, folder or hub name.")] = None,
     steps: Annotated[
         int | None,
         typer.Option(
             min=0,
-            help="Optimizer steps. gnn: by the data's size by default. rlm: 0 by default, which stores examples only; "
+            help="Optimizer steps. By default, gnn: by the data's size; rlm: 0, which only stores examples, or "
             f"{TABLE_STEPS} for a --table.",
         ),
     ] = None,
@@ -70,7 +70,7 @@ def train(
     options = given_only(base=base, backbone=backbone, steps=steps)
     if benchmark is not None:
         if not metrics:
-            raise InputError("--benchmark needs --metrics, the ones to learn")
+            raise InputError("--benchmark needs --metrics, the metrics to learn")
         opened = load_benchmark(benchmark, space, parse_settings(option, "--option"))
         model = predictors.create(predictor, seed=seed, **options)
         with log_to(out / LOG_NAME), progress_bar(f"training {model.kind}", quiet) as bar:

@@ -12,8 +12,8 @@ from nas.cli.progress import progress_bar
 
 
 def worker(
-    storage: Annotated[str, typer.Option(help="Journal file or URL that `nas search --storage` was given.")],
-    study: Annotated[str | None, typer.Option(help="One search; by default all that are unfinished.")] = None,
+    storage: Annotated[str, typer.Option(help="Journal file or URL, as given to `nas search --storage`.")],
+    study: Annotated[str | None, typer.Option(help="Name of one search; all unfinished searches by default.")] = None,
     path_override: Annotated[
         str | None,
         typer.Option(
@@ -26,7 +26,7 @@ def worker(
     weights: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for trained weights, a folder in it for each search; where the search keeps its own."
+            help="Folder for trained weights, with a subfolder per search; the search's own folder by default."
         ),
     ] = None,
     device: Device = None,
@@ -35,7 +35,7 @@ def worker(
     trust: Trust = False,
     quiet: Quiet = False,
 ) -> None:
-    """Join searches that began elsewhere, until they have all their evaluations."""
+    """Join searches that were started elsewhere, until all their evaluations are done."""
     import optuna
 
     from nas.searching.joining import is_unfinished, join, list_searches

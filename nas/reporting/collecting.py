@@ -1,4 +1,4 @@
-"""The networks that searches evaluated, each once, with all that is known of each: what a report shows."""
+"""The distinct networks that searches evaluated, with their values, for a report."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nas.searching.result import SearchResult
     from search_spaces import Architecture, SearchSpace
 
-MAX_BUILT = 200  # networks that are built for their text and costs: the front, then the others in their order
+MAX_BUILT = 200  # networks that are built for their text and costs, those on the front first
 _REPEAT = re.compile(r"(.+)_seed\d+")
 
 
@@ -31,16 +31,16 @@ class Network:
     """An evaluated network; values are in the metrics' own units.
 
     Attributes:
-        search: which search evaluated it, "" for one that is only proposed.
+        search: label of the search that evaluated it; "" if it is only proposed.
         evaluation: its number in that search, from 1.
         values: objectives, then all other known metrics.
-        spreads: of repeated measurements by metric: low and high value, and what these are.
-        test: values that no network must be chosen by, such as test scores; only of the front.
+        spreads: by metric, low and high value of repeated measurements, and a description of both.
+        test: values that must not guide a choice, such as test scores; only for networks on the front.
         predicted: mean and standard deviation of each metric before it was measured.
-        violation: the largest violation of a constraint; at most 0 where all are kept.
+        violation: the largest constraint violation; at most 0 if all constraints are satisfied.
         on_front: no network of any search here dominates it.
-        place: on the front of the first search, by which its files are named.
-        text: ONNX text; None where it was not built.
+        place: index on the front of the first search, used in its file names.
+        text: ONNX text; None if it was not built.
         same_as: index of an earlier network with the same text.
     """
 
@@ -60,9 +60,9 @@ class Network:
 
 
 def collect(studies: Studies) -> list[Network]:
-    """Networks with finite objectives: those on the front, best in the first objective first, then in their order.
+    """Networks with finite objectives: those on the front, sorted by the first objective, then the others.
 
-    Values of a network that several searches evaluated are those of the first.
+    If several searches evaluated a network, the first one's values count.
     """
     found: dict[Architecture, Network] = {}
     for label, result in labelled(studies):
@@ -108,7 +108,7 @@ def build(networks: list[Network], space: SearchSpace) -> None:
 
 
 def labelled(studies: Studies) -> Iterator[tuple[str, SearchResult]]:
-    """Every search and what it is called beside the others."""
+    """Every search with a label that is unique among the searches."""
     for sampler, results in studies.results.items():
         for number, result in enumerate(results):
             yield sampler if len(results) == 1 else f"{sampler}, {_run(result, number)}", result
@@ -140,7 +140,7 @@ def _evaluated(label: str, result: SearchResult) -> Iterator[Network]:
 
 
 def _look_up(network: Network, table: Benchmark) -> None:
-    """Add all that a table has; columns METRIC_seed0, METRIC_seed1 and so on give the spread of METRIC."""
+    """Add a network's values in the table; columns METRIC_seed0, METRIC_seed1, … give the spread of METRIC."""
     repeats: dict[str, list[float]] = {}
     for name, value in table.query(network.architecture).items():
         if match := _REPEAT.fullmatch(name):

@@ -9,15 +9,15 @@ from typing import NamedTuple
 from search_spaces import read
 from search_spaces.text.blocks import Block, Item
 
-MIN_FUNCTION_OPERATORS = 3  # operators; smaller functions show nothing
+MIN_FUNCTION_OPERATORS = 3  # operators; smaller functions are not drawn
 MAX_FUNCTIONS = 3  # functions per network
-MAX_MAIN_OPERATORS = 40  # operators of a main block that is drawn too
-BOX, GAP = (92, 22), (14, 26)  # width and height of an operator and the room between two, in pixels
+MAX_MAIN_OPERATORS = 40  # a larger main block is not drawn
+BOX, GAP = (92, 22), (14, 26)  # width and height of an operator box, and of the gap between two, in pixels
 _WIDTHS = ("channels", "features")
 
 
 class Spot(NamedTuple):
-    """Where a node is drawn: the middle of its box, in pixels, and what it says."""
+    """Position of a node, as the centre of its box in pixels, and its label."""
 
     x: float
     y: float
@@ -27,7 +27,7 @@ class Spot(NamedTuple):
 def draw_blocks(text: str) -> dict[str, str]:
     """SVG by name: the main block of a network in ONNX text if it is short, and its `MAX_FUNCTIONS` largest functions.
 
-    Their look is the page's, by the class `block`.
+    The page styles them by the class `block`.
     """
     program = read(text)
     functions = sorted(program.functions.items(), key=lambda named: -len(named[1].items))
@@ -71,7 +71,7 @@ def _label(item: Item) -> str:
 
 
 def _layout(edges: Sequence[tuple[int, int]], labels: Sequence[str]) -> list[Spot]:
-    """Layers by the longest path from an input; in a layer, nodes stand in the order of what they read from."""
+    """Layers by the longest path from an input; sorted within a layer by the inputs' mean position."""
     before: list[list[int]] = [[] for _ in labels]
     for start, end in edges:
         before[end].append(start)
@@ -96,7 +96,7 @@ def _layout(edges: Sequence[tuple[int, int]], labels: Sequence[str]) -> list[Spo
 
 def _line(start: Spot, end: Spot) -> str:
     top, bottom = start.y + BOX[1] / 2, end.y - BOX[1] / 2
-    # A line that jumps over layers swings aside, past the boxes between.
+    # A line that skips layers is bent sideways, around the boxes between.
     aside = 0.0 if bottom - top <= GAP[1] + 1 else BOX[0] / 2 + GAP[0] / 2
     bend = (top + bottom) / 2
     return (

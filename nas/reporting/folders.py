@@ -1,4 +1,4 @@
-"""Result folders: everything about searches, or about a comparison of predictors, as files."""
+"""Write result folders of searches and of comparisons of predictors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def save_studies(folder: Path, studies: Studies) -> None:
     """Write `summary.json`, `front.csv`, `front/*.onnx|txt`, the figures of `plot_studies` and `report.html`.
 
-    `front.csv` and the networks are those of the first sampler's first seed.
+    `front.csv` and the networks come from the first sampler's first seed.
     """
     if studies.not_built is None:
         studies.first.save(folder)

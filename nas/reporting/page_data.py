@@ -1,4 +1,4 @@
-"""All that a report shows, as plain values; the scripts in `assets` say how."""
+"""The data of a report page as plain values; the scripts in `assets` display them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def page_data(studies: Studies, models: Path) -> dict[str, Any]:
 
 
 def _metrics(objectives: Sequence[Metric], networks: Sequence[Network]) -> list[Metric]:
-    """Objectives, then everything else that is known of a network."""
+    """Objectives, then all other metrics of the networks."""
     known = {metric.name: metric for metric in objectives}
     for name in dict.fromkeys(name for network in networks for name in network.values):
         known.setdefault(name, Metric.parse(name))
@@ -94,7 +94,7 @@ def _network(network: Network, metrics: Sequence[Metric], links: Mapping[int, st
 
 
 def _model_links(folder: Path) -> dict[int, str]:
-    """Links to the models by their places on the front: their contents where these are small, else their files."""
+    """Links to the models by their places on the front: data URLs if the models are small, else file names."""
     paths = {int(path.stem): path for path in sorted(folder.glob("*.onnx")) if path.stem.isdecimal()}
     if sum(path.stat().st_size for path in paths.values()) > MAX_MODEL_BYTES:
         return {place: quote(f"{folder.name}/{path.name}") for place, path in paths.items()}
@@ -103,7 +103,7 @@ def _model_links(folder: Path) -> dict[int, str]:
 
 
 def _true_front(studies: Studies) -> list[list[float]]:
-    """Values (k, m) of the front of a whole table; empty where there is no table."""
+    """Values (k, m) of a table's true front; empty without a table."""
     if studies.benchmark is None:
         return []
     return (studies.reference.true_front * [o.sign for o in studies.objectives]).tolist()
@@ -137,7 +137,7 @@ def _agreement(metric: str, values: np.ndarray) -> dict[str, Any]:
 
 
 def _made(studies: Studies) -> dict[str, Any]:
-    """How the first search was made: what its study keeps about itself."""
+    """Settings and times of the first search, as stored in its study."""
     study = studies.first.study
     own = {key: value for key, value in study.user_attrs.items() if not key.startswith("nas:")}
     trials = study.get_trials(deepcopy=False)
@@ -163,7 +163,7 @@ def _made(studies: Studies) -> dict[str, Any]:
 
 
 def _rows(value: Any, name: str = "") -> Iterator[list[str]]:
-    """Names and values of nested settings, as `training: epochs`."""
+    """Names and values of nested settings; names are like `training: epochs`."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _rows(inner, f"{name}: {key}" if name else str(key))
@@ -172,7 +172,7 @@ def _rows(value: Any, name: str = "") -> Iterator[list[str]]:
 
 
 def _plain(value: Any) -> Any:
-    """The same for JSON: numbers that are not finite become null."""
+    """The value for JSON, with None for numbers that are not finite."""
     if isinstance(value, Mapping):
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

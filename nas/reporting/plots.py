@@ -64,7 +64,7 @@ def plot_front(
     fronts: Mapping[str, Sequence[np.ndarray]],
     objectives: Sequence[Metric],
 ) -> None:
-    """The front that each sampler found, with the truth where it is known.
+    """The front that each sampler found, and the true front if it is known.
 
     All values are (n, 2), in the metrics' own units: those of the whole table (a grey cloud), of its true front, and,
     for each sampler, of one search per seed; only the non-dominated ones are drawn, the first sampler's on top. The
@@ -238,7 +238,7 @@ def plot_ranks(
 
 
 def plot_predicted(path: str | Path, panels: Mapping[str, np.ndarray]) -> None:
-    """What a search expected of the networks that it chose, with one standard deviation, against what was measured.
+    """Predictions of a search for the networks that it chose, ± one standard deviation, against measured values.
 
     panels: for each metric (n, 3): predicted mean, its standard deviation, and the measured value, in its own unit.
     """

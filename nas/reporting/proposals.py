@@ -1,4 +1,4 @@
-"""What a guided search would evaluate next."""
+"""The networks that a guided search would evaluate next."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def propose(studies: Studies) -> list[Network]:
-    """The next batch of the first search, best first; none where no predictor guides it, or nothing can be built."""
+    """The next batch of the first search, best first; empty without a predictor or a space that can be built."""
     search = studies.first
     settings = search.study.user_attrs.get(SETTINGS_KEY, {})
     if studies.not_built or not is_predictor(settings.get("sampler", "")):

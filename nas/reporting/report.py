@@ -1,4 +1,4 @@
-"""Writes one page about searches that needs no other file: which network to ship, and why to believe it."""
+"""A self-contained report page about searches."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _SCRIPTS = ("networks.js", "charts.js", "scatter.js", "page.js")
 
 
 def write_report(path: Path, studies: Studies) -> None:
-    """Write the page. ONNX models are those in `front/` beside it, where `SearchResult.save` wrote them."""
+    """Write the page to `path`. ONNX models are read from `front/` beside it, as `SearchResult.save` wrote them."""
     data = json.dumps(page_data(studies, path.parent / "front"), allow_nan=False, separators=(",", ":"))
     charts, script = _asset("echarts.min.js"), "\n".join(map(_asset, _SCRIPTS))
     content = Template(_asset("report.html")).substitute(
         scripts=f"{_hash(charts)} {_hash(script)}",
         style=_asset("report.css"),
-        data=data.replace("<", "\\u003c"),  # whatever a name holds, it cannot end the element
+        data=data.replace("<", "\\u003c"),  # no name can close the script element
         charts=charts,
         script=script,
     )
@@ -39,5 +39,5 @@ def _asset(name: str) -> str:
 
 
 def _hash(script: str) -> str:
-    """What a content security policy calls a script: no other script of the page is run."""
+    """Hash of a script for the content security policy, which allows no other script."""
     return f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'"

@@ -298,7 +298,7 @@ def test_every_search_has_a_folder_of_its_own_by_default(
     assert "builds other networks" in (error := capsys.readouterr().err)
     assert "--new" in error
     assert run(monkeypatch, *command, "params", "--new", "--storage", "sqlite:///x.db") == 2
-    assert "name another --study" in capsys.readouterr().err
+    assert "choose another --study" in capsys.readouterr().err
 
 
 def test_search_by_predictions_alone_finds_their_front(
@@ -369,7 +369,7 @@ BAD = {
         (*SEARCH, "my_accuracy", "--space", "tiny-resnet"),
         "line 2: not a dictionary of choices",
     ),
-    "measuring a table": ((*SEARCH, "my_accuracy", "--epochs", "3"), "--epochs goes with --space"),
+    "measuring a table": ((*SEARCH, "my_accuracy", "--epochs", "3"), "--epochs applies to --space"),
     "unknown metric to measure": (("evaluate", *SMALL, "--metrics", "cpu_latency"), "did you mean 'cpu_latency_ms'"),
     "unknown data set": (("evaluate", *SMALL, "--dataset", "digit"), "did you mean 'digits'"),
     "unknown training": (("evaluate", *SMALL, "--training", "epoch=3"), "did you mean 'epochs'"),
@@ -380,7 +380,7 @@ BAD = {
         "known: ",
     ),
     "space of another shape": (("evaluate", *SMALL, "--option", "num_classes=3"), "--option num_classes=10"),
-    "architecture of a file": (("evaluate", "M", "--arch", "x"), "go with a space"),
+    "architecture of a file": (("evaluate", "M", "--arch", "x"), "apply to spaces"),
     "reference that is no number": (
         ("search", "--space", *SMALL, "--objectives", "flops", "--reference", "x"),
         "numbers separated by commas",

@@ -107,7 +107,7 @@ def test_an_edited_space_is_not_read_from_the_cache(
     ("arguments", "message"),
     [
         (("--benchmark", "digits201", "--space", "my_space.py:Mine"), "digits201 has a space of its own"),
-        (("--benchmark", "my.csv", "--epochs", "3"), "--epochs goes with --space"),
+        (("--benchmark", "my.csv", "--epochs", "3"), "--epochs applies to --space"),
         (
             ("--benchmark", "my.csv", "--space", "my_space.py:Mine", "--epochs", "3"),
             "nothing is measured on a benchmark",

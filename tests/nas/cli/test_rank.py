@@ -121,7 +121,7 @@ def test_known_devices_tell_of_a_new_one(
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ("{0}/0.txt,1\n{0}/1.txt,2\n", "2 values of new_ms, which the checkpoint does not know: give 3 or more"),
+        ("{0}/0.txt,1\n{0}/1.txt,2\n", "2 values of new_ms, which the checkpoint does not know: give at least 3"),
         ("{0}/0.txt,1\n{0}/none.txt,2\n", "own.csv, line 3: "),
     ],
 )
