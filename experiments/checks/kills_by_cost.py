@@ -13,6 +13,7 @@ import signal
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping
 from multiprocessing.context import ForkServerProcess as Process
 from pathlib import Path
 from typing import Annotated, Any
@@ -149,7 +150,7 @@ def _is_equal(found: SearchResult, trial: optuna.trial.FrozenTrial) -> bool:
     assert architecture is not None
     curve: dict[int, float] = {}
 
-    def report(epoch: int, metrics: dict[str, float]) -> bool:
+    def report(epoch: int, metrics: Mapping[str, float]) -> bool:
         curve[epoch] = metrics["fit_loss"]
         return True
 

@@ -190,7 +190,7 @@ def _database(url: str, existing: bool, tries: int = 5) -> BaseStorage:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
-            retry = RetryHeartbeatStaleTrialCallback()
+            retry = RetryHeartbeatStaleTrialCallback(inherit_intermediate_values=True)
             storage = patient(RDBStorage)(
                 url,
                 heartbeat_interval=HEARTBEAT_SECONDS,

@@ -128,7 +128,7 @@ class Worker:
     def _give_back(self, trial: FrozenTrial) -> None:
         if optuna_adapter.fail(self.study, trial):  # False if another process was quicker
             with _unwarned():
-                RetryHeartbeatStaleTrialCallback()(self.study, trial)
+                RetryHeartbeatStaleTrialCallback(inherit_intermediate_values=True)(self.study, trial)
 
 
 def _started(pid: int) -> str | None:

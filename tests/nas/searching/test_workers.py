@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -293,6 +293,23 @@ def test_the_id_of_an_ended_process_may_be_another_one_s_by_now(tmp_path: Path) 
         set_owner(study, other.removeprefix("nas:worker:"))
     found = search(SPACE, "params:max,flops", Costs(), "random", 3, storage=path)
     assert len(found.evaluated.architectures) == 3
+
+
+def test_what_was_reported_before_an_interrupt_stays_the_curve_of_the_trial_that_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "search.journal"
+
+    class Interrupted(Costs):
+        def __call__(self, architectures: list) -> np.ndarray:  # type: ignore[type-arg]
+            study = optuna.load_study(study_name="search", storage=open_storage(path))
+            (trial,) = study.get_trials(states=(TrialState.RUNNING,))
+            study._storage.set_trial_intermediate_value(trial._trial_id, 1, 0.5)
+            raise KeyboardInterrupt
+
+    with suppress(KeyboardInterrupt, InputError):
+        search(SPACE, "params:max,flops", Interrupted(), "random", 2, storage=path)
+    study = optuna.load_study(study_name="search", storage=open_storage(path))
+    (waiting,) = study.get_trials(states=(TrialState.WAITING,))
+    assert waiting.intermediate_values == {1: 0.5}
 
 
 def test_whoever_says_that_a_trial_is_theirs_has_sent_a_heartbeat(
