@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Protocol, Self
@@ -19,10 +18,10 @@ from predictors.files import beneath, examples, weights
 from predictors.inputs import Inputs, Metrics, as_targets, as_texts, check_request, patterns
 from predictors.metrics import Metric, decoding_order
 from predictors.rlm.coordinates import States
-from predictors.rlm.decoding import sample_scores
 from predictors.rlm.digits import LARGEST
 from predictors.rlm.encoder import COMMON
 from predictors.rlm.examples import MAX_EXAMPLES, Context, Group, assign, groups, nearest_distances
+from predictors.rlm.joint import joint_scores, spread_quantiles
 from predictors.rlm.lines import TEXT_NUMBERS
 from predictors.rlm.model import Model, ModelConfig
 from predictors.rlm.tuning import tune
@@ -32,12 +31,11 @@ from search_spaces.pytorch import without_weights
 
 BASE = "rlm-base"
 MAX_CACHED_TEXTS = 60_000  # states that are kept: 110 MB
-MAX_CONTEXTS = 16  # that are kept: a context of 2,000 examples takes about 80 MB
+MAX_CONTEXTS = 8  # that are kept: a context of 2,000 examples takes about 45 MB
 QUERIES = 1024  # that are decoded at once, at most
 NUMBERS = 80_000  # that are decoded at once: queries times samples, about 5 KB each
 NEIGHBOUR_ROWS = 1000  # examples, or somewhat more, whose distances to their neighbours are the unit of novelty
 MAX_BY_VALUE = LARGEST / 2  # score of an example; digits reach as far again
-STRATA = 8  # groups of samples, each conditioned on its own means of the metrics before
 
 
 class StateReader(Protocol):
@@ -277,9 +275,9 @@ class RLM(Predictor):
             contexts = [self._context(group.rows, name, [*given, *metrics[:k]]) for k, name in enumerate(metrics)]
             at_once = max(1, min(QUERIES, NUMBERS // samples))
             for part in np.array_split(rows, -(-len(rows) // at_once)):
-                quantiles = _quantiles([texts[i] for i in part], samples, len(metrics), (self.seed, seed))
+                quantiles = spread_quantiles([texts[i] for i in part], samples, len(metrics), (self.seed, seed))
                 scores = [self._scales[name].normalize(values[part]) for name, values in given.items()]
-                decoded = _decode(contexts, states[part], _columns(scores, len(part)), quantiles)
+                decoded = joint_scores(contexts, states[part], _columns(scores, len(part)), quantiles)
                 for name, values in zip(metrics, decoded, strict=True):
                     restored = self._scales[name].restore(spread(values, self._widening.get(name, 1.0)))
                     found[name][part] = np.maximum(restored, _least(self._values[name]))
@@ -346,38 +344,6 @@ class RLM(Predictor):
         return self
 
 
-def _decode(
-    contexts: Sequence[Context], states: np.ndarray, covariates: np.ndarray, quantiles: np.ndarray
-) -> list[np.ndarray]:
-    """Scores (q, samples) of each metric, conditioned on covariates (q, c) and on the metrics before.
-
-    Samples of a query are put in `STRATA` groups by the metric that was decoded last. The next is conditioned on the
-    means of each group, so that a query is read a few times, and not once for each sample.
-    """
-    q, samples, _ = quantiles.shape
-    strata = min(STRATA, samples)
-    stratum = np.arange(samples) * strata // samples  # of the samples in the order of the last metric
-    found: list[np.ndarray] = []
-    for k, context in enumerate(contexts):
-        if not found:
-            conditions = context.conditions(states, covariates)
-            order = np.broadcast_to(np.arange(samples), (q, samples))
-            rows = np.repeat(np.arange(q), samples)
-        else:
-            order = found[-1].argsort(1, kind="stable")
-            before = np.stack([np.take_along_axis(scores, order, 1) for scores in found], 2)  # (q, samples, k)
-            means = np.stack([before[:, stratum == group].mean(1) for group in range(strata)], 1).reshape(-1, k)
-            conditions = context.conditions(
-                np.repeat(states, strata, 0), np.concatenate([np.repeat(covariates, strata, 0), means], 1)
-            )
-            rows = (np.arange(q)[:, None] * strata + stratum).ravel()
-        drawn = sample_scores(context.model.decoder, conditions, rows, quantiles[:, :, k].flatten())
-        scores = np.empty((q, samples))
-        np.put_along_axis(scores, order, drawn.reshape(q, samples), 1)
-        found.append(scores)
-    return found
-
-
 def _scale(metric: str, values: np.ndarray) -> Scores:
     """Between values (n,) and scores: by rank, because accuracies are skewed; what is measured, by value if it fits."""
     by_value = Scores.fit(values, by_rank=False)
@@ -394,24 +360,6 @@ def _least(values: np.ndarray) -> float:
 def _columns(columns: list[np.ndarray], count: int) -> np.ndarray:
     """(count, c), within what float32 can square."""
     return np.stack(columns, 1).clip(-1e6, 1e6) if columns else np.zeros((count, 0))
-
-
-def _quantiles(texts: Sequence[str], samples: int, metrics: int, seed: Sequence[int]) -> np.ndarray:
-    """Quantiles (n, samples, metrics), the same for the same text and seed, wherever it stands.
-
-    They are the middles of equal parts, as in the midpoint rule: were they at random within their parts, the outermost
-    would tell of far tails for some networks, and a search would prefer these. The first metric's are in order, the
-    others' are shuffled.
-    """
-    found = np.empty((len(texts), samples, metrics))
-    drawn: dict[str, np.ndarray] = {}
-    for row, text in zip(found, texts, strict=True):
-        if text not in drawn:
-            rng = np.random.default_rng([*seed, zlib.crc32(text.encode())])
-            columns = [rng.permutation(samples) if k else np.arange(samples) for k in range(metrics)]
-            drawn[text] = (np.stack(columns, 1) + 0.5) / samples
-        row[:] = drawn[text]
-    return found
 
 
 def _backbone(name: str) -> StateReader:

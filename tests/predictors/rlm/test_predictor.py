@@ -124,6 +124,21 @@ def test_a_metric_with_few_values_in_a_large_table_is_predicted_from_these(large
     assert np.isfinite(given.samples).all()
 
 
+def test_a_context_is_read_once_and_forgotten_with_its_examples(
+    small_base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    context = predictor.Context
+    monkeypatch.setattr(predictor, "Context", lambda *args: read.append(1) or context(*args))
+    model = _fitted(small_base)
+    before = [model.estimate(TEXTS[40:], list(VALUES)) for _ in range(2)]
+    assert len(read) == len(VALUES)
+    assert (before[0] == before[1]).all()
+    turned = {name: -column for name, column in VALUES.items()}
+    fresh = RLM(base=small_base).fit(TEXTS[:40], turned).estimate(TEXTS[40:], list(VALUES))
+    assert (model.fit(TEXTS[:40], turned).estimate(TEXTS[40:], list(VALUES)) == fresh).all()
+
+
 def test_how_many_numbers_are_decoded_at_once_changes_nothing(small_base: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = _fitted(small_base).predict(TEXTS, list(VALUES), samples=8).samples
     monkeypatch.setattr("predictors.rlm.predictor.NUMBERS", 50)
