@@ -47,7 +47,7 @@ class PredictorSampler(ReplaySampler):
     evolved on its estimates, and of all candidates so far those of the highest expected hypervolume improvement are
     evaluated next. Candidates stay, so that each is built and read once: the `pool` best by the last estimates. No
     architecture is chosen twice in a study. One with the text of an evaluated architecture is another training of the
-    same network: it may be chosen, and what was measured counts beside what is predicted.
+    same network. It may be chosen as long as such trainings have given different accuracies.
 
     Example:
 
@@ -198,7 +198,7 @@ class PredictorSampler(ReplaySampler):
         return [best[i] for i in chosen]
 
     def _screened(
-        self, taken: set[Architecture], evaluated: Iterable[Architecture], rng: np.random.Generator
+        self, taken: set[Architecture], evaluated: dict[Architecture, np.ndarray], rng: np.random.Generator
     ) -> list[Architecture]:
         """The best candidates by point estimates, after new ones have joined.
 
@@ -213,11 +213,30 @@ class PredictorSampler(ReplaySampler):
         stayed = [architecture for architecture in self._candidates if architecture not in taken]
         again, rest = _parted(stayed, rng)
         candidates = evolve(self.space, evaluated, {*taken, *stayed}, self.fresh, rank, rng) + again
+        settled = self._settled(evaluated)
+        if settled:
+            texts = self._surrogate.texts(candidates)
+            candidates = [one for one, text in zip(candidates, texts, strict=True) if text not in settled]
         if candidates:
             candidates = [candidates[i] for i in best_first(rank(candidates), rng)]
         self._candidates = (candidates + rest)[: self.pool]
         self._surrogate.forget_all_but([*taken, *self._candidates])
         return candidates[:MAX_SAMPLED_CANDIDATES]
+
+    def _settled(self, evaluated: dict[Architecture, np.ndarray]) -> set[str]:
+        """Texts of evaluated architectures, once those of equal text have had equal accuracies always.
+
+        To train such a network again would bring nothing. What is measured may differ by chance each time, and counts
+        only where nothing is trained. Empty while no text is there twice.
+        """
+        kinds = [Metric.parse(key).kind for key in self._reader.keys]
+        columns = [j for j, kind in enumerate(kinds) if kind == "accuracy"] or list(range(len(kinds)))
+        first: dict[str, np.ndarray] = {}
+        texts = self._surrogate.texts(evaluated)
+        for text, row in zip(texts, evaluated.values(), strict=True):
+            if not np.array_equal(first.setdefault(text, row[columns]), row[columns]):
+                return set()
+        return set(first) if len(first) < len(texts) else set()
 
     def _summary(self, samples: np.ndarray) -> dict[str, list[float]]:
         """Mean and standard deviation of each metric by samples (s, metrics) of one architecture."""

@@ -175,6 +175,31 @@ def test_of_many_candidates_a_fit_estimates_the_best_and_some_of_the_others_agai
     assert len(one._candidates) == len(set(one._candidates)) > len(before)
 
 
+class Repeats:
+    """Values of NAS-Bench-201 cells, of which many have the same text; accuracies are those of the text, or noisy."""
+
+    space = get_space("nasbench201", channels=4, cells=1)
+
+    def __init__(self, noise: float) -> None:
+        self.noise, self.rng = noise, np.random.default_rng(0)
+        self.texts: list[str] = []
+
+    def __call__(self, trial: optuna.Trial) -> list[float]:
+        self.texts.append(self.space.to_text(self.space.choose(trial)))
+        accuracy, latency = measure(self.texts[-1])
+        return [accuracy + self.noise * self.rng.standard_normal(), latency + self.rng.random()]
+
+    def repeated(self) -> int:
+        study = optuna.create_study(directions=DIRECTIONS, sampler=guided(self.space, fresh=100))
+        study.optimize(self, n_trials=60)
+        return len(self.texts) - len(set(self.texts))
+
+
+def test_a_network_is_not_trained_again_once_trainings_have_repeated_exactly() -> None:
+    assert Repeats(noise=0.0).repeated() <= 5, "a batch"
+    assert Repeats(noise=1.0).repeated() > 5, "noisy trainings are worth repeating"
+
+
 def test_fits_become_rarer_as_evaluations_become_many() -> None:
     Oracle.fits = 0
     study_of(guided(refit_every=1, n_startup=56, fresh=20), 60)
