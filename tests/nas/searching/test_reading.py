@@ -111,7 +111,9 @@ def test_what_is_not_there_is_not_created(tmp_path: Path, source: str, command: 
     named = source.format(tmp_path) if "://" in source else str(tmp_path / source)
     result = CliRunner().invoke(app, [command, named, "--out", str(tmp_path / "out")])
     assert isinstance(result.exception, InputError)
-    assert "there is no" in str(result.exception)
+    said = "there is no" if "://" in source else "no such file or folder"
+    assert said in str(result.exception)
+    assert Path(named).name in str(result.exception)
     assert list(tmp_path.iterdir()) == []
 
 
