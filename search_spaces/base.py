@@ -16,7 +16,7 @@ import numpy as np
 from search_spaces import choosers
 from search_spaces.choosers import Chooser, Trial
 from search_spaces.common.collecting import collection_paused
-from search_spaces.common.errors import Infeasible, InputError, describe, where
+from search_spaces.common.errors import Infeasible, InputError, describe, exits_as_errors, where
 from search_spaces.domains import Choice, count
 from search_spaces.graph.builder import Network, Tensor
 from search_spaces.graph.costs import graph_flops, graph_params
@@ -224,7 +224,8 @@ class SearchSpace:
     def user_code(self) -> Iterator[None]:
         """Calls code of the user: what it raises is an InputError that names file and line."""
         try:
-            yield
+            with exits_as_errors():
+                yield
         except InputError as error:
             if not isinstance(error, Infeasible) and (place := where(error)):
                 error.args = (f"{place}{error}",)

@@ -57,10 +57,7 @@ def _from_file(reference: str) -> Callable[..., SearchSpace]:
     found = plug_ins.pick(reference, "space or network", WANTED, _is_space, _is_meant)
     if inspect.isfunction(found):
         return partial(_of_function, reference, found)
-    space: type[SearchSpace] = found
-    space.name = space.name or reference
-    space._file = reference
-    return space
+    return partial(_of_class, reference, found)
 
 
 def _is_space(value: object) -> bool:
@@ -71,6 +68,13 @@ def _is_space(value: object) -> bool:
 def _is_meant(name: str, value: object) -> bool:
     """True if a reference without a name may mean this function or class of its file."""
     return isinstance(value, type) or name == "build" or hasattr(value, "example_input")
+
+
+def _of_class(reference: str, space_class: Any, **options: Any) -> SearchSpace:
+    space: SearchSpace = space_class.__new__(space_class)
+    space.name, space._file = space_class.name or reference, reference  # first: errors of __init__ name the space
+    space_class.__init__(space, **options)
+    return space
 
 
 def _of_function(reference: str, build: Callable[..., Any], **options: Any) -> SearchSpace:

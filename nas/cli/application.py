@@ -59,6 +59,7 @@ BENCHMARK_COMMANDS: dict[str, Callable[..., None]] = {
     "import": benchmarks_import,
     "build": benchmarks_build,
 }
+INTERRUPTED = 130  # exit status that typer makes of a KeyboardInterrupt
 DEVICE_COMMANDS: dict[str, Callable[..., None]] = {"add": device_add, "list": device_list, "remove": device_remove}
 
 
@@ -106,8 +107,9 @@ def main() -> None:
     except OSError as error:
         print(f"nas: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("nas: interrupted; run the same command again to continue", file=sys.stderr)
-        sys.exit(130)
+    except SystemExit as end:
+        if end.code == INTERRUPTED:
+            print("nas: interrupted; run the same command again to continue", file=sys.stderr)
+        raise
     finally:
         logging.getLogger("nas").removeHandler(warnings)

@@ -15,7 +15,7 @@ import torch
 from nas.evaluation.measurement import Measurement, measurement_of
 from nas.evaluation.trainable import State, Trainable
 from nas.searching.evaluators import EvaluatorError
-from search_spaces.common.errors import InputError
+from search_spaces.common.errors import InputError, exits_as_errors
 from search_spaces.common.plug_ins import function_from_file
 
 if TYPE_CHECKING:
@@ -146,7 +146,9 @@ class FunctionEvaluator:
         module = network.module()
         names = module.state_dict().keys()
         state = {"checkpoint": checkpoint} if checkpoint else {}
-        returned = self._returned(self.function(module, architecture, report, **self.options, **state))
+        with exits_as_errors():
+            values = self.function(module, architecture, report, **self.options, **state)
+        returned = self._returned(values)
         if module.state_dict().keys() != names:
             raise EvaluatorError("the evaluator changed which weights the model has: train it as it is")
         return returned, network.state(module)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import sysconfig
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
@@ -26,6 +27,16 @@ class Infeasible(InputError):
 
     In a search, a trial that proposes them fails, and its reason is kept. They are not evaluated and do not count.
     """
+
+
+@contextmanager
+def exits_as_errors() -> Iterator[None]:
+    """Turns an exit of a user's code into an error, so that no process ends silently."""
+    try:
+        yield
+    except SystemExit as error:
+        ended = RuntimeError(f"the code ended the process: SystemExit({error.code!r})")
+        raise ended.with_traceback(error.__traceback__) from None
 
 
 def describe(error: BaseException) -> str:

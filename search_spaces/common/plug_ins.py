@@ -15,7 +15,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from search_spaces.common.errors import InputError, unknown
+from search_spaces.common.errors import InputError, exits_as_errors, unknown, where
+
+_MODULES: dict[tuple[Path, bytes], ModuleType] = {}  # by file and content
 
 
 def is_file(reference: str) -> bool:
@@ -74,19 +76,27 @@ def _kind(value: object, is_own: bool) -> str:
 
 
 def _run(path: str) -> ModuleType:
-    """The module that a file makes; it is run anew each time, and imports the files beside it."""
+    """The module that a file makes; it imports the files beside it.
+
+    It is run once in a process, whatever is named in it, and again when it was edited.
+    """
     spec = importlib.util.spec_from_file_location(f"user_{Path(path).stem}", path)
     if spec is None or spec.loader is None or not Path(path).is_file():
         raise InputError(f"{path}: no such Python file")
+    key = Path(path).resolve(), Path(path).read_bytes()
+    if key in _MODULES:
+        return _MODULES[key]
     folder = str(Path(path).absolute().parent)
     if folder not in sys.path:
         sys.path.append(folder)  # last: a file there hides no installed package
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     try:
-        spec.loader.exec_module(module)
+        with exits_as_errors():
+            spec.loader.exec_module(module)
     except Exception as error:
-        raise InputError(f"{path}: {type(error).__name__} on import: {error}") from error
+        raise InputError(f"{where(error) or f'{path}: '}{type(error).__name__} on import: {error}") from error
+    _MODULES[key] = module
     return module
 
 

@@ -442,3 +442,14 @@ def test_checkpoint_of_another_version_is_refused(
     (out / "config.json").write_text(json.dumps({**config, "version": 99}))
     assert run(monkeypatch, "predict", str(model), "--checkpoint", str(out)) == 2
     assert "format version 99" in capsys.readouterr().err
+
+
+def test_an_interruption_says_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], model: Path
+) -> None:
+    def interrupted(source: str) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("nas.networks.network_text", interrupted)
+    assert run(monkeypatch, "text", str(model)) == 130
+    assert capsys.readouterr().err == "nas: interrupted; run the same command again to continue\n"
