@@ -44,7 +44,8 @@ class TrialRecord:
     def spread(self, spreads: Mapping[str, tuple[float, float, str]]) -> None:
         """Keep between which values measurements lie, by metric: low, high, and what these are."""
         if spreads:
-            self.trial.set_user_attr(SPREAD_KEY, {metric: list(spread) for metric, spread in spreads.items()})
+            known = self.trial.user_attrs.get(SPREAD_KEY, {})
+            self.trial.set_user_attr(SPREAD_KEY, known | {metric: list(spread) for metric, spread in spreads.items()})
 
     def keep(self, further: Mapping[str, float], weights: Weights | None = None) -> Path | None:
         """Keep values that are no objectives, and trained weights, or a copy of their file; its path."""

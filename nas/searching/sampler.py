@@ -21,6 +21,7 @@ from nas.searching.result import PREDICTED_KEY, SETTINGS_KEY
 from nas.searching.startup import first_design
 from nas.searching.surrogate import Surrogate
 from nas.searching.trials import TrialReader
+from nas.searching.twins import repeat_exactly
 from predictors.metrics import Metric
 from search_spaces.common.errors import InputError, unknown
 
@@ -231,12 +232,9 @@ class PredictorSampler(ReplaySampler):
         """
         kinds = [Metric.parse(key).kind for key in self._reader.keys]
         columns = [j for j, kind in enumerate(kinds) if kind == "accuracy"] or list(range(len(kinds)))
-        first: dict[str, np.ndarray] = {}
         texts = self._surrogate.texts(evaluated)
-        for text, row in zip(texts, evaluated.values(), strict=True):
-            if not np.array_equal(first.setdefault(text, row[columns]), row[columns]):
-                return set()
-        return set(first) if len(first) < len(texts) else set()
+        rows = [row[columns] for row in evaluated.values()]
+        return set(texts) if repeat_exactly(zip(texts, rows, strict=True)) else set()
 
     def _summary(self, samples: np.ndarray) -> dict[str, list[float]]:
         """Mean and standard deviation of each metric by samples (s, metrics) of one architecture."""

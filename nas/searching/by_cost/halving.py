@@ -89,7 +89,7 @@ class Hyperband:
     def decide(self, runs: Runs, epochs_left: float) -> Job | None:
         """See `Halving.decide`."""
         members: dict[int, list[Run]] = {level: [] for level in self.brackets}
-        for run in runs.runs.values():
+        for run in runs.trained:
             members[min([*run.values, run.running or self.fidelities.last])].append(run)
         for level, bracket in self.brackets.items():
             if job := bracket.promote(members[level], runs, epochs_left):

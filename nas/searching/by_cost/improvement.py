@@ -21,7 +21,8 @@ from nas.searching.evolution import best_first, evolve, random_unseen
 from nas.searching.pareto import hypervolume, non_dominated
 from nas.searching.sampler import frame
 from nas.searching.startup import first_design
-from predictors.metrics import at_fidelity
+from nas.searching.twins import repeat_exactly
+from predictors.metrics import Metric, at_fidelity
 
 if TYPE_CHECKING:
     from nas.searching.trials import TrialReader
@@ -74,6 +75,8 @@ class ImprovementPerCost:
     ) -> None:
         self.space, self.predictor, self.reader = space, predictor, reader
         self.trained, self.fidelities, self.seed = tuple(trained), fidelities, seed
+        kinds = {m: Metric.parse(key).kind for m, key in zip(reader.metrics, reader.keys, strict=True)}
+        self.accuracies = [metric for metric in self.trained if kinds.get(metric) == "accuracy"] or list(self.trained)
         self.n_startup = N_STARTUP if len(fidelities.levels) > 1 else N_STARTUP // 2
         self._startup: list[Architecture] | None = None
         self._plan: deque[Job] = deque()
@@ -82,8 +85,8 @@ class ImprovementPerCost:
 
     def decide(self, runs: Runs, epochs_left: float) -> Job | None:
         """The next job that fits into so many epochs; None if there is none."""
-        if len(runs) < self.n_startup:
-            return self._begin(runs, epochs_left)
+        if len(runs.trained) < self.n_startup and (job := self._begin(runs, epochs_left)):
+            return job
         full = sum(max(run.reached, run.running or 0) == self.fidelities.last for run in runs.runs.values())
         if full < N_FULL and (job := self._continue_best(runs, epochs_left)):
             return job
@@ -187,11 +190,24 @@ class ImprovementPerCost:
 
         stayed = [a for a in self._candidates if a not in runs.runs]
         begun = [run.architecture for run in runs.runs.values() if run.values]
-        found = evolve(self.space, begun, {*runs.runs, *stayed}, FRESH, rank, rng) + stayed
+        found = self._untrained(evolve(self.space, begun, {*runs.runs, *stayed}, FRESH, rank, rng) + stayed, runs)
         found = [found[i] for i in best_first(rank(found), rng)] if found else []
         self._candidates = found[:FRESH]
         self._texts = {a: self._texts[a] for a in (*runs.runs, *self._candidates) if a in self._texts}
         return found[:CANDIDATES]
+
+    def _untrained(self, found: list[Architecture], runs: Runs) -> list[Architecture]:
+        """Without those whose text was begun, once trainings of equal texts have had equal accuracies always."""
+        begun = self._written(list(runs.runs))
+        reached = [
+            ((text, level), [values[metric] for metric in self.accuracies])
+            for text, run in zip(begun, runs.runs.values(), strict=True)
+            for level, values in run.values.items()
+            if level
+        ]
+        if not repeat_exactly(reached):
+            return found
+        return [one for one, text in zip(found, self._written(found), strict=True) if text not in begun]
 
     def _sampled(
         self, fitted: Predictor, runs: Sequence[Run], columns: dict[str, np.ndarray], seed: int
@@ -222,7 +238,7 @@ class ImprovementPerCost:
         """What the predictor learns of networks: values (n,) by metric and fidelity, NaN where they are not known."""
         names = [self._key(m, level) for m in self.reader.metrics for level in self.fidelities.levels]
         columns = {name: np.array([self._value(run, name) for run in runs]) for name in dict.fromkeys(names)}
-        if np.ptp(costs := np.array([run.epoch_cost for run in runs])) > 0:
+        if np.nanmax(costs := np.array([run.epoch_cost for run in runs])) > np.nanmin(costs):
             columns[EPOCH_COST] = costs
         return {name: column for name, column in columns.items() if not np.isnan(column).all()}
 
@@ -239,7 +255,7 @@ class ImprovementPerCost:
             return run.epoch_cost
         for metric in self.reader.metrics:
             for level, values in run.values.items():
-                if self._key(metric, level) == key:
+                if self._key(metric, level) == key and metric in values:
                     return values[metric]
         return np.nan
 

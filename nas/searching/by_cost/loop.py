@@ -18,7 +18,16 @@ from nas.evaluation.metrics import check_metrics
 from nas.searching import optuna_adapter
 from nas.searching.by_cost.halving import Halving, Hyperband
 from nas.searching.by_cost.improvement import ImprovementPerCost
-from nas.searching.by_cost.runs import BEGUN_KEY, COST_KEY, STOPPED_KEY, UNTIL_KEY, VALUES_KEY, Job, Runs
+from nas.searching.by_cost.runs import (
+    BEGUN_KEY,
+    COST_KEY,
+    RULED_OUT_KEY,
+    STOPPED_KEY,
+    UNTIL_KEY,
+    VALUES_KEY,
+    Job,
+    Runs,
+)
 from nas.searching.by_cost.stages import StagedEvaluator, staged
 from nas.searching.evaluators import EvaluatorError, TableEvaluator
 from nas.searching.identity import begun_with
@@ -26,7 +35,7 @@ from nas.searching.jobs import check_jobs, helpers
 from nas.searching.loop import MAX_FAILURES, open_study
 from nas.searching.objectives import Constraint, parse_constraints, parse_objectives
 from nas.searching.progress import GrowingFront, SearchProgress
-from nas.searching.record import EPOCH_KEY, TrialRecord
+from nas.searching.record import EPOCH_KEY, SPREAD_KEY, TrialRecord
 from nas.searching.result import SearchResult
 from nas.searching.rows import among_rows
 from nas.searching.storage import StorageError
@@ -49,6 +58,7 @@ log = logging.getLogger(__name__)
 BASELINES = ("asha", "hyperband", "random")  # random: full trainings of random networks
 BUDGET_KEY = "nas:budget"  # study user attribute: what may be spent, in the unit of the cost
 EPOCHS, SECONDS = "epochs", "seconds"  # costs; any other is a metric, the cost of an epoch
+MAX_RULED_OUT = 1000  # networks in a row that break a constraint before their training, after which a process ends
 _POLL_SECONDS = 0.2
 
 
@@ -153,6 +163,7 @@ class _Loop:
         self.study, self.reader, self.stages, self.policy, self.worker = study, reader, stages, policy, worker
         self.budget, self.cost, self.weights = budget, cost, weights
         self.failures: list[str] = []  # reasons of the stretches that failed in a row in this process
+        self.ruled_out = 0  # networks in a row
         running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)) if worker.alone else []
         self.interrupted = [optuna_adapter.trial_id(trial) for trial in running]
 
@@ -162,6 +173,9 @@ class _Loop:
         while True:
             if len(self.failures) >= MAX_FAILURES:
                 raise InputError(f"{len(self.failures)} trainings in a row failed; the last: {self.failures[-1]}")
+            if self.ruled_out >= MAX_RULED_OUT:
+                log.warning("%d networks in a row broke a constraint before their training", self.ruled_out)
+                return
             self.worker.reclaim_stale_trials()
             runs = self._runs()
             trial = self._unfinished() or self._begin(runs)
@@ -221,12 +235,13 @@ class _Loop:
         )
 
     def _curve(self, runs: Runs, job: Job) -> tuple[dict[str, Any], dict[int, float]]:
-        """User attributes and intermediate values of the stretch before."""
+        """User attributes (curve, spreads) and intermediate values of the stretch before."""
         number = runs.jobs.get((job.architecture, job.begun))
         if number is None:
             return {}, {}
         before = optuna_adapter.stored_trial(self.study, optuna_adapter.trial_id_of_number(self.study, number))
-        curve = {key: value for key, value in before.user_attrs.items() if key.startswith(EPOCH_KEY)}
+        kept = (EPOCH_KEY, SPREAD_KEY)
+        curve = {key: value for key, value in before.user_attrs.items() if key.startswith(kept)}
         return curve, before.intermediate_values
 
     def _epochs_left(self, runs: Runs) -> float:
@@ -234,7 +249,7 @@ class _Loop:
         if self.cost == EPOCHS:
             return self.budget - runs.spent - runs.pending
         if not runs.epochs:
-            return math.inf
+            return math.inf if runs.spent < self.budget else 0.0
         rate = runs.spent / runs.epochs
         return (self.budget - runs.spent) / rate - runs.pending if rate > 0 else math.inf
 
@@ -245,10 +260,13 @@ class _Loop:
             self.study.tell(trial, state=TrialState.FAIL)
             return
         begun, until = attrs[BEGUN_KEY], attrs[UNTIL_KEY]
-        known = runs.runs[architecture].values.get(begun, {}) if begun else {}
+        record = TrialRecord(self.study, trial, self.weights)
         started = time.monotonic()
         try:
-            record = TrialRecord(self.study, trial, self.weights)
+            known = runs.runs[architecture].values[begun] if begun else self.stages.measure(architecture, record)
+            if not begun and (broken := self._broken(known)):
+                self._rule_out(trial, known, broken, time.monotonic() - started)
+                return
             values = self.stages.advance(architecture, begun, until, known, record)
         except (StorageError, EvaluatorError):
             raise
@@ -263,15 +281,33 @@ class _Loop:
             self._fail(trial, reason)
             return
         self.failures.clear()
+        self.ruled_out = 0
         trial.set_user_attr(VALUES_KEY, {metric: float(value) for metric, value in values.items()})
         self._finish(trial, row, until)
         log.info("trial %d: %s from %d to %d: %s", trial.number, architecture, begun, until, values)
+
+    def _broken(self, known: Mapping[str, float]) -> str:
+        """A constraint that a network breaks by what is known before its training, and by which value; "" if none."""
+        for constraint in self.reader.constraints:
+            value = np.array(known.get(constraint.metric, math.nan))
+            if constraint.violation(value) > 0:
+                return f"{constraint}: it is {value:g}"
+        return ""
+
+    def _rule_out(self, trial: optuna.Trial, known: Mapping[str, float], broken: str, seconds: float) -> None:
+        """End a trial before its training: it costs no epoch, and a predictor learns from what was measured."""
+        self.ruled_out += 1
+        trial.set_user_attr(COST_KEY, self._cost(known, 0, seconds))
+        trial.set_user_attr(VALUES_KEY, dict(known))
+        trial.set_user_attr(RULED_OUT_KEY, broken)
+        optuna_adapter.prune(self.study, trial)
+        log.info("trial %d: not trained, since it breaks %s", trial.number, broken)
 
     def _cost(self, values: Mapping[str, float], epochs: int, seconds: float) -> float:
         """Of a stretch, in the unit of the cost."""
         if self.cost == SECONDS:
             return seconds
-        return float(epochs if self.cost == EPOCHS else epochs * values[self.cost])
+        return float(epochs * values[self.cost]) if epochs and self.cost != EPOCHS else float(epochs)
 
     def _finish(self, trial: optuna.Trial, row: np.ndarray, until: int) -> None:
         """Store the values (metrics,) of a stretch."""

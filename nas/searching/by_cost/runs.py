@@ -27,6 +27,7 @@ UNTIL_KEY = "nas:until"  # trial user attribute: the fidelity up to which the tr
 BEGUN_KEY = "nas:begun"  # trial user attribute: the fidelity from which it goes on, 0 for a new network
 VALUES_KEY = "nas:values"  # trial user attribute: values by metric at the end of the stretch
 COST_KEY = "nas:cost"  # trial user attribute: what the stretch cost
+RULED_OUT_KEY = "nas:ruled_out"  # trial user attribute: the constraint that was broken before any training
 STOPPED_KEY = "nas:stopped:"  # study user attribute, with the network's notation: its training does not go on
 
 
@@ -74,7 +75,10 @@ class Job(NamedTuple):
 
 @dataclass
 class Run:
-    """A network whose training was begun: values by fidelity and metric, and where it is being trained to."""
+    """A network whose training was begun: values by fidelity and metric, and where it is being trained to.
+
+    At fidelity 0 are values that need no training, of a network that was ruled out by them.
+    """
 
     architecture: Architecture
     values: dict[int, dict[str, float]] = field(default_factory=dict)
@@ -86,6 +90,11 @@ class Run:
     def reached(self) -> int:
         """The highest fidelity that has been reached, 0 for none."""
         return max(self.values, default=0)
+
+    @property
+    def ruled_out(self) -> bool:
+        """True if it broke a constraint before its training."""
+        return 0 in self.values
 
 
 class Runs:
@@ -123,6 +132,9 @@ class Runs:
             self.pending += self.fidelities.epochs(begun, until)
             return
         self.spent += attrs.get(COST_KEY, 0.0)
+        if RULED_OUT_KEY in attrs:
+            run.values[0], run.ended = attrs[VALUES_KEY], True
+            return
         epochs = self.fidelities.epochs(begun, until)
         self.epochs += epochs
         if failed:
@@ -133,6 +145,11 @@ class Runs:
 
     def __len__(self) -> int:
         return len(self.runs)
+
+    @property
+    def trained(self) -> list[Run]:
+        """Networks that were not ruled out."""
+        return [run for run in self.runs.values() if not run.ruled_out]
 
     @property
     def finished(self) -> list[Run]:

@@ -12,11 +12,12 @@ from nas.evaluation.trainable import Trainable
 from nas.searching.by_cost.runs import Fidelities
 from nas.searching.evaluators import MeasuredEvaluator, TableEvaluator
 from nas.searching.own_evaluator import FunctionEvaluator
-from predictors.metrics import Metric, split_fidelity
+from predictors.metrics import Metric, at_fidelity, split_fidelity
 from search_spaces.common.errors import InputError
 from search_spaces.text import fingerprint
 
 if TYPE_CHECKING:
+    from nas.evaluation.measurement import Measurement
     from nas.searching.evaluators import Evaluator
     from nas.searching.record import TrialRecord
     from search_spaces import Architecture, SearchSpace
@@ -31,10 +32,13 @@ class StagedEvaluator(Protocol):
     trained: tuple[str, ...]
     fidelities: Fidelities
 
+    def measure(self, architecture: Architecture, record: TrialRecord) -> dict[str, float]:
+        """The metrics that need no training."""
+
     def advance(
         self, architecture: Architecture, begun: int, until: int, known: Values, record: TrialRecord
     ) -> dict[str, float]:
-        """All metrics at the fidelity `until`; known: those at the fidelity `begun`, empty for a new network."""
+        """All metrics at the fidelity `until`; known: those at the fidelity `begun`, of a new network as measured."""
 
     def forget(self, architecture: Architecture) -> None:
         """Remove what a training that has ended needs no more."""
@@ -55,10 +59,13 @@ def staged(evaluator: Evaluator, levels: Sequence[int]) -> StagedEvaluator:
 
 
 class _Table:
-    """A benchmark's columns such as `accuracy@12` or `accuracy_12epochs`; the last fidelity is the metric itself."""
+    """A benchmark's columns such as `accuracy@12` or `accuracy_12epochs`; the last fidelity is the metric itself.
+
+    `accuracy@12` is a point of the learning curve of one training, `accuracy_12epochs` is of a training of its own.
+    """
 
     def __init__(self, evaluator: TableEvaluator, levels: Sequence[int]) -> None:
-        self.fidelities = Fidelities.of(levels, continues=False)  # each column is of a training of its own
+        self.fidelities = Fidelities.of(levels, continues=True)
         self.benchmark, self.metrics = evaluator.benchmark, evaluator.metrics
         self.trained = tuple(metric for metric in self.metrics if Metric.parse(metric).kind == "accuracy")
         _check_trained(self.trained, self.metrics)
@@ -70,6 +77,12 @@ class _Table:
             have = f"has it at {', '.join(map(str, known))}" if known else "has it at no other"
             raise InputError(f"{self.benchmark.name} has no {metric} at fidelity {level}: it {have}")
         self._column = {pair: found[pair] for pair in lower}
+        curves = all(column == at_fidelity(*pair) for pair, column in self._column.items())
+        self.fidelities = Fidelities(self.fidelities.levels, continues=curves)
+
+    def measure(self, architecture: Architecture, record: TrialRecord) -> dict[str, float]:
+        row = self.benchmark.query(architecture)
+        return {metric: row[metric] for metric in self.metrics if metric not in self.trained}
 
     def advance(
         self, architecture: Architecture, begun: int, until: int, known: Values, record: TrialRecord
@@ -110,15 +123,19 @@ class _Training:
             raise InputError(f"the last fidelity is {levels[-1]}, but a training has {epochs} epochs: give --epochs")
         self.space, self.measurement, self.metrics = evaluator.space, evaluator.measurement, evaluator.metrics
         own = self.measurement
-        untrained = known_metrics(own.latency, None, (*own.commands, *own.devices))
-        self.trained = tuple(metric for metric in self.metrics if metric not in untrained)
+        known = known_metrics(own.latency, None, (*own.commands, *own.devices))
+        self.untrained = tuple(metric for metric in self.metrics if metric in known)
+        self.trained = tuple(metric for metric in self.metrics if metric not in known)
         _check_trained(self.trained, self.metrics)
         self.checkpoints = _Checkpoints(self.space, evaluator.checkpoints)
+
+    def measure(self, architecture: Architecture, record: TrialRecord) -> dict[str, float]:
+        return _measured(replace(self.measurement, metrics=self.untrained), self.space, architecture, record)
 
     def advance(
         self, architecture: Architecture, begun: int, until: int, known: Values, record: TrialRecord
     ) -> dict[str, float]:
-        measurement = replace(self.measurement, metrics=self.trained) if begun else self.measurement
+        measurement = replace(self.measurement, metrics=self.trained)
         network, model = Trainable.of(self.space, architecture), self.space.to_onnx(architecture)
         path = self.checkpoints.path(architecture)
         found = measurement(network, model, path, report=record.report, until=until)
@@ -147,15 +164,14 @@ class _Function:
         self.trained = evaluator.returned
         self.checkpoints = _Checkpoints(self.space, evaluator.checkpoints) if evaluator.continues else None
 
+    def measure(self, architecture: Architecture, record: TrialRecord) -> dict[str, float]:
+        return _measured(self.evaluator.measurement, self.space, architecture, record)
+
     def advance(
         self, architecture: Architecture, begun: int, until: int, known: Values, record: TrialRecord
     ) -> dict[str, float]:
         network = Trainable.of(self.space, architecture)
         values = dict(known)
-        if not begun and self.evaluator.measurement.metrics:
-            measured = self.evaluator.measurement(network, self.space.to_onnx(architecture)).values
-            values = {metric: value.value for metric, value in measured.items()}
-            record.spread({metric: (m.low, m.high, m.spread) for metric, m in measured.items() if m.spread})
 
         def report(epoch: int, metrics: Values) -> bool:
             goes_on = record.report(epoch, metrics)
@@ -171,6 +187,17 @@ class _Function:
     def forget(self, architecture: Architecture) -> None:
         if self.checkpoints:
             self.checkpoints.remove(architecture)
+
+
+def _measured(
+    measurement: Measurement, space: SearchSpace, architecture: Architecture, record: TrialRecord
+) -> dict[str, float]:
+    """The metrics of a measurement without training."""
+    if not measurement.metrics:
+        return {}
+    values = measurement(Trainable.of(space, architecture), space.to_onnx(architecture)).values
+    record.spread({metric: (m.low, m.high, m.spread) for metric, m in values.items() if m.spread})
+    return {metric: measured.value for metric, measured in values.items()}
 
 
 def _check_trained(trained: Sequence[str], metrics: Sequence[str]) -> None:

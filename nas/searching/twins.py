@@ -1,0 +1,21 @@
+"""Twins: architectures of equal text, which are the same network."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+
+import numpy as np
+
+
+def repeat_exactly(results: Iterable[tuple[Hashable, Sequence[float] | np.ndarray]]) -> bool:
+    """True if twins were trained, and always to equal accuracies: to train another one would bring nothing.
+
+    results: of each training a key, the same for twins, and its accuracies.
+    """
+    first: dict[Hashable, Sequence[float] | np.ndarray] = {}
+    count = 0
+    for key, accuracies in results:
+        if not np.array_equal(first.setdefault(key, accuracies), accuracies):
+            return False
+        count += 1
+    return len(first) < count

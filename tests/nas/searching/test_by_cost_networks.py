@@ -1,0 +1,162 @@
+"""Claims about which networks a search by cost trains: none that it knows not to be wanted, and none twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from optuna.trial import TrialState
+
+from nas.benchmarks.table import Benchmark, Header, Table
+from nas.evaluation.latency import LatencyTask
+from nas.evaluation.measurement import Measurement
+from nas.searching.by_cost import loop
+from nas.searching.by_cost.loop import search_by_cost
+from nas.searching.by_cost.runs import COST_KEY, RULED_OUT_KEY
+from nas.searching.evaluators import TableEvaluator
+from nas.searching.own_evaluator import FunctionEvaluator
+from nas.searching.record import SPREAD_KEY
+from nas.searching.result import SearchResult
+from nas.searching.twins import repeat_exactly
+from search_spaces import SearchSpace, get_space
+from search_spaces.graph.builder import Network, Tensor
+
+
+class Widths(SearchSpace):
+    """64 networks for digits."""
+
+    name = "widths"
+    input_shape = (1, 8, 8)
+    num_classes = 10
+    size = 64
+
+    def build(self, trial: Any, net: Network) -> Tensor:
+        x = net.input
+        for i in range(3):
+            x = net.conv_bn_relu(x, trial.suggest_categorical(f"width{i}", [1, 2, 3, 4]))
+        return net.classifier(x)
+
+
+class Twins(Widths):
+    """32 networks, each twice: `idle` changes nothing."""
+
+    def build(self, trial: Any, net: Network) -> Tensor:
+        trial.suggest_categorical("idle", [1, 2])
+        x = net.conv_bn_relu(net.input, trial.suggest_categorical("first", [1, 2, 3, 4]))
+        x = net.conv_bn_relu(x, trial.suggest_categorical("second", [1, 2, 3, 4, 5, 6, 7, 8]))
+        return net.classifier(x)
+
+
+class Few(Widths):
+    """8 networks."""
+
+    size = 8
+
+    def build(self, trial: Any, net: Network) -> Tensor:
+        return net.classifier(net.conv_bn_relu(net.input, trial.suggest_int("width", 1, 8)))
+
+
+class Trainings:
+    """A training whose score rises to the sum of all widths; `begun` counts how often which network was begun."""
+
+    def __init__(self, noise: float = 0.0) -> None:
+        self.begun: Counter[str] = Counter()
+        self.rng, self.noise = np.random.default_rng(0), noise
+
+    def __call__(self, model: Any, architecture: Any, report: Any) -> dict[str, float]:
+        self.begun[str(model)] += 1
+        total, score = sum(v for name, v in architecture.choices if name != "idle"), 0.0
+        total += self.noise * self.rng.random()
+        for epoch in range(1, 10):
+            score = total * (1 - 0.5**epoch)
+            if not report(epoch, {"usefulness_accuracy": score}):
+                break
+        return {"usefulness_accuracy": score}
+
+
+def _search(
+    policy: str, trainings: Trainings, space: SearchSpace, budget: float = 200, metric: str = "params", **options: Any
+) -> SearchResult:
+    measurement = Measurement((metric,), latency=LatencyTask(runs=3))
+    evaluator = FunctionEvaluator(space, trainings, ["usefulness_accuracy"], measurement)
+    goal = f"usefulness_accuracy,{metric}"
+    return search_by_cost(space, goal, evaluator, policy, options.pop("fidelities", (1, 3, 9)), budget, **options)
+
+
+POLICIES = ["asha", "hyperband", "random", "ridge"]
+
+
+@pytest.mark.parametrize(("early", "paid"), [("top1_accuracy@1", [1, 2]), ("top1_accuracy_1epochs", [1, 3])])
+def test_a_table_says_by_its_columns_what_goes_on(tmp_path: Path, early: str, paid: list[int]) -> None:
+    space = get_space("tiny-resnet")
+    names = [space.format(space.sample(np.random.default_rng(seed))) for seed in range(12)]
+    scores = np.arange(12.0)
+    columns = {"top1_accuracy": scores, early: scores / 2, "latency_ms": scores[::-1] + 1}
+    Table(Header("few", "tiny-resnet"), names, columns).save(tmp_path / "few.safetensors")
+    table = Benchmark(tmp_path / "few.safetensors")
+    evaluator = TableEvaluator(table, ["top1_accuracy", "latency_ms"])
+    found = search_by_cost(table.space, "top1_accuracy,latency_ms", evaluator, "asha", (1, 3), 24)
+    assert sorted({trial.user_attrs[COST_KEY] for trial in found.study.trials}) == paid
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_what_breaks_an_exact_constraint_costs_no_epoch(policy: str) -> None:
+    space, trainings = Widths(), Trainings()
+    found = _search(policy, trainings, space, constraints="params <= 250")
+    ruled_out = [trial for trial in found.study.trials if RULED_OUT_KEY in trial.user_attrs]
+    trained = [trial for trial in found.study.trials if RULED_OUT_KEY not in trial.user_attrs]
+    assert ruled_out
+    assert all(trial.user_attrs[COST_KEY] == 0 and not trial.intermediate_values for trial in ruled_out)
+    assert len({str(trial.params) for trial in ruled_out}) == len(ruled_out), "none is measured again"
+    assert sum(trainings.begun.values()) == len(trained)
+    assert max(space.params(space.architecture(trial.params)) for trial in trained) <= 250
+    assert 180 < sum(trial.user_attrs[COST_KEY] for trial in trained) <= 200, "the budget goes to the others"
+
+
+def test_what_breaks_a_measured_constraint_is_not_trained() -> None:
+    trainings = Trainings()
+    found = _search("ridge", trainings, Widths(), 40, "cpu_latency_ms", constraints="cpu_latency_ms <= 1e-9")
+    assert not trainings.begun
+    assert len(found.study.trials) == 64
+    assert found.study.trials[0].user_attrs[RULED_OUT_KEY].startswith("cpu_latency_ms <= 1e-09: it is 0.0")
+
+
+def test_a_space_of_networks_that_are_not_wanted_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "MAX_RULED_OUT", 5)
+    found = _search("random", Trainings(), Widths(), constraints="params <= 1")
+    assert [trial.state for trial in found.study.trials] == [TrialState.PRUNED] * 5
+
+
+def test_a_network_has_the_spread_of_its_latency_in_the_end() -> None:
+    found = _search("asha", Trainings(), Widths(), 60, "cpu_latency_ms", fidelities=(1, 9))
+    whole = found.study.get_trials(states=(TrialState.COMPLETE,))
+    assert whole
+    assert all("cpu_latency_ms" in trial.user_attrs[SPREAD_KEY] for trial in whole)
+
+
+def test_a_space_smaller_than_the_first_design_is_trained_to_the_end() -> None:
+    study = _search("ridge", Trainings(), Few()).study
+    assert len(study.get_trials(states=(TrialState.COMPLETE,))) >= 4
+
+
+def test_twins_are_trained_until_one_repeats_exactly() -> None:
+    trainings = Trainings()
+    _search("ridge", trainings, Twins(), 400, fidelities=(9,))
+    repeated = [network for network, count in trainings.begun.items() if count > 1]
+    assert len(trainings.begun) == 32
+    assert 0 < len(repeated) <= 5
+
+
+def test_twins_that_differ_are_trained_further() -> None:
+    trainings = Trainings(noise=1.0)
+    _search("ridge", trainings, Twins(), 400, fidelities=(9,))
+    assert sum(trainings.begun.values()) == 44
+
+
+def test_twins_repeat_exactly_where_all_did() -> None:
+    assert not repeat_exactly([("a", [1.0]), ("b", [2.0])])
+    assert repeat_exactly([("a", [1.0]), ("b", [2.0]), ("a", [1.0])])
+    assert not repeat_exactly([("a", [1.0]), ("a", [1.0]), ("b", [2.0]), ("b", [2.5])])
