@@ -34,6 +34,7 @@ from nas.searching.reading import is_untrusted, load_studies, read_study
 from nas.searching.result import SETTINGS_KEY, SearchResult
 from nas.searching.samplers import check_sampler
 from nas.searching.tracking import check_trackers, tracking
+from nas.searching.trial_log import log_missing
 from nas.searching.trials import TrialReader
 from predictors.metrics import Metric
 from predictors.registry import is_predictor
@@ -295,15 +296,17 @@ def _run_all(
             storage, study = options.kept(folder, name, seed)
             weights = folder / "studies" / "weights" / f"{name}-{seed}" if trains else None
             shown = labelled(progress, f"{name}, seed {seed}", number, len(tasks))
+            reader = TrialReader(space, goal.objectives, goal.constraints)
             if options.budget:
                 found = search_by_cost(
                     space, goal.objectives, evaluator, name, *options.budget, seed, storage, goal.constraints, shown,
                     study, weights=weights, jobs=options.jobs,
                 )  # fmt: skip
+                log_missing(folder / LOG_NAME, f"{name}-{seed}", found.study, reader)
                 results[name].append(found)
                 continue
             label = f"{folder.resolve().name}-{name}-{seed}"
-            with tracking(options.track, label, TrialReader(space, goal.objectives, goal.constraints)) as trackers:
+            with tracking(options.track, label, reader) as trackers:
                 found = search(
                     space, goal.objectives, evaluator, name, evaluations, seed,
                     sampler_options=sampler_options if is_predictor(name) else None,
@@ -318,6 +321,7 @@ def _run_all(
                     weights=weights,
                     callbacks=trackers,
                 )  # fmt: skip
+            log_missing(folder / LOG_NAME, f"{name}-{seed}", found.study, reader)
             results[name].append(found)
     if not any(result.evaluated.architectures for group in results.values() for result in group):
         raise InputError("nothing was evaluated to the end: give the search more time, or a larger budget")

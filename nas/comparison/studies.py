@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -138,4 +139,12 @@ class Studies:
 
 
 def _mean_std(values: np.ndarray) -> str:
-    return f"{values.mean():.3f} ± {values.std(ddof=1) if len(values) > 1 else 0.0:.3f}"
+    """Mean and, of several values, standard deviation; three decimals, or five digits of large ones."""
+    text = _number(values.mean())
+    return f"{text} ± {_number(values.std(ddof=1))}" if len(values) > 1 else text
+
+
+def _number(value: float) -> str:
+    if not math.isfinite(value):
+        return "–"
+    return f"{value:.3f}" if abs(value) < 100 else f"{float(f'{value:.5g}'):,.10g}"

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nas.comparison.folders import plain_name
+from nas.searching.networks import network_name
 from nas.searching.objectives import to_losses
 from nas.searching.pareto import non_dominated
 from nas.searching.result import SETTINGS_KEY
@@ -32,14 +34,17 @@ class Network:
 
     Attributes:
         search: label of the search that evaluated it; "" if it is only proposed.
-        evaluation: its number in that search, from 1.
+        evaluation: its number among the distinct networks of that search, from 1; 0 if it is only proposed.
+        trial: number of its trial, as in the study and its log.
+        plan: what the search would do with a network that is proposed; "" for an ordinary evaluation.
         values: objectives, then all other known metrics.
         spreads: by metric, low and high value of repeated measurements, and a description of both.
         test: values that must not guide a choice, such as test scores; only for networks on the front.
         predicted: mean and standard deviation of each metric before it was measured.
         violation: the largest constraint violation; at most 0 if all constraints are satisfied.
         on_front: no network of any search here dominates it.
-        place: index on the front of the first search, used in its file names.
+        place: index on the front of the first search.
+        file: name of its files in the folder `front`, without extension; None if it has none there.
         text: ONNX text; None if it was not built.
         same_as: index of an earlier network with the same text.
     """
@@ -48,6 +53,8 @@ class Network:
     notation: str
     search: str = ""
     evaluation: int = 0
+    trial: int | None = None
+    plan: str = ""
     values: dict[str, float] = field(default_factory=dict)
     spreads: dict[str, tuple[float, float, str]] = field(default_factory=dict)
     test: dict[str, float] = field(default_factory=dict)
@@ -55,6 +62,7 @@ class Network:
     violation: float = 0.0
     on_front: bool = False
     place: int | None = None
+    file: str | None = None
     text: str | None = None
     same_as: int | None = None
 
@@ -64,6 +72,17 @@ def collect(studies: Studies) -> list[Network]:
 
     If several searches evaluated a network, the first one's values count.
     """
+    networks = distinct(studies)
+    if studies.benchmark is not None:
+        for network in networks:
+            _look_up(network, studies.benchmark)
+    if studies.not_built is None:
+        build(networks, studies.first.space)
+    return networks
+
+
+def distinct(studies: Studies) -> list[Network]:
+    """What `collect` gives, with the values of the searches alone."""
     found: dict[Architecture, Network] = {}
     for label, result in labelled(studies):
         for network in _evaluated(label, result):
@@ -78,18 +97,15 @@ def collect(studies: Studies) -> list[Network]:
     front, rest = np.flatnonzero(mask), np.flatnonzero(~mask)
     for i in front:
         networks[i].on_front = True
+        networks[i].file = plain_name(f"{networks[i].search}-trial-{networks[i].trial}")
     for i in rest:
         networks[i].test = {}
-    networks = [networks[i] for i in [*front[np.lexsort(losses[front].T[::-1])], *rest]]
     by_notation = {network.notation: network for network in networks}
-    for place, row in enumerate(studies.first.front):
-        by_notation[row["architecture"]].place = place
-    if studies.benchmark is not None:
-        for network in networks:
-            _look_up(network, studies.benchmark)
-    if studies.not_built is None:
-        build(networks, studies.first.space)
-    return networks
+    own = studies.first.front
+    for place, row in enumerate(own):
+        network = by_notation[row["architecture"]]
+        network.place, network.file = place, network_name(place, len(own))
+    return [networks[i] for i in [*front[np.lexsort(losses[front].T[::-1])], *rest]]
 
 
 def build(networks: list[Network], space: SearchSpace) -> None:
@@ -121,22 +137,31 @@ def _run(result: SearchResult, number: int) -> str:
 
 def _evaluated(label: str, result: SearchResult) -> Iterator[Network]:
     names = [o.name for o in result.objectives]
-    expected, spreads, further = result.expected, result.spreads, result.further
+    expected, spreads, further, trials = result.expected, result.spreads, result.further, result.trial_numbers
     for i, architecture in enumerate(result.evaluated.architectures):
         values = result.evaluated.values[i]
         if np.isfinite(values).all():
             bounded = {name: float(column[i]) for name, column in result.bounded.items()}
+            more = further.get(architecture, {})
+            test = {name: value for name, value in more.items() if is_test_score(name)}
+            own = {name: value for name, value in more.items() if name not in test}
             yield Network(
                 architecture,
                 result.space.format(architecture),
                 search=label,
                 evaluation=i + 1,
-                values=dict(zip(names, values.tolist(), strict=True)) | bounded,
+                trial=trials[architecture],
+                values=dict(zip(names, values.tolist(), strict=True)) | bounded | own,
                 spreads=spreads.get(architecture, {}),
-                test=further.get(architecture, {}),
+                test=test,
                 predicted=expected.get(architecture, {}),
                 violation=float(result.violation[i]),
             )
+
+
+def is_test_score(metric: str) -> bool:
+    """True for a metric whose name says that it is a score on the test part: nobody is to choose by it."""
+    return "test" in re.split(r"[^a-z]+", metric.lower())
 
 
 def _look_up(network: Network, table: Benchmark) -> None:

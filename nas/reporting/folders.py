@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nas.comparison.compare import Score
+from nas.reporting.collecting import distinct, labelled
 from nas.reporting.plots import plot_kendall, plot_learning_curves, plot_ranks
 from nas.reporting.report import write_report
 from nas.reporting.study_figures import plot_studies
@@ -22,10 +23,17 @@ if TYPE_CHECKING:
 def save_studies(folder: Path, studies: Studies) -> None:
     """Write `summary.json`, `front.csv`, `front/*.onnx|txt`, the figures of `plot_studies` and `report.html`.
 
-    `front.csv` and the networks come from the first sampler's first seed.
+    `front.csv` and `front/NN` come from the first sampler's first seed. Networks of other searches that stand on the
+    front of all are `front/SEARCH-trial-N`.
     """
     if studies.not_built is None:
-        studies.first.save(folder)
+        searches = dict(labelled(studies))
+        others = {
+            network.file: (searches[network.search], network.architecture)
+            for network in distinct(studies)
+            if network.file and network.place is None
+        }
+        studies.first.save(folder, others)
     with replacing(folder / "front.csv") as path:
         path.write_text(studies.front_csv())
     with replacing(folder / "summary.json") as path:

@@ -12,10 +12,12 @@ from urllib.parse import quote
 import numpy as np
 from scipy.stats import kendalltau
 
+from nas.evaluation.memory import METRIC as MEMORY
 from nas.reporting.collecting import Network, collect, labelled
 from nas.reporting.drawing import draw_blocks
 from nas.reporting.plots import metric_label
 from nas.reporting.proposals import propose
+from nas.searching.by_cost.reading import is_by_cost, read_runs
 from nas.searching.loop import SOURCE_KEY
 from nas.searching.objectives import parse_constraints
 from nas.searching.result import SETTINGS_KEY
@@ -23,6 +25,7 @@ from predictors.metrics import Metric
 
 if TYPE_CHECKING:
     from nas.comparison.studies import Studies
+    from nas.searching.result import SearchResult
 
 MAX_CURVE_POINTS = 200
 MAX_MODEL_BYTES = 6_000_000  # ONNX models, all together, that are put into the page; larger ones are linked
@@ -35,6 +38,7 @@ def page_data(studies: Studies, models: Path) -> dict[str, Any]:
     """
     networks = [*collect(studies), *propose(studies)]
     metrics = _metrics(studies.objectives, networks)
+    names = [metric.name for metric in metrics]
     links = _model_links(models)
     settings = studies.first.study.user_attrs.get(SETTINGS_KEY, {})
     searched = studies.benchmark.name if studies.benchmark else studies.first.space.name
@@ -48,18 +52,17 @@ def page_data(studies: Studies, models: Path) -> dict[str, Any]:
             {"metric": c.metric, "sign": 1 if c.op == "<=" else -1, "bound": c.bound}
             for c in parse_constraints(settings.get("constraints"))
         ],
-        "networks": [_network(network, metrics, links) for network in networks],
+        "networks": [_network(network, names, links) for network in networks],
         "not_built": studies.not_built,
-        "failures": studies.first.failures,
+        "failures": [
+            {"search": label, **failure} for label, result in labelled(studies) for failure in result.failures
+        ],
+        "paused": [row for label, result in labelled(studies) for row in _paused(label, result, names)],
         "yardstick": "true front" if studies.benchmark else "best front of all searches here",
         "true_front": _true_front(studies),
         "samplers": studies.table(),
         "curves": _curves(studies),
-        "agreement": [
-            _agreement(name, values)
-            for name, values in studies.first.predicted.items()
-            if Metric.parse(name).kind != "exact"  # counted, not measured
-        ],
+        "agreement": [_agreement(name, values) for name, values in studies.first.predicted.items()],
         "made": [{"title": title, "rows": list(_rows(value))} for title, value in _made(studies).items()],
     }
     return _plain(data)
@@ -73,12 +76,13 @@ def _metrics(objectives: Sequence[Metric], networks: Sequence[Network]) -> list[
     return list(known.values())
 
 
-def _network(network: Network, metrics: Sequence[Metric], links: Mapping[int, str]) -> dict[str, Any]:
-    names = [metric.name for metric in metrics]
+def _network(network: Network, names: Sequence[str], links: Mapping[str, str]) -> dict[str, Any]:
     return {
         "notation": network.notation,
         "search": network.search,
         "evaluation": network.evaluation,
+        "trial": network.trial,
+        "plan": network.plan,
         "values": [network.values.get(name) for name in names],
         "spreads": [network.spreads.get(name) for name in names],
         "test": [[metric_label(name), value] for name, value in network.test.items()],
@@ -89,17 +93,32 @@ def _network(network: Network, metrics: Sequence[Metric], links: Mapping[int, st
         "same_as": network.same_as,
         "text": network.text,
         "drawings": draw_blocks(network.text) if network.text else {},
-        "model": None if network.place is None else links.get(network.place),
+        "model": links.get(network.file or ""),
     }
 
 
-def _model_links(folder: Path) -> dict[int, str]:
-    """Links to the models by their places on the front: data URLs if the models are small, else file names."""
-    paths = {int(path.stem): path for path in sorted(folder.glob("*.onnx")) if path.stem.isdecimal()}
+def _paused(search: str, result: SearchResult, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Trainings of a search by cost that did not go on to the end, those that went farthest first."""
+    if not is_by_cost(result):
+        return
+    runs = read_runs(result)
+    begun = [run for run in runs.runs.values() if run.values and run.reached < runs.fidelities.last]
+    for run in sorted(begun, key=lambda run: -run.reached):
+        yield {
+            "notation": result.space.format(run.architecture),
+            "search": search,
+            "epochs": "none, breaks a constraint" if run.ruled_out else f"{run.reached} of {runs.fidelities.last}",
+            "values": [run.values[run.reached].get(name) for name in names],
+        }
+
+
+def _model_links(folder: Path) -> dict[str, str]:
+    """Links to the models by their files' names: data URLs if the models are small, else paths."""
+    paths = {path.stem: path for path in sorted(folder.glob("*.onnx"))}
     if sum(path.stat().st_size for path in paths.values()) > MAX_MODEL_BYTES:
-        return {place: quote(f"{folder.name}/{path.name}") for place, path in paths.items()}
+        return {name: quote(f"{folder.name}/{path.name}") for name, path in paths.items()}
     kind = "data:application/octet-stream;base64,"
-    return {place: kind + b64encode(path.read_bytes()).decode() for place, path in paths.items()}
+    return {name: kind + b64encode(path.read_bytes()).decode() for name, path in paths.items()}
 
 
 def _true_front(studies: Studies) -> list[list[float]]:
@@ -156,10 +175,26 @@ def _made(studies: Studies) -> dict[str, Any]:
         },
         "Command, machine and versions": identity,
         "Search": study.user_attrs.get(SETTINGS_KEY, {}),
-        "Where values come from": study.user_attrs.get(SOURCE_KEY, {}),
+        "Where values come from": _used(study.user_attrs.get(SOURCE_KEY, {})),
         "Attributes of the study": own,
     }
     return {title: value for title, value in made.items() if value}
+
+
+def _used(source: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a source, without those of a training or of timing where it does neither."""
+    kept = dict(source)
+    if "evaluator" in kept:
+        kept["evaluator"] = _used(kept["evaluator"])
+    if "measurement" in kept:
+        measurement = dict(kept["measurement"])
+        if not measurement.get("data"):
+            unused = ("seeds", "training")
+            measurement = {name: value for name, value in measurement.items() if name not in unused}
+        if not any(metric.endswith("_latency_ms") or metric == MEMORY for metric in measurement["metrics"]):
+            measurement.pop("latency", None)
+        kept["measurement"] = measurement
+    return kept
 
 
 def _rows(value: Any, name: str = "") -> Iterator[list[str]]:

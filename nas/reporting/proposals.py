@@ -1,33 +1,74 @@
-"""The networks that a guided search would evaluate next."""
+"""The networks that a search would evaluate next."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from nas.reporting.collecting import Network, build
+from nas.searching.by_cost.reading import is_by_cost, next_jobs
+from nas.searching.evaluators import TableEvaluator
 from nas.searching.result import SETTINGS_KEY
+from nas.searching.rows import among_rows
 from nas.searching.sampler import PredictorSampler
 from nas.searching.samplers import create_sampler
 from predictors.registry import is_predictor
 
 if TYPE_CHECKING:
     from nas.comparison.studies import Studies
+    from search_spaces import SearchSpace
+
+NEXT_TRAININGS = 5  # of a search by cost
 
 
 def propose(studies: Studies) -> list[Network]:
-    """The next batch of the first search, best first; empty without a predictor or a space that can be built."""
+    """What the first search would evaluate next, best first: the next batch of a predictor, or trainings by cost.
+
+    Empty for other samplers, and for a space that cannot be built.
+    """
     search = studies.first
-    settings = search.study.user_attrs.get(SETTINGS_KEY, {})
-    if studies.not_built or not is_predictor(settings.get("sampler", "")):
+    if studies.not_built:
         return []
+    if is_by_cost(search):
+        networks = _trainings(studies)
+    elif is_predictor(search.study.user_attrs.get(SETTINGS_KEY, {}).get("sampler", "")):
+        networks = _evaluations(studies)
+    else:
+        return []
+    build(networks, search.space)
+    return networks
+
+
+def _evaluations(studies: Studies) -> list[Network]:
+    search = studies.first
+    settings = search.study.user_attrs[SETTINGS_KEY]
     sampler = create_sampler(
-        settings["sampler"], search.space, search.objectives, settings["seed"],
+        settings["sampler"], _searched_space(studies), search.objectives, settings["seed"],
         constraints=settings["constraints"], **settings["sampler_options"],
     )  # fmt: skip
     assert isinstance(sampler, PredictorSampler)
-    networks = [
+    return [
         Network(architecture, search.space.format(architecture), predicted=predicted)
         for architecture, predicted in sampler.propose(search.study).items()
     ]
-    build(networks, search.space)
-    return networks
+
+
+def _searched_space(studies: Studies) -> SearchSpace:
+    """The space, or the rows of a table that lacks some of its architectures."""
+    search = studies.first
+    if studies.benchmark is None:
+        return search.space
+    metrics = [*(objective.name for objective in search.objectives), *search.bounded]
+    return among_rows(search.space, TableEvaluator(studies.benchmark, metrics).rows)
+
+
+def _trainings(studies: Studies) -> list[Network]:
+    space = studies.first.space
+    return [
+        Network(
+            job.architecture,
+            space.format(job.architecture),
+            predicted=job.predicted,
+            plan=f"to epoch {job.until}, " + (f"paused at {job.begun}" if job.begun else "new"),
+        )
+        for job in next_jobs(studies.first, _searched_space(studies), NEXT_TRAININGS)
+    ]

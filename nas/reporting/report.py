@@ -16,7 +16,7 @@ from search_spaces.common.files import replacing
 if TYPE_CHECKING:
     from nas.comparison.studies import Studies
 
-_SCRIPTS = ("networks.js", "charts.js", "scatter.js", "page.js")
+_SCRIPTS = ("networks.js", "charts.js", "scatter.js", "tables.js", "page.js")
 
 
 def write_report(path: Path, studies: Studies) -> None:

@@ -7,7 +7,7 @@ import errno
 import json
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,22 +139,35 @@ class SearchResult:
 
     @property
     def predicted(self) -> dict[str, np.ndarray]:
-        """Of each objective (k, 3): expected mean, its standard deviation, and measured value; of k guided choices."""
+        """Of each objective (k, 3): expected mean, its standard deviation, and measured value; of k guided choices.
+
+        A value that was known before, such as a count of parameters, was not expected and is left out.
+        """
         expected = self.expected
         rows = [i for i, architecture in enumerate(self.evaluated.architectures) if architecture in expected]
         if not rows:
             return {}
         guided = [expected[self.evaluated.architectures[i]] for i in rows]
         measured = self.evaluated.values[rows]
-        return {
+        columns = {
             o.name: np.column_stack([[e[o.name] for e in guided], measured[:, column]])
             for column, o in enumerate(self.objectives)
         }
+        return {name: kept for name, column in columns.items() if len(kept := column[column[:, 1] > 0])}
 
     @property
     def further(self) -> dict[Architecture, dict[str, float]]:
         """Values that no objective asked for, such as test scores: for the end, and for the front's networks only."""
         return self._attribute(FURTHER_KEY)
+
+    @property
+    def trial_numbers(self) -> dict[Architecture, int]:
+        """Number of the trial that counts for each evaluated architecture, as in the study and in its log."""
+        found: dict[Architecture, int] = {}
+        for trial in filter(is_evaluated, self.study.get_trials(deepcopy=False)):
+            with suppress(InputError):  # incomplete choices
+                found.setdefault(self.space.architecture(trial.params), trial.number)
+        return found
 
     @property
     def spreads(self) -> dict[Architecture, dict[str, tuple[float, float, str]]]:
@@ -184,17 +197,21 @@ class SearchResult:
             return reference.ratio(values)
         return hypervolume(to_losses(values, self.objectives), to_losses(np.asarray(reference), self.objectives))
 
-    def save(self, folder: str | Path) -> None:
+    def save(self, folder: str | Path, others: Mapping[str, tuple[SearchResult, Architecture]] | None = None) -> None:
         """Write `front.csv`, `summary.json` and the front's networks (`nas.searching.networks`).
 
         Everything is written aside first, so that the folder never holds half a result. Raises InputError where the
         disk refuses.
+
+        others: networks of other searches that are written beside those of the front, by the names of their files.
         """
         folder = Path(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=folder, prefix=".partial-") as temporary:
                 self._write(Path(temporary), folder)
+                for name, (result, architecture) in (others or {}).items():
+                    result._write_network(Path(temporary, "front", name), architecture, folder)
                 _replace_folder(folder / "front", Path(temporary))
                 for name in ("front.csv", "summary.json"):
                     os.replace(Path(temporary, name), folder / name)
@@ -203,14 +220,10 @@ class SearchResult:
 
     def _write(self, folder: Path, results: Path) -> None:
         (folder / "front").mkdir()
-        recorded, further = self._attribute(WEIGHTS_KEY), self.further
-        for row, i in enumerate(self._front):
-            architecture = self.evaluated.architectures[i]
-            weights = find_weights(recorded[architecture], results) if architecture in recorded else None
-            values = self._row(i) | further.get(architecture, {})
-            write_network(
-                folder / "front" / network_name(row, len(self._front)), self.space, architecture, values, weights
-            )
+        front = self._front
+        for row, i in enumerate(front):
+            name = network_name(row, len(front))
+            self._write_network(folder / "front" / name, self.evaluated.architectures[i], results)
         columns = ["architecture", *(objective.name for objective in self.objectives)]
         with open(folder / "front.csv", "w", newline="") as file:
             writer = csv.DictWriter(file, columns)
@@ -223,6 +236,13 @@ class SearchResult:
             "failures": self.failures,
         }
         (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+
+    def _write_network(self, stem: Path, architecture: Architecture, results: Path) -> None:
+        """Write the files of an evaluated network, with the weights that are kept of it."""
+        recorded = self._attribute(WEIGHTS_KEY).get(architecture)
+        values = self._row(self.evaluated.architectures.index(architecture)) | self.further.get(architecture, {})
+        weights = None if recorded is None else find_weights(recorded, results)
+        write_network(stem, self.space, architecture, values, weights)
 
 
 def _replace_folder(path: Path, written: Path) -> None:

@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import re
 from typing import TYPE_CHECKING
 
+from nas.searching.by_cost.runs import BEGUN_KEY, RULED_OUT_KEY, UNTIL_KEY, VALUES_KEY
+from nas.searching.prior import PRIOR_KEY
 from nas.searching.result import PREDICTED_KEY
-from nas.searching.trials import FAILED_KEY
+from nas.searching.trials import FAILED_KEY, is_evaluated
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    import optuna
     from optuna.trial import FrozenTrial
 
     from nas.searching.trials import TrialReader
+
+log = logging.getLogger(__name__)
+
+
+def log_missing(path: Path, search: str, study: optuna.Study, reader: TrialReader) -> None:
+    """Log the finished trials that a search's log lacks, since the process that logs was killed before."""
+    try:
+        logged = set(re.findall(rf" {re.escape(search)}, trial (\d+): ", path.read_text(encoding="utf-8")))
+    except OSError:  # a log that cannot be written does not end a search
+        return
+    for trial in study.get_trials(deepcopy=False):
+        if has_result(trial) and PRIOR_KEY not in trial.user_attrs and str(trial.number) not in logged:
+            log.info("%s, %s", search, describe_trial(trial, reader))
+
+
+def has_result(trial: FrozenTrial) -> bool:
+    """True for an evaluated trial, and for a stretch of a training that was paused at its end."""
+    return is_evaluated(trial) or (trial.state.is_finished() and VALUES_KEY in trial.user_attrs)
 
 
 def describe_trial(trial: FrozenTrial, reader: TrialReader) -> str:
@@ -20,7 +45,9 @@ def describe_trial(trial: FrozenTrial, reader: TrialReader) -> str:
     network = reader.space.format(architecture) if architecture else f"incomplete choices {trial.params}"
     predicted = trial.system_attrs.get(PREDICTED_KEY, {})
     values = []
-    for metric, value in zip(reader.metrics, reader.values(trial).tolist(), strict=True):
+    stretch = trial.user_attrs.get(VALUES_KEY, {})
+    for metric, found in zip(reader.metrics, reader.values(trial).tolist(), strict=True):
+        value = float(stretch.get(metric, found))
         mean, std = predicted.get(metric, (0.0, 0.0))
         expected = f"predicted {mean:.5g} ± {std:.2g}" if std else ""  # a count is no prediction
         if math.isfinite(value):
@@ -28,6 +55,10 @@ def describe_trial(trial: FrozenTrial, reader: TrialReader) -> str:
             values.append(f"{metric} {shown}{f' ({expected})' if expected else ''}")
         elif expected:
             values.append(f"{metric} {expected}")
+    if broken := trial.user_attrs.get(RULED_OUT_KEY):
+        values.insert(0, f"not trained, since it breaks {broken}")
+    elif UNTIL_KEY in trial.user_attrs:
+        values.insert(0, f"epochs {trial.user_attrs[BEGUN_KEY]} to {trial.user_attrs[UNTIL_KEY]}")
     if reason := trial.user_attrs.get(FAILED_KEY):
         values.insert(0, f"failed: {reason}")
     if trial.user_attrs.get("repeat"):

@@ -36,7 +36,7 @@ function axis(name, extent, options = {}) {
     axisLabel: {
       color: colour("soft"),
       hideOverlap: true,
-      formatter: (value) => number(value, 4),
+      formatter: (value) => number(value, 10), // ticks are round numbers, as many digits as they need
       showMinLabel: false,
       showMaxLabel: false,
     },
@@ -81,8 +81,9 @@ let parallel = null;
 function drawParallel({ front }) {
   if (objectives < 3) return;
   byId("parallel-section").hidden = false;
-  parallel ??= chartIn(byId("parallel"), "Parallel coordinates of the front; the table below holds the same networks.");
   const isNarrow = byId("parallel").clientWidth < 600;
+  byId("parallel").style.height = isNarrow ? `${8 * objectives}rem` : "";
+  parallel ??= chartIn(byId("parallel"), "Parallel coordinates of the front; the table below holds the same networks.");
   byId("parallel-note").textContent =
     `A line for each ${noun} of the front within the limits; better is ${isNarrow ? "left" : "up"}. ` +
     `Click a line to see its ${noun}.`;
@@ -138,7 +139,7 @@ function showAgreement() {
   for (const { metric: name, label, networks: count, tau, error, within } of data.agreement) {
     const metric = metrics.findIndex((other) => other.name === name);
     const container = element("div", { className: "chart" });
-    const note = `${label}: ${count} networks, Kendall's τ ${number(tau, 2)}, mean error ${number(error, 2)}, ${number(100 * within, 3)} % within two standard deviations (95 % would be right).`;
+    const note = `${label}: ${counted(count)}, Kendall's τ ${number(tau, 2)}, mean error ${number(error, 2)}, ${number(100 * within, 3)} % within two standard deviations (95 % would be right).`;
     byId("agreement").append(element("figure", {}, container, element("figcaption", { textContent: note })));
     agreementCharts.push({ metric, chart: chartIn(container, note) });
   }
@@ -146,7 +147,7 @@ function showAgreement() {
 
 function drawAgreement() {
   for (const { metric, chart } of agreementCharts) {
-    const some = evaluated.filter((network) => network.predicted[metric] && network.values[metric] !== null);
+    const some = evaluated.filter((network) => network.predicted[metric]?.[1] && network.values[metric] !== null);
     const ends = extent(some.flatMap((network) => [network.values[metric], network.predicted[metric][0]]));
     const deviations = some.flatMap((network) => {
       const [mean, std] = network.predicted[metric],
@@ -192,7 +193,7 @@ function drawAgreement() {
 let curveChart = null;
 
 function drawCurves() {
-  if (!data.curves.length) return;
+  if (!data.curves.some(({ points }) => points.length > 1)) return;
   byId("curves").hidden = false;
   curveChart ??= chartIn(
     byId("curves"),

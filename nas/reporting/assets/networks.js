@@ -13,13 +13,15 @@ networks.forEach((network, index) => Object.assign(network, { index, name: nameO
 
 function nameOf(network) {
   if (!network.evaluation) return `Proposal ${proposed.indexOf(network) + 1}`;
-  if (network.place !== null) return `${titled(noun)} ${String(network.place).padStart(2, "0")}`;
-  return `Evaluation ${network.evaluation}${data.searches.length > 1 ? ` of ${network.search}` : ""}`;
+  if (network.place !== null && data.has_space) return `Network ${String(network.place).padStart(2, "0")}`;
+  return `Trial ${network.trial}${data.searches.length > 1 ? ` of ${network.search}` : ""}`;
 }
 
 function titled(text) {
   return text[0].toUpperCase() + text.slice(1);
 }
+
+const counted = (count, what = noun) => `${count} ${what}${count === 1 ? "" : "s"}`;
 
 // --- small helpers
 
@@ -59,10 +61,18 @@ function inWords(metric) {
   return /^[A-Z][a-z]/.test(words) ? words[0].toLowerCase() + words.slice(1) : words;
 }
 
-const prediction = ([mean, std]) => `${number(mean)} ± ${number(std, 2)}`;
+const prediction = (found) =>
+  found ? number(found[0]) + (found[1] ? ` ± ${number(found[1], 2)}` : "") : "not predicted";
 const valueText = (network, metric) =>
   `${metrics[metric].label}: ${network.evaluation ? measurement(network, metric) : prediction(network.predicted[metric])}`;
 const bound = (metric, value) => `${metrics[metric].label} ${metrics[metric].sign > 0 ? "≤" : "≥"} ${number(value)}`;
+/** The constraints that a network breaks, and by how much, in words. */
+const broken = (network) =>
+  constraints.flatMap(({ metric: name, sign, bound: value }) => {
+    const metric = metrics.findIndex((other) => other.name === name);
+    const excess = metric < 0 || network.values[metric] === null ? 0 : sign * (network.values[metric] - value);
+    return excess > 0 ? [`breaks ${inWords(metric)} ${sign > 0 ? "≤" : "≥"} ${number(value)} by ${number(excess)}`] : [];
+  });
 const loss = (network, metric) =>
   network.values[metric] === null ? Infinity : metrics[metric].sign * network.values[metric];
 
@@ -84,7 +94,7 @@ function frontOf(candidates) {
   return front.map(([network]) => network);
 }
 
-/** The network of a front farthest from the plane through its extremes, of those that are the worst in nothing. */
+/** The network of a front with the smallest sum of scaled losses, of those that are the worst in nothing. */
 function knee(front) {
   const scaled = goals.map((metric) => {
     const losses = front.map((network) => loss(network, metric));

@@ -1,4 +1,4 @@
-// Everything else: recommendations, limits, the chosen network, tables.
+// Everything else: recommendations, limits, the chosen network.
 
 // --- recommendations
 
@@ -8,11 +8,15 @@ function advice(front) {
     const nearest = evaluated.length ? " The nearest ones are in the table." : "";
     return `No ${noun} keeps all ${constraints.length ? `constraints${within}` : "limits"}.${nearest}`;
   }
-  const count = front.length === 1 ? `1 ${noun}${within} is` : `${front.length} ${noun}s${within} are`;
+  const count = `${counted(front.length)}${within} ${front.length === 1 ? "is" : "are"}`;
+  if (evaluated.length === 1) return `Only ${counted(1)} has been evaluated${within}.`;
   if (objectives === 1) return `${count} better than all others.`;
   if (front.length === 1) return `${count} the best in every objective.`;
-  const why = "it gives up least of every objective, being farthest from the line between the extremes";
-  return `${count} on the front: no other is better in every objective. The knee is the best balance: ${why}.`;
+  const why = objectives === 2 ? ", being farthest from the line between the extremes" : " in sum, on scales from the best to the worst of the front";
+  return (
+    `${count} on the front: no other is better in every objective. ` +
+    `The knee is the best balance: it gives up least of every objective${why}.`
+  );
 }
 
 function showCards({ front, picks }) {
@@ -76,6 +80,7 @@ function showLimits() {
     lift();
     show();
   };
+  byId("limits").hidden = !lifts.length;
   form.append(element("div", {}, element("button", { type: "button", textContent: "No limits", onclick })));
   lift();
 }
@@ -129,12 +134,18 @@ const spreadNote = ([low, high, meaning]) =>
   high > low ? `${number(low, 4)} to ${number(high, 4)}: ${meaning}` : meaning;
 
 function standing(network) {
-  if (!network.evaluation) return "Not evaluated yet: what is given was predicted, with one standard deviation.";
+  if (!network.evaluation) {
+    const predicted = network.predicted.some(Boolean) ? ": what is given was predicted, with one standard deviation" : "";
+    return `Not evaluated yet${predicted}.${network.plan ? ` Next: ${network.plan}.` : ""}`;
+  }
   const { front, picks } = recommendations();
   const parts = [...(picks.get(network) || []), front.includes(network) ? "on the front" : "not on the front"];
-  if (!network.feasible) parts.push(`breaks a constraint by ${number(network.violation)}`);
+  if (!network.feasible) {
+    const which = broken(network);
+    parts.push(...(which.length ? which : [`breaks a constraint by ${number(network.violation)}`]));
+  }
   if (network.same_as !== null) parts.push(`the same network as ${networks[network.same_as].name}`);
-  return `${parts.join(" · ")} · evaluation ${network.evaluation} of ${network.search}.`;
+  return `${parts.join(" · ")} · trial ${network.trial} of ${network.search}.`;
 }
 
 function files(network) {
@@ -178,139 +189,6 @@ function drawings(network) {
   ];
 }
 
-// --- tables
-
-/** A table of rows of cells; a cell is a string or an element, headers are strings or elements with their sorting. */
-function fill(table, headers, rows) {
-  const head = element(
-    "tr",
-    {},
-    ...headers.map(({ label, sorting }) =>
-      element("th", { scope: "col", ...(sorting ? { "aria-sort": sorting } : {}) }, label),
-    ),
-  );
-  table.replaceChildren(element("thead", {}, head), element("tbody", {}, ...rows));
-}
-
-const cell = (content, className = "") => element("td", { className }, content);
-const opener = (network) =>
-  element("button", { type: "button", textContent: network.name, onclick: () => choose(network, true) });
-const row = (network, ...cells) =>
-  element(
-    "tr",
-    network === state.chosen ? { "aria-current": "true" } : {},
-    element("th", { scope: "row" }, opener(network)),
-    ...cells,
-  );
-
-const columns = [
-  { label: titled(noun), key: (network) => network.index },
-  ...metrics.map((metric, index) => ({
-    label: metric.label,
-    key: (network) => loss(network, index),
-    text: (network) => measurement(network, index),
-    metric: index,
-  })),
-  ...(data.searches.length > 1
-    ? [{ label: "Found by", key: (network) => network.search, text: (network) => network.search }]
-    : []),
-  { label: "Evaluation", key: (network) => network.evaluation, text: (network) => String(network.evaluation) },
-];
-const MAX_ROWS = 1000;
-
-function tableNetworks({ front }) {
-  const some = state.all || !front.length ? evaluated.filter(isWithin) : [...front];
-  if (!front.length && !state.all) some.sort((a, b) => a.violation - b.violation);
-  if (!state.sorted) return some;
-  const { key } = columns[state.sorted.column],
-    turn = state.sorted.descending ? -1 : 1;
-  return some.sort((a, b) => turn * (key(a) < key(b) ? -1 : key(a) > key(b) ? 1 : 0));
-}
-
-function showTable(found) {
-  const headers = columns.map(({ label }, column) => {
-    const isSorted = state.sorted && state.sorted.column === column;
-    const onclick = () => {
-      state.sorted = { column, descending: Boolean(isSorted && !state.sorted.descending) };
-      show();
-      byId("table").querySelectorAll("thead button")[column].focus();
-    };
-    return {
-      label: element("button", { type: "button", textContent: label, onclick }),
-      sorting: isSorted ? (state.sorted.descending ? "descending" : "ascending") : "none",
-    };
-  });
-  const rows = tableNetworks(found)
-    .slice(0, MAX_ROWS)
-    .map((network) => row(network, ...columns.slice(1).map(({ text }) => cell(text(network)))));
-  fill(byId("table"), headers, rows);
-  const outside = evaluated.length > MAX_ROWS ? `, the first ${MAX_ROWS} rows` : "";
-  byId("all-label").textContent = `Show all ${evaluated.length} evaluated ${noun}s, not only the front${outside}`;
-}
-
-function saveCsv() {
-  const quoted = (value) => `"${String(value ?? "").replaceAll('"', '""')}"`;
-  const lines = [
-    ["architecture", ...metrics.map((metric) => metric.name), "search", "evaluation"].map(quoted).join(","),
-  ];
-  for (const network of tableNetworks(recommendations())) {
-    lines.push([network.notation, ...network.values, network.search, network.evaluation].map(quoted).join(","));
-  }
-  element("a", {
-    href: URL.createObjectURL(new Blob([`${lines.join("\n")}\n`], { type: "text/csv" })),
-    download: "networks.csv",
-  }).click();
-}
-
-function showNext() {
-  byId("next-section").hidden = !proposed.length;
-  const shown = metrics
-    .map((_, index) => index)
-    .filter((index) => proposed.some((network) => network.predicted[index] || network.values[index] !== null));
-  const text = (network, index) =>
-    network.values[index] === null ? prediction(network.predicted[index]) : measurement(network, index);
-  fill(
-    byId("next"),
-    [{ label: "Proposal" }, ...shown.map((index) => ({ label: metrics[index].label }))],
-    proposed.map((network) => row(network, ...shown.map((index) => cell(text(network, index))))),
-  );
-}
-
-// --- how it was made
-
-function showSamplers() {
-  byId("samplers-section").hidden = objectives === 1;
-  byId("yardstick").textContent =
-    `HV@n is the share of the hypervolume of the ${data.yardstick} after n evaluations, higher is better; ` +
-    "IGD+ is the distance from it, lower is better.";
-  const names = Object.keys(data.samplers[0] || {});
-  fill(
-    byId("samplers"),
-    names.map((label) => ({ label })),
-    data.samplers.map((line) => element("tr", {}, ...names.map((name) => cell(String(line[name] ?? ""))))),
-  );
-}
-
-function showFailures() {
-  byId("failures-section").hidden = !data.failures.length;
-  fill(
-    byId("failures"),
-    [{ label: "Reason" }, { label: "Choices" }],
-    data.failures.map(({ reason, choices }) => element("tr", {}, cell(reason, "text"), cell(choices, "text"))),
-  );
-}
-
-function showMade() {
-  for (const { title, rows } of data.made) {
-    const list = element(
-      "dl",
-      {},
-      ...rows.flatMap(([name, value]) => [element("dt", { textContent: name }), element("dd", { textContent: value })]),
-    );
-    byId("made").append(element("div", {}, element("h3", { textContent: title }), list));
-  }
-}
-
 // --- all together
 
 function show() {
@@ -335,18 +213,21 @@ function begin() {
   byId("title").textContent = `${labels} on ${data.searched}`;
   document.title = byId("title").textContent;
   const failed = data.failures.length ? `, ${data.failures.length} could not be evaluated` : "";
+  const paused = data.paused.length ? `, ${counted(data.paused.length, "training")} not gone to the end` : "";
   byId("about").textContent =
-    `${evaluated.length} ${noun}s evaluated by ${data.searches.join("; ")}${failed}.` +
+    `${counted(evaluated.length)} evaluated by ${data.searches.join("; ")}${failed}${paused}.` +
     (data.has_space && data.not_built ? ` Networks are not drawn: ${data.not_built}.` : "");
   byId("ship").textContent = `Which ${noun} to ${data.has_space ? "ship" : "choose"}`;
-  byId("next-legend").hidden = !proposed.length;
+  byId("next-legend").hidden = !proposed.some((network) => network.predicted[0]);
   byId("table-title").textContent = titled(`${noun}s`);
   const linked = networks[(location.hash.match(/^#network-(\d+)$/) || [])[1]];
-  state.chosen = linked || [...recommendations().picks.keys()][0] || evaluated[0] || null;
+  const nearest = [...evaluated].sort((a, b) => a.violation - b.violation)[0];
+  state.chosen = linked || [...recommendations().picks.keys()][0] || nearest || null;
   showLimits();
   showScatters();
   showAgreement();
   showSamplers();
+  showPaused();
   showFailures();
   showMade();
   byId("all").onchange = (event) => {

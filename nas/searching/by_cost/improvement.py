@@ -152,7 +152,10 @@ class ImprovementPerCost:
             return []
         samples, following, epoch_costs = self._sampled(fitted, options, columns, int(rng.integers(2**31)))
         losses, weights, boxes = self._framed(runs, samples[: len(paused)], samples)
-        jobs = [Job(run.architecture, run.reached, self.fidelities.after(run.reached)) for run in options]
+        jobs = [
+            Job(run.architecture, run.reached, self.fidelities.after(run.reached), self._expected(drawn))
+            for run, drawn in zip(options, samples, strict=True)
+        ]
         order = following.argsort(1, kind="stable")
         sure = epoch_costs * [self.fidelities.epochs(job.begun, job.until or 0) for job in jobs]
         further = epoch_costs * [self.fidelities.rest(job.until or 0) for job in jobs]
@@ -233,6 +236,13 @@ class ImprovementPerCost:
             following[row] = leading.sign * at[key][row]
         costs = np.median(at[EPOCH_COST], axis=1) if EPOCH_COST in at else np.ones(len(runs))
         return final, following, np.maximum(costs, 1e-12)
+
+    def _expected(self, samples: np.ndarray) -> dict[str, list[float]]:
+        """Mean and standard deviation of each metric by samples (SAMPLES, metrics) of one network."""
+        return {
+            metric: [float(column.mean()), float(column.std() if np.ptp(column) else 0)]
+            for metric, column in zip(self.reader.metrics, samples.T, strict=True)
+        }
 
     def _columns(self, runs: Sequence[Run]) -> dict[str, np.ndarray]:
         """What the predictor learns of networks: values (n,) by metric and fidelity, NaN where they are not known."""

@@ -25,6 +25,7 @@ from nas.searching.by_cost.runs import (
     STOPPED_KEY,
     UNTIL_KEY,
     VALUES_KEY,
+    Fidelities,
     Job,
     Runs,
 )
@@ -36,9 +37,10 @@ from nas.searching.loop import MAX_FAILURES, open_study
 from nas.searching.objectives import Constraint, parse_constraints, parse_objectives
 from nas.searching.progress import GrowingFront, SearchProgress
 from nas.searching.record import EPOCH_KEY, SPREAD_KEY, TrialRecord
-from nas.searching.result import SearchResult
+from nas.searching.result import PREDICTED_KEY, SETTINGS_KEY, SearchResult
 from nas.searching.rows import among_rows
 from nas.searching.storage import StorageError
+from nas.searching.trial_log import describe_trial, has_result
 from nas.searching.trials import FAILED_KEY, TrialReader
 from nas.searching.weights import WEIGHTS_FOLDER_KEY, WeightFolder
 from nas.searching.workers import MAX_TAKEN_UP, Worker
@@ -118,7 +120,7 @@ def search_by_cost(
     origin["settings"] |= {
         "sampler": policy, "sampler_options": {}, "seed": seed, "fidelities": list(fidelities), "cost": cost
     }  # fmt: skip
-    chosen = _policy(policy, space, reader, stages, seed)
+    chosen = make_policy(policy, space, reader, stages.trained, stages.fidelities, seed)
     study = open_study(storage, name, reader.objectives, RandomSampler(seed), origin, joins)
     if not joins:
         study.set_user_attr(BUDGET_KEY, budget)
@@ -136,14 +138,16 @@ def check_policy(name: str) -> None:
         raise unknown("sampler of a search by cost", name, sorted([*BASELINES, *list_predictors()]))
 
 
-def _policy(name: str, space: SearchSpace, reader: TrialReader, stages: StagedEvaluator, seed: int) -> Policy:
+def make_policy(
+    name: str, space: SearchSpace, reader: TrialReader, trained: Sequence[str], fidelities: Fidelities, seed: int
+) -> Policy:
+    """The policy of a name that `search_by_cost` takes; trained: the metrics that training gives."""
     check_policy(name)
-    levels = stages.fidelities
     if name == "hyperband":
-        return Hyperband(space, levels, seed)
+        return Hyperband(space, fidelities, seed)
     if name in BASELINES:
-        return Halving(space, levels, seed, first=0 if name == "asha" else len(levels.levels) - 1)
-    return ImprovementPerCost(space, lambda: create(name), reader, stages.trained, levels, seed)
+        return Halving(space, fidelities, seed, first=0 if name == "asha" else len(fidelities.levels) - 1)
+    return ImprovementPerCost(space, lambda: create(name), reader, trained, fidelities, seed)
 
 
 class _Loop:
@@ -162,6 +166,9 @@ class _Loop:
     ) -> None:
         self.study, self.reader, self.stages, self.policy, self.worker = study, reader, stages, policy, worker
         self.budget, self.cost, self.weights = budget, cost, weights
+        settings = study.user_attrs[SETTINGS_KEY]
+        self.label = f"{settings['sampler']}-{settings['seed']}"  # in the log, as the search's journal is named
+        self.logged = {trial.number for trial in study.get_trials(deepcopy=False) if has_result(trial)}
         self.failures: list[str] = []  # reasons of the stretches that failed in a row in this process
         self.ruled_out = 0  # networks in a row
         running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)) if worker.alone else []
@@ -180,7 +187,9 @@ class _Loop:
             runs = self._runs()
             trial = self._unfinished() or self._begin(runs)
             if trial is None:
-                if not self.worker.others_at_work(optuna_adapter.stored_trials(self.study)):
+                others = self.worker.others_at_work(optuna_adapter.stored_trials(self.study))
+                self._log_finished()
+                if not others:
                     return
                 time.sleep(_POLL_SECONDS)
                 continue
@@ -189,8 +198,16 @@ class _Loop:
                 continue
             with self.worker.evaluating(trial):
                 self._train(trial, runs)
+            self._log_finished()
             if progress:
                 progress(self._progress())
+
+    def _log_finished(self) -> None:
+        """Log the stretches that have finished since the last call, in this process or another one."""
+        for trial in optuna_adapter.stored_trials(self.study):
+            if has_result(trial) and trial.number not in self.logged:
+                self.logged.add(trial.number)
+                log.info("%s, %s", self.label, describe_trial(trial, self.reader))
 
     def _runs(self) -> Runs:
         marks = [key.removeprefix(STOPPED_KEY) for key in self.study.user_attrs if key.startswith(STOPPED_KEY)]
@@ -231,6 +248,7 @@ class _Loop:
             params=chosen.params,
             distributions=chosen.distributions,
             user_attrs={BEGUN_KEY: job.begun, UNTIL_KEY: job.until, **curve},
+            system_attrs={PREDICTED_KEY: dict(job.predicted)} if job.predicted else None,
             intermediate_values=values,
         )
 
@@ -284,7 +302,6 @@ class _Loop:
         self.ruled_out = 0
         trial.set_user_attr(VALUES_KEY, {metric: float(value) for metric, value in values.items()})
         self._finish(trial, row, until)
-        log.info("trial %d: %s from %d to %d: %s", trial.number, architecture, begun, until, values)
 
     def _broken(self, known: Mapping[str, float]) -> str:
         """A constraint that a network breaks by what is known before its training, and by which value; "" if none."""
@@ -301,7 +318,6 @@ class _Loop:
         trial.set_user_attr(VALUES_KEY, dict(known))
         trial.set_user_attr(RULED_OUT_KEY, broken)
         optuna_adapter.prune(self.study, trial)
-        log.info("trial %d: not trained, since it breaks %s", trial.number, broken)
 
     def _cost(self, values: Mapping[str, float], epochs: int, seconds: float) -> float:
         """Of a stretch, in the unit of the cost."""

@@ -6,7 +6,7 @@ network is paused. The one that ends there is a complete trial, and only these c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -66,11 +66,16 @@ class Fidelities(NamedTuple):
 
 
 class Job(NamedTuple):
-    """A decision: train a network further, from `begun` until `until`; stop it, where `until` is None."""
+    """A decision: train a network further, from `begun` until `until`; stop it, where `until` is None.
+
+    predicted: mean and standard deviation of each metric in the end, where a predictor decided; a standard deviation of
+    0 where the value is known.
+    """
 
     architecture: Architecture
     begun: int
     until: int | None
+    predicted: Mapping[str, Sequence[float]] = {}
 
 
 @dataclass

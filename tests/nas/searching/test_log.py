@@ -64,6 +64,17 @@ def test_a_folder_of_searches_has_one_log(tmp_path: Path) -> None:
     assert logging.getLogger("nas").handlers == []
 
 
+def test_trials_that_ended_while_nobody_logged_them_are_logged_later(tmp_path: Path) -> None:
+    def run(evaluations: int) -> list[str]:
+        run_studies("digits201", "digits_accuracy", ["random"], evaluations, (0,), tmp_path)
+        return (tmp_path / "nas.log").read_text().splitlines()
+
+    lines = run(4)
+    (tmp_path / "nas.log").write_text("\n".join(line for line in lines if "trial 2:" not in line) + "\n")
+    lines = run(5)
+    assert [sum(f"random-0, trial {i}: digits_accuracy" in line for line in lines) for i in range(5)] == [1] * 5
+
+
 def test_a_log_that_cannot_be_written_any_more_does_not_end_the_search(
     switches: SearchSpace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

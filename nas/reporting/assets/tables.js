@@ -1,0 +1,187 @@
+// All tables, and how the searches were made.
+
+// --- tables
+
+/** A table of rows of cells; a cell is a string or an element, headers are strings or elements with their sorting. */
+function fill(table, headers, rows) {
+  const head = element(
+    "tr",
+    {},
+    ...headers.map(({ label, sorting, isText }) =>
+      element(
+        "th",
+        { scope: "col", className: isText ? "text" : "", ...(sorting ? { "aria-sort": sorting } : {}) },
+        label,
+      ),
+    ),
+  );
+  table.replaceChildren(element("thead", {}, head), element("tbody", {}, ...rows));
+}
+
+const cell = (content, className = "") => element("td", { className }, content);
+const opener = (network) =>
+  element("button", { type: "button", textContent: network.name, onclick: () => choose(network, true) });
+const row = (network, ...cells) =>
+  element(
+    "tr",
+    network === state.chosen ? { "aria-current": "true" } : {},
+    element("th", { scope: "row" }, opener(network)),
+    ...cells,
+  );
+
+const columns = [
+  { label: titled(noun), key: (network) => network.index },
+  ...metrics.map((metric, index) => ({
+    label: metric.label,
+    key: (network) => loss(network, index),
+    text: (network) => measurement(network, index),
+    metric: index,
+  })),
+  ...(data.searches.length > 1
+    ? [{ label: "Found by", key: (network) => network.search, text: (network) => network.search }]
+    : []),
+  ...(data.has_space ? [{ label: "Trial", key: (network) => network.trial, text: (network) => String(network.trial) }] : []),
+];
+const MAX_ROWS = 1000;
+
+function tableNetworks({ front }) {
+  const some = state.all || !front.length ? evaluated.filter(isWithin) : [...front];
+  if (!front.length && !state.all) some.sort((a, b) => a.violation - b.violation);
+  if (!state.sorted) return some;
+  const { key } = columns[state.sorted.column],
+    turn = state.sorted.descending ? -1 : 1;
+  return some.sort((a, b) => turn * (key(a) < key(b) ? -1 : key(a) > key(b) ? 1 : 0));
+}
+
+function showTable(found) {
+  const headers = columns.map(({ label }, column) => {
+    const isSorted = state.sorted && state.sorted.column === column;
+    const onclick = () => {
+      state.sorted = { column, descending: Boolean(isSorted && !state.sorted.descending) };
+      show();
+      byId("table").querySelectorAll("thead button")[column].focus();
+    };
+    return {
+      label: element("button", { type: "button", textContent: label, onclick }),
+      sorting: isSorted ? (state.sorted.descending ? "descending" : "ascending") : "none",
+    };
+  });
+  const rows = tableNetworks(found)
+    .slice(0, MAX_ROWS)
+    .map((network) => row(network, ...columns.slice(1).map(({ text }) => cell(text(network)))));
+  fill(byId("table"), headers, rows);
+  byId("all").parentNode.hidden = evaluated.length < 2;
+  const outside = evaluated.length > MAX_ROWS ? `, the first ${MAX_ROWS} rows` : "";
+  byId("all-label").textContent = `Show all ${counted(evaluated.length)} evaluated, not only the front${outside}`;
+}
+
+function saveCsv() {
+  const quoted = (value) => `"${String(value ?? "").replaceAll('"', '""')}"`;
+  const lines = [
+    ["architecture", ...metrics.map((metric) => metric.name), "search", "trial"].map(quoted).join(","),
+  ];
+  for (const network of tableNetworks(recommendations())) {
+    lines.push([network.notation, ...network.values, network.search, network.trial].map(quoted).join(","));
+  }
+  element("a", {
+    href: URL.createObjectURL(new Blob([`${lines.join("\n")}\n`], { type: "text/csv" })),
+    download: "networks.csv",
+  }).click();
+}
+
+function showNext() {
+  byId("next-section").hidden = !proposed.length;
+  const shown = metrics
+    .map((_, index) => index)
+    .filter((index) => proposed.some((network) => network.predicted[index] || network.values[index] !== null));
+  const text = (network, index) =>
+    network.values[index] === null ? prediction(network.predicted[index]) : measurement(network, index);
+  const isByCost = proposed.some((network) => network.plan);
+  const predicted = proposed.some((network) => network.predicted.some(Boolean));
+  byId("next-note").textContent =
+    `Chosen by the sampler from all evaluations so far, best first${isByCost ? ", if there were more to spend" : ""}` +
+    (predicted ? "; values are predictions with one standard deviation." : ".");
+  fill(
+    byId("next"),
+    [
+      { label: "Proposal" },
+      ...(isByCost ? [{ label: "Training" }] : []),
+      ...shown.map((index) => ({ label: metrics[index].label })),
+    ],
+    proposed.map((network) =>
+      row(network, ...(isByCost ? [cell(network.plan)] : []), ...shown.map((index) => cell(text(network, index)))),
+    ),
+  );
+}
+
+/** Trainings that a search by cost has paused or stopped. */
+function showPaused() {
+  byId("paused-section").hidden = !data.paused.length;
+  const several = data.searches.length > 1;
+  const shown = metrics.map((_, index) => index).filter((index) => data.paused.some(({ values }) => values[index] !== null));
+  fill(
+    byId("paused"),
+    [
+      { label: titled(noun), isText: true },
+      { label: "Epochs" },
+      ...shown.map((index) => ({ label: metrics[index].label })),
+      ...(several ? [{ label: "Of" }] : []),
+    ],
+    data.paused
+      .slice(0, MAX_ROWS)
+      .map(({ notation, epochs, values, search }) =>
+        element(
+          "tr",
+          {},
+          cell(notation, "text"),
+          cell(epochs),
+          ...shown.map((index) => cell(number(values[index]))),
+          ...(several ? [cell(search)] : []),
+        ),
+      ),
+  );
+}
+
+// --- how it was made
+
+function showSamplers() {
+  byId("samplers-section").hidden = objectives === 1;
+  byId("yardstick").textContent =
+    `HV@n is the share of the hypervolume of the ${data.yardstick} after n evaluations, higher is better; ` +
+    "IGD+ is the distance from it, lower is better.";
+  const names = Object.keys(data.samplers[0] || {});
+  fill(
+    byId("samplers"),
+    names.map((label) => ({ label })),
+    data.samplers.map((line) => element("tr", {}, ...names.map((name) => cell(String(line[name] ?? ""))))),
+  );
+}
+
+function showFailures() {
+  byId("failures-section").hidden = !data.failures.length;
+  const several = data.searches.length > 1;
+  fill(
+    byId("failures"),
+    [
+      { label: "Reason", isText: true },
+      { label: "Choices", isText: true },
+      ...(several ? [{ label: "Search", isText: true }] : []),
+    ],
+    data.failures
+      .slice(0, MAX_ROWS)
+      .map(({ reason, choices, search }) =>
+        element("tr", {}, ...[reason, choices, ...(several ? [search] : [])].map((text) => cell(text, "text"))),
+      ),
+  );
+}
+
+function showMade() {
+  for (const { title, rows } of data.made) {
+    const list = element(
+      "dl",
+      {},
+      ...rows.flatMap(([name, value]) => [element("dt", { textContent: name }), element("dd", { textContent: value })]),
+    );
+    byId("made").append(element("div", {}, element("h3", { textContent: title }), list));
+  }
+}

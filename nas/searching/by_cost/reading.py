@@ -1,0 +1,81 @@
+"""What a search by cost would do next, and which trainings it has paused, read from its study."""
+
+from __future__ import annotations
+
+import math
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from nas.searching.by_cost.loop import EPOCHS, make_policy
+from nas.searching.by_cost.runs import BEGUN_KEY, COST_KEY, STOPPED_KEY, UNTIL_KEY, Fidelities, Job, Run, Runs
+from nas.searching.loop import SOURCE_KEY
+from nas.searching.objectives import parse_constraints
+from nas.searching.record import EPOCH_KEY
+from nas.searching.result import SETTINGS_KEY
+from nas.searching.trials import TrialReader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nas.searching.result import SearchResult
+    from search_spaces import SearchSpace
+
+
+def is_by_cost(result: SearchResult) -> bool:
+    """True for the result of `search_by_cost`."""
+    return "fidelities" in _settings(result)
+
+
+def read_runs(result: SearchResult) -> Runs:
+    """The trainings of a search by cost."""
+    stopped = [key.removeprefix(STOPPED_KEY) for key in result.study.user_attrs if key.startswith(STOPPED_KEY)]
+    return Runs(_reader(result), _fidelities(result), result.study.get_trials(deepcopy=False), stopped)
+
+
+def next_jobs(result: SearchResult, space: SearchSpace, count: int) -> list[Job]:
+    """What the search would train next, best first, were its budget not spent; of a space, or of a table's rows."""
+    return list(islice(_jobs(result, space), count))
+
+
+def _jobs(result: SearchResult, space: SearchSpace) -> Iterator[Job]:
+    settings, runs = _settings(result), read_runs(result)
+    policy = make_policy(
+        settings["sampler"], space, _reader(result), _trained(result), _fidelities(result), settings["seed"]
+    )
+    while (job := policy.decide(runs, math.inf)) is not None:
+        run = runs.runs.setdefault(job.architecture, Run(job.architecture))
+        run.running, run.ended = job.until, job.until is None
+        if job.until is not None:
+            yield job
+
+
+def _settings(result: SearchResult) -> dict[str, Any]:
+    return result.study.user_attrs.get(SETTINGS_KEY, {})
+
+
+def _reader(result: SearchResult) -> TrialReader:
+    return TrialReader(result.space, result.objectives, parse_constraints(_settings(result)["constraints"]))
+
+
+def _fidelities(result: SearchResult) -> Fidelities:
+    return Fidelities.of(_settings(result)["fidelities"], _continues(result))
+
+
+def _continues(result: SearchResult) -> bool:
+    """True if trainings go on from where they were paused, by what that has cost."""
+    attrs = [trial.user_attrs for trial in result.study.get_trials(deepcopy=False)]
+    gone_on = (known for known in attrs if known.get(BEGUN_KEY) and COST_KEY in known)
+    one = next(gone_on, None) if _settings(result)["cost"] == EPOCHS else None
+    return one is None or bool(one[COST_KEY] == one[UNTIL_KEY] - one[BEGUN_KEY])
+
+
+def _trained(result: SearchResult) -> list[str]:
+    """Metrics that training gives: those that its trials have reported, or that the user's function returns."""
+    own = result.study.user_attrs.get(SOURCE_KEY, {}).get("evaluator", {}).get("metrics")
+    epochs = (
+        values
+        for trial in result.study.get_trials(deepcopy=False)
+        for key, values in trial.user_attrs.items()
+        if key.startswith(EPOCH_KEY)
+    )
+    return list(own or next(epochs, {}))
