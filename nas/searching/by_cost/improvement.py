@@ -87,9 +87,10 @@ class ImprovementPerCost:
         """The next job that fits into so many epochs; None if there is none."""
         if len(runs.trained) < self.n_startup and (job := self._begin(runs, epochs_left)):
             return job
-        full = sum(max(run.reached, run.running or 0) == self.fidelities.last for run in runs.runs.values())
-        if full < N_FULL and (job := self._continue_best(runs, epochs_left)):
-            return job
+        for level in self.fidelities.levels[-2::-1]:
+            ahead = sum(max(run.reached, run.running or 0) > level for run in runs.runs.values())
+            if ahead < N_FULL and (job := self._continue_best(runs, level, epochs_left)):
+                return job
         while True:
             while self._plan:
                 job = self._plan.popleft()
@@ -117,12 +118,10 @@ class ImprovementPerCost:
         architecture = architecture or random_unseen(self.space, runs.runs.keys(), rng)
         return None if architecture is None else Job(architecture, 0, self.fidelities.levels[0])
 
-    def _continue_best(self, runs: Runs, epochs_left: float) -> Job | None:
-        """The paused network that adds most to the front at the fidelity that it has reached."""
-        able = [run for run in runs.paused if self._fits(run.reached, epochs_left)]
-        level = min((run.reached for run in able), default=0)
-        able = [run for run in able if run.reached == level]
-        if not able:
+    def _continue_best(self, runs: Runs, level: int, epochs_left: float) -> Job | None:
+        """Of the networks that are paused at a fidelity, the one that adds most to the front there."""
+        able = [run for run in runs.paused if run.reached == level]
+        if not able or not self._fits(level, epochs_left):
             return None
         ahead = [r for r in runs.runs.values() if level in r.values and (r.running or r.reached > level)]
         losses = runs.losses([*able, *ahead], level)

@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from optuna.storages import BaseStorage
 
     from nas.searching.evaluators import Evaluator
+    from predictors import Predictor
     from search_spaces import SearchSpace
 
 log = logging.getLogger(__name__)
@@ -87,6 +89,7 @@ def search_by_cost(
     joins: bool = False,
     weights: str | Path | None = None,
     jobs: int = 1,
+    predictor: Callable[[], Predictor] | None = None,
 ) -> SearchResult:
     """Begin, pause, continue and stop trainings until a budget is spent; only those to the end count for the front.
 
@@ -102,6 +105,7 @@ def search_by_cost(
         budget: what may be spent, in the unit of the cost. A stretch that would exceed it is not begun, but each
             further process may add one.
         cost: "epochs", "seconds" (of training, as measured), or a metric of the evaluator: the cost of an epoch.
+        predictor: makes the predictor of each fit; by default a new one of the policy's name.
 
     The other arguments are those of `nas.search`. Raises InputError as it does.
     """
@@ -116,11 +120,15 @@ def search_by_cost(
     stages = staged(evaluator, fidelities)
     check_repeatable(space)
     origin = begun_with(space, reader.objectives, reader.constraints, evaluator)
-    check_jobs(jobs, storage, policy, origin["source"])
+    check_jobs(jobs, storage, predictor or policy, origin["source"])
     origin["settings"] |= {
-        "sampler": policy, "sampler_options": {}, "seed": seed, "fidelities": list(fidelities), "cost": cost
-    }  # fmt: skip
-    chosen = make_policy(policy, space, reader, stages.trained, stages.fidelities, seed)
+        "sampler": f"own {policy}" if predictor else policy,
+        "sampler_options": {},
+        "seed": seed,
+        "fidelities": list(fidelities),
+        "cost": cost,
+    }
+    chosen = make_policy(policy, space, reader, stages.trained, stages.fidelities, seed, predictor)
     study = open_study(storage, name, reader.objectives, RandomSampler(seed), origin, joins)
     if not joins:
         study.set_user_attr(BUDGET_KEY, budget)
@@ -139,7 +147,13 @@ def check_policy(name: str) -> None:
 
 
 def make_policy(
-    name: str, space: SearchSpace, reader: TrialReader, trained: Sequence[str], fidelities: Fidelities, seed: int
+    name: str,
+    space: SearchSpace,
+    reader: TrialReader,
+    trained: Sequence[str],
+    fidelities: Fidelities,
+    seed: int,
+    predictor: Callable[[], Predictor] | None = None,
 ) -> Policy:
     """The policy of a name that `search_by_cost` takes; trained: the metrics that training gives."""
     check_policy(name)
@@ -147,7 +161,7 @@ def make_policy(
         return Hyperband(space, fidelities, seed)
     if name in BASELINES:
         return Halving(space, fidelities, seed, first=0 if name == "asha" else len(fidelities.levels) - 1)
-    return ImprovementPerCost(space, lambda: create(name), reader, trained, fidelities, seed)
+    return ImprovementPerCost(space, predictor or partial(create, name), reader, trained, fidelities, seed)
 
 
 class _Loop:

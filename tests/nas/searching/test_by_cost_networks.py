@@ -21,6 +21,7 @@ from nas.searching.own_evaluator import FunctionEvaluator
 from nas.searching.record import SPREAD_KEY
 from nas.searching.result import SearchResult
 from nas.searching.twins import repeat_exactly
+from predictors.simple import Ridge
 from search_spaces import SearchSpace, get_space
 from search_spaces.graph.builder import Network, Tensor
 
@@ -135,6 +136,25 @@ def test_a_network_has_the_spread_of_its_latency_in_the_end() -> None:
     whole = found.study.get_trials(states=(TrialState.COMPLETE,))
     assert whole
     assert all("cpu_latency_ms" in trial.user_attrs[SPREAD_KEY] for trial in whole)
+
+
+def test_of_the_first_networks_four_are_trained_to_the_end() -> None:
+    """20 begin, which takes 20 epochs; only those of them that are to be examples of a whole curve go on."""
+    study = _search("ridge", Trainings(), Widths(), 20 + 4 * (3 + 9)).study
+    assert len(study.get_trials(states=(TrialState.COMPLETE,))) == 4
+    assert len(study.trials) == 20 + 4 * 2
+
+
+def test_a_predictor_of_ones_own_decides() -> None:
+    made: list[Ridge] = []
+
+    def make() -> Ridge:
+        made.append(Ridge(seed=1))
+        return made[-1]
+
+    _search("ridge", Trainings(), Widths(), 100, predictor=make)
+    assert made
+    assert all(ridge.metrics for ridge in made), "each was fitted"
 
 
 def test_a_space_smaller_than_the_first_design_is_trained_to_the_end() -> None:
