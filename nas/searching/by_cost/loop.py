@@ -229,6 +229,22 @@ class _Loop:
 
     def _unfinished(self) -> optuna.Trial | None:
         """A stretch that a process which is gone did not finish."""
+        while (trial := self._left_behind()) is not None:
+            if self._is_first(trial, self._runs()):
+                return trial
+            self.study.tell(trial, state=TrialState.FAIL)
+        return None
+
+    def _is_first(self, trial: optuna.Trial, runs: Runs) -> bool:
+        """False where an earlier trial is of the same stretch: processes may decide alike, and be killed at once.
+
+        What was stored first counts, and all processes agree on that.
+        """
+        architecture = self.reader.architecture(trial.params)
+        until = trial.user_attrs.get(UNTIL_KEY)
+        return architecture is None or until is None or runs.jobs.get((architecture, until)) == trial.number
+
+    def _left_behind(self) -> optuna.Trial | None:
         while self.interrupted:
             id_ = self.interrupted.pop(0)
             if optuna_adapter.stored_trial(self.study, id_).state == TrialState.RUNNING:
@@ -245,8 +261,7 @@ class _Loop:
                 continue
             trial = optuna_adapter.begin_trial(self.study, self._template(job, runs))
             runs = self._runs()
-            # Another process may have decided alike: what was stored first counts, and all processes agree on that.
-            if runs.jobs[job.architecture, job.until] == trial.number:
+            if self._is_first(trial, runs):
                 return trial
             self.study.tell(trial, state=TrialState.FAIL)
             runs = self._runs()

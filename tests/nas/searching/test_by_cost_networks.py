@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from optuna.trial import TrialState
+from optuna.trial import TrialState, create_trial
 
 from nas.benchmarks.table import Benchmark, Header, Table
 from nas.evaluation.latency import LatencyTask
 from nas.evaluation.measurement import Measurement
 from nas.searching.by_cost import loop
 from nas.searching.by_cost.loop import search_by_cost
-from nas.searching.by_cost.runs import COST_KEY, RULED_OUT_KEY
+from nas.searching.by_cost.runs import BEGUN_KEY, COST_KEY, RULED_OUT_KEY, UNTIL_KEY
 from nas.searching.evaluators import TableEvaluator
+from nas.searching.optuna_adapter import begin_trial
 from nas.searching.own_evaluator import FunctionEvaluator
 from nas.searching.record import SPREAD_KEY
 from nas.searching.result import SearchResult
@@ -180,3 +181,20 @@ def test_twins_repeat_exactly_where_all_did() -> None:
     assert not repeat_exactly([("a", [1.0]), ("b", [2.0])])
     assert repeat_exactly([("a", [1.0]), ("b", [2.0]), ("a", [1.0])])
     assert not repeat_exactly([("a", [1.0]), ("a", [1.0]), ("b", [2.0]), ("b", [2.5])])
+
+
+def test_of_two_unfinished_trials_of_one_stretch_the_first_counts(tmp_path: Path) -> None:
+    """Two processes may decide alike, and be killed before the second one gives up."""
+    journal, trainings = tmp_path / "search.journal", Trainings()
+    study = _search("asha", trainings, Few(), 3, storage=journal).study
+    seen = {trial.params["width"] for trial in study.trials}
+    chosen = create_trial(
+        state=TrialState.RUNNING,
+        params={"width": next(width for width in range(1, 9) if width not in seen)},
+        distributions=study.trials[0].distributions,
+        user_attrs={BEGUN_KEY: 0, UNTIL_KEY: 1},
+    )
+    twice = [begin_trial(study, chosen).number for _ in range(2)]
+    done = _search("asha", trainings, Few(), 5, storage=journal).study.trials
+    assert [done[number].state for number in twice] == [TrialState.PRUNED, TrialState.FAIL]
+    assert max(trainings.begun.values()) == 1
