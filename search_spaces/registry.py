@@ -72,7 +72,8 @@ def _is_meant(name: str, value: object) -> bool:
 
 def _of_class(reference: str, space_class: Any, **options: Any) -> SearchSpace:
     space: SearchSpace = space_class.__new__(space_class)
-    space.name, space._file = space_class.name or reference, reference  # first: errors of __init__ name the space
+    space._file = plug_ins.absolute(reference)
+    space.name = space_class.name or reference  # first: errors of __init__ name the space
     space_class.__init__(space, **options)
     return space
 
@@ -81,7 +82,7 @@ def _of_function(reference: str, build: Callable[..., Any], **options: Any) -> S
     if getattr(build, "example_input", None) is None:
         raise no_example(reference, f"{reference.partition(':')[2] or 'build'}.")
     space = TorchSpace(_without_choices(build) if not inspect.signature(build).parameters else build, **options)
-    space.name = reference
+    space.name, space._file = reference, plug_ins.absolute(reference)
     return space
 
 

@@ -14,6 +14,7 @@ from nas.benchmarks.csv_file import parse_csv, read_bytes
 from nas.benchmarks.populations import POPULATIONS
 from nas.benchmarks.table import FORMAT, Benchmark, Header, Table, canonical
 from nas.benchmarks.text_cache import text_version
+from search_spaces.common import plug_ins
 from search_spaces.common.errors import InputError, unknown
 
 NAMES = (*POPULATIONS, "nasbench201")
@@ -43,7 +44,11 @@ def load_benchmark(
     name = path.name.removesuffix(".gz").removesuffix(".csv")
     header = Header(name, space or "nasbench201", dict(space_options or {}))
     found = _from_csv(path, header)
-    found.source = {"benchmark": str(path), "space": header.space, "space_options": header.space_options}
+    found.source = {
+        "benchmark": str(path.absolute()),
+        "space": plug_ins.absolute(header.space),
+        "space_options": header.space_options,
+    }
     return found
 
 

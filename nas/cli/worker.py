@@ -20,6 +20,9 @@ def worker(
             "--path", "--place", help="Path of the table, data set or checkpoint on this machine, if it differs."
         ),
     ] = None,
+    space: Annotated[
+        str | None, typer.Option(help="FILE.py:CLASS of the search's space on this machine, which is run.")
+    ] = None,
     evaluator: Annotated[
         str | None, typer.Option(help="FILE.py:FUNCTION of a search by --evaluator on this machine, which is run.")
     ] = None,
@@ -48,5 +51,16 @@ def worker(
     with progress_bar("working", quiet) as bar:
         for name in names:
             kept = weights / name if weights else None
-            join(storage, name, path_override, device or "cpu", labelled(bar, name), trust, evaluator, kept, jobs=jobs)
+            join(
+                storage,
+                name,
+                path_override,
+                device or "cpu",
+                labelled(bar, name),
+                trust,
+                evaluator,
+                kept,
+                jobs=jobs,
+                space=space,
+            )
     print(f"{', '.join(names)}: finished" if names else f"{storage}: no search is unfinished")

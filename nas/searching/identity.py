@@ -27,6 +27,7 @@ from nas.searching.own_evaluator import FunctionEvaluator
 from nas.searching.sources import measured_metrics, source_of
 from nas.searching.trials import is_evaluated
 from nas.searching.workers import Worker
+from search_spaces.common import plug_ins
 from search_spaces.common.errors import InputError
 from search_spaces.text import TEXT_VERSION, fingerprint
 
@@ -137,7 +138,8 @@ def check_same(where: str, stored: Mapping[str, Any], present: Mapping[str, Any]
 
 def _differences(stored: Mapping[str, Any], present: Mapping[str, Any], is_worker: bool) -> Iterator[Difference]:
     for key, old, new in _changes(stored["settings"], present["settings"]):
-        yield Difference(f"{key} {old!r}, not {new!r}")
+        if not _is_file_of_space(key, old, new):
+            yield Difference(f"{key} {old!r}, not {new!r}")
     yield from _source_differences(stored["source"], present["source"])
     yield from _identity_differences(stored["identity"], present["identity"], present["source"], is_worker)
 
@@ -146,8 +148,13 @@ def _source_differences(stored: Mapping[str, Any], present: Mapping[str, Any]) -
     """Differences in where values come from. A file's name does not matter where its content is the same."""
     changes = [*_changes(stored, present)]
     if stored.keys() == present.keys() and not any(key.endswith("sha256") for key, _, _ in changes):
-        changes = [change for change in changes if change[0] not in _FILE_NAMES]
+        changes = [change for change in changes if change[0] not in _FILE_NAMES and not _is_file_of_space(*change)]
     return [Difference(f"{key} {_short(old)}, not {_short(new)}") for key, old, new in changes]
+
+
+def _is_file_of_space(key: str, old: Any, new: Any) -> bool:
+    """True for two files of a space: its networks are compared, not the files' names."""
+    return key == "space" and plug_ins.is_file(str(old)) and plug_ins.is_file(str(new))
 
 
 def _identity_differences(

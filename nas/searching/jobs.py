@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from search_spaces.common import plug_ins
 from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
@@ -46,6 +47,11 @@ def helpers(count: int, evaluator: Evaluator, storage: object, name: str) -> Ite
     join = {"storage": str(storage), "name": name, "device": device}
     if checkpoints := getattr(evaluator, "checkpoints", None):
         join["checkpoints"] = str(checkpoints)
+    if function := getattr(evaluator, "reference", ""):
+        join["evaluator"] = function
+    space = getattr(evaluator, "space", None)
+    if space is not None and plug_ins.is_file(space.reference):
+        join["space"] = space.reference
     gpus = visible_gpus() if count and device == "cuda" else []
     started = [_Helper(join, gpus[i % len(gpus)] if gpus else None) for i in range(1, count + 1)]
     try:

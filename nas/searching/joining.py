@@ -39,17 +39,18 @@ def join(
     weights: Path | None = None,
     checkpoints: Path | None = None,
     jobs: int = 1,
+    space: str | None = None,
 ) -> SearchResult:
     """Work on a stored search that was begun elsewhere, until it ends by its own limits.
 
     path_override, device, checkpoints: see `nas.searching.sources.open_evaluator`. trust: run the Python files that the
-    search names as its space and its evaluator. evaluator: path of the latter on this machine, `FILE.py:function`,
-    which is run. weights: folder for the trained weights of the front; by default the path at which the process that
-    began the search keeps them. jobs: processes. Raises InputError where the storage has no such search, where its code
-    is not trusted, and where only a script knows its evaluator or its sampler.
+    search names as its space and its evaluator. evaluator, space: paths of these on this machine, `FILE.py:function`
+    and `FILE.py:CLASS`, which are run. weights: folder for the trained weights of the front; by default the path at
+    which the process that began the search keeps them. jobs: processes. Raises InputError where the storage has no such
+    search, where its code is not trusted, and where only a script knows its evaluator or its sampler.
     """
     study = _load(storage, name)
-    settings, found = study.user_attrs[SETTINGS_KEY], read_study(study, trust=trust)
+    settings, found = study.user_attrs[SETTINGS_KEY], read_study(study, space, trust)
     if isinstance(found.space, RecordedSpace):
         raise InputError(f"study {name!r}: {found.space.reason}")
     by_cost = "fidelities" in settings
@@ -60,8 +61,10 @@ def join(
     metrics = TrialReader(found.space, found.objectives, parse_constraints(settings["constraints"])).metrics
     if by_cost and settings["cost"] not in (EPOCHS, SECONDS, *metrics):
         metrics = (*metrics, settings["cost"])
-    source = study.user_attrs.get(SOURCE_KEY, {})
-    if is_untrusted(source.get("space"), trust):
+    source = dict(study.user_attrs.get(SOURCE_KEY, {}))
+    if space is not None and source.get("space"):
+        source["space"] = space
+    elif is_untrusted(source.get("space"), trust):
         raise InputError(f"study {name!r}: its table's space {source['space']} is Python code: give --trust to run it")
     if trust and evaluator is None:
         evaluator = source.get("evaluator", {}).get("function")

@@ -25,6 +25,11 @@ def is_file(reference: str) -> bool:
     return ".py:" in reference or reference.endswith(".py")
 
 
+def absolute(reference: str) -> str:
+    """`file.py:Class` with the file's whole path, which holds in any folder; a name as it is."""
+    return str(Path(reference).absolute()) if is_file(reference) else reference
+
+
 def from_file(reference: str, base: type, what: str) -> type[Any]:
     """The subclass of `base` that `file.py:Class` names; `:Class` may be left out where the file has one only.
 

@@ -117,7 +117,7 @@ def test_space_in_a_users_file(tmp_path) -> None:  # type: ignore[no-untyped-def
 def test_users_file_that_fails_to_import_is_named(tmp_path) -> None:  # type: ignore[no-untyped-def]
     file = tmp_path / "broken.py"
     file.write_text("import no_such_module\n")
-    with pytest.raises(InputError, match=r"broken\.py: ModuleNotFoundError"):
+    with pytest.raises(InputError, match=r"broken\.py, line 1: ModuleNotFoundError"):
         get_space(f"{file}:Mine")
     with pytest.raises(InputError, match="no such Python file"):
         get_space(str(tmp_path / "missing.py:Mine"))

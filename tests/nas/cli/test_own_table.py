@@ -79,6 +79,33 @@ def test_a_worker_joins_the_search_of_a_space_with_a_name_of_its_own(
     assert json.loads(capsys.readouterr().out)["samplers"]["random"]["evaluations"] == [12]
 
 
+def test_a_worker_finds_table_and_space_at_its_own_paths(
+    mine: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table, space = mine
+    command = ("search", "--benchmark", table, "--space", space, "--objectives", "test_accuracy,pi_latency_ms")
+    options = ("--sampler", "random", "--evaluations", "12", "--storage", "sqlite:///s.db", "--out", "out")
+    assert run(monkeypatch, *command, *options, "--hours", "0") == 2, "nothing is evaluated yet"
+    Path("moved").mkdir()
+    file = space.partition(":")[0]
+    for path in (table, file):
+        Path(path).rename(Path("moved", Path(path).name))
+    moved = ("--space", f"moved/{Path(space).name}", "--path", f"moved/{Path(table).name}")
+    assert run(monkeypatch, "worker", "--storage", "sqlite:///s.db", *moved, "--jobs", "2") == 0
+    assert "search-random-0: finished" in capsys.readouterr().out
+
+
+def test_a_folder_is_reported_from_another_one(mine: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    table, space = mine
+    command = ("search", "--benchmark", table, "--space", space, "--objectives", "test_accuracy,pi_latency_ms")
+    assert run(monkeypatch, *command, "--sampler", "random", "--evaluations", "5", "--out", "out") == 0
+    Path("elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    assert run(monkeypatch, "report", "../out", "--trust", "--out", "report") == 0
+    assert "not drawn" not in Path("report/summary.json").read_text()
+    assert json.loads(Path("report/summary.json").read_text())["benchmark"] == Path(table).stem
+
+
 @pytest.mark.slow
 def test_predictors_are_compared_and_trained_on_it(
     mine: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

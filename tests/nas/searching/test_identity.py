@@ -12,6 +12,7 @@ import pytest
 
 import predictors
 from nas import Measurement, load_benchmark, search
+from nas.comparison.runs import open_studies
 from nas.evaluation.datasets import digits
 from nas.evaluation.training import TrainingTask
 from nas.searching import identity
@@ -72,6 +73,18 @@ def test_a_space_whose_file_was_edited_is_refused_with_what_differs_and_the_reme
     assert len(read_search(tmp_path / "j.log").study.trials) == 3
     run(tmp_path, mine(tmp_path), 5)
     assert len(read_search(tmp_path / "j.log").evaluated.architectures) == 5
+
+
+def test_the_same_space_goes_on_under_another_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    run(tmp_path, get_space("mine.py:Mine"))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    run(tmp_path, get_space("../mine.py:Mine"), 4)
+    run(tmp_path, mine(tmp_path / "elsewhere"), 5)
+    assert len(read_search(tmp_path / "j.log").evaluated.architectures) == 5
+    assert open_studies(tmp_path / "j.log", trust=True).not_built is None, "its file is found from any folder"
 
 
 def test_all_differences_are_in_one_message(tmp_path: Path) -> None:

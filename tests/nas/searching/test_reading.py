@@ -20,6 +20,7 @@ from nas.searching.result import SETTINGS_KEY
 from nas.searching.sampler import PredictorSampler
 from nas.searching.storage import open_storage
 from search_spaces import get_space
+from search_spaces.common import plug_ins
 from search_spaces.common.errors import InputError
 
 SPACE = get_space("tiny-resnet")
@@ -54,13 +55,14 @@ class Widths:
 
 
 @pytest.fixture
-def untrusted(tmp_path: Path) -> Path:
+def untrusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The journal of a search in somebody's space; the space's file leaves a mark beside itself when it is run."""
     file = tmp_path / "mine.py"
     file.write_text(MINE)
     space = get_space(f"{file}:Mine")
     search(space, "params,score:max", Widths(), "random", 4, storage=tmp_path / "search.journal")
     file.with_suffix(".ran").unlink()
+    monkeypatch.setattr(plug_ins, "_MODULES", {})  # as in another process, which has not run the file yet
     return tmp_path / "search.journal"
 
 
