@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -146,7 +147,7 @@ def search(
     """Search for the Pareto front of several objectives, in a benchmark table or by measuring a space's networks."""
     from nas.benchmarks import load_benchmark
     from nas.cli.measured import open_measured, warn_of_missing_weights
-    from nas.comparison.folders import choose_folder, folder_name
+    from nas.comparison.folders import chosen_folder, earlier_folders, folder_name
     from nas.comparison.runs import SearchOptions, run_measured_studies, run_predicted_studies, run_studies
     from nas.reporting.folders import save_studies
     from nas.searching.objectives import parse_objectives
@@ -185,27 +186,34 @@ def search(
         raise InputError("--predictor goes with --space, --option and nothing that is measured or looked up")
     if new and storage:
         raise InputError("--new starts a new folder: with --storage, choose another --study instead")
-    if new or out is None:
+    chosen: AbstractContextManager[Path]
+    if out is None or new:
         name = folder_name(str(benchmark or space), [objective.name for objective in parse_objectives(objectives)])
-        searches = [f"{name}-{seed}" for seed in numbers for name in samplers]
-        out = choose_folder(out or Path("results", name), arguments, searches, new)
-    with progress_bar("searching", quiet) as bar:
+        first, searches = out or Path("results", name), [f"{name}-{seed}" for seed in numbers for name in samplers]
+        chosen = chosen_folder(first, arguments, searches, new)
+        if not new and not first.exists() and (earlier := earlier_folders(first, arguments)):
+            print(f"nas: a new folder for today; --out {earlier[0]} goes on with an earlier search", file=sys.stderr)
+    else:
+        chosen = nullcontext(out)
+    with chosen as folder, progress_bar("searching", quiet) as bar:
         if benchmark is not None:
             table = load_benchmark(benchmark, space, parse_settings(option, "--option"))
-            studies = run_studies(table, objectives, samplers, evaluations, numbers, out, limits, bar, options=options)
+            studies = run_studies(
+                table, objectives, samplers, evaluations, numbers, folder, limits, bar, options=options
+            )
         elif predictor is not None:
             opened = get_space(str(space), **parse_settings(option, "--option"))
             studies = run_predicted_studies(
-                opened, predictor, objectives, samplers, evaluations, numbers, out, limits, bar, options
+                opened, predictor, objectives, samplers, evaluations, numbers, folder, limits, bar, options
             )
         else:
-            measuring = open_measured(str(space), objectives, limits, measured, out, spending)
+            measuring = open_measured(str(space), objectives, limits, measured, folder, spending)
             point = None if reference is None else parse_numbers(reference, "--reference")
             studies = run_measured_studies(
-                measuring, objectives, samplers, evaluations, numbers, out, limits, bar, point, options
+                measuring, objectives, samplers, evaluations, numbers, folder, limits, bar, point, options
             )
-        save_studies(out, studies)
-    warn_of_missing_weights(studies, out)
+        save_studies(folder, studies)
+    warn_of_missing_weights(studies, folder)
     front, failures = studies.front, studies.failures
     nearest = [] if front else studies.first.least_violating
     if failures:
@@ -221,7 +229,7 @@ def search(
     truth = "the true hypervolume" if benchmark else "the hypervolume of the best front found"
     print_table(f"{objectives} on {benchmark or space}: share of {truth}", studies.table())
     print_table(f"Pareto front of {samplers[0]}, seed {seed}", _without_choices(front))
-    print(f"written to {out}")
+    print(f"written to {folder}")
 
 
 def _without_choices(front: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -7,10 +7,13 @@
 from __future__ import annotations
 
 import datetime
+import glob
 import itertools
 import json
+import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +42,13 @@ def plain_name(text: str) -> str:
     return re.sub(r"[^\w.+-]+", "_", text)[:MAX_NAME_LENGTH]
 
 
-def choose_folder(folder: Path, arguments: Mapping[str, Any], searches: Iterable[str], new: bool) -> Path:
-    """The folder in which a command's searches go on, or else one that does not exist yet.
+@contextmanager
+def chosen_folder(folder: Path, arguments: Mapping[str, Any], searches: Iterable[str], new: bool) -> Iterator[Path]:
+    """The folder in which a command's searches go on, or else one that is made, for no other process to choose.
 
     Both are looked for among `folder`, `folder-2`, `folder-3` and so on. A folder is the command's if it was begun with
-    the same arguments, and all its searches are among these (more seeds or samplers join them).
+    the same arguments, and all its searches are among these (more seeds or samplers join them). One that was made
+    vanishes if an error leaves it empty.
 
     Args:
         folder: first choice.
@@ -51,15 +56,46 @@ def choose_folder(folder: Path, arguments: Mapping[str, Any], searches: Iterable
         searches: names of the command's searches.
         new: go on with none of them.
     """
-    wanted = set(searches)
+    wanted, made = set(searches), False
     for number in itertools.count(1):
         path = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
-        if not path.exists():
-            return path
+        if made := _make(path):
+            break
         record = _read(path)
         if not new and record and record["arguments"] == arguments and wanted.issuperset(record["searches"]):
-            return path
-    raise AssertionError  # the count never ends
+            break
+    try:
+        yield path
+    except BaseException:
+        if made:
+            with suppress(OSError):  # it holds something
+                path.rmdir()
+        raise
+
+
+def _make(folder: Path) -> bool:
+    """Make a folder; False if it is there already."""
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise InputError(f"{folder} cannot be made ({error.strerror}): give another --out") from error
+    return True
+
+
+def earlier_folders(folder: Path, arguments: Mapping[str, Any]) -> list[Path]:
+    """Folders of the same command that were named on other days, the latest first."""
+    name = folder.name.removesuffix(datetime.date.today().isoformat())
+    found = [path for path in folder.parent.glob(f"{glob.escape(name)}[0-9]*") if not path.name.startswith(folder.name)]
+    return sorted((path for path in found if _is_of(path, arguments)), key=lambda p: p.stat().st_mtime, reverse=True)
+
+
+def _is_of(folder: Path, arguments: Mapping[str, Any]) -> bool:
+    with suppress(InputError):  # a damaged record
+        record = _read(folder)
+        return record is not None and bool(record["arguments"] == arguments)
+    return False
 
 
 def claim(folder: Path, searches: Iterable[str], begun_with: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
@@ -69,8 +105,12 @@ def claim(folder: Path, searches: Iterable[str], begun_with: Mapping[str, Any], 
     (`nas.searching.identity.check_same`).
     """
     names, record = list(searches), _read(folder)
-    if record is None and (strange := [name for name in RESULTS if (folder / name).exists()]):
-        raise InputError(f"{folder} holds {strange[0]} of another origin: give another folder")
+    if record is None:
+        if strange := [name for name in RESULTS if (folder / name).exists()]:
+            raise InputError(f"{folder} holds {strange[0]} of another origin: give another folder")
+        if _write_first(folder, {"arguments": arguments, "searches": names, "begun_with": begun_with}):
+            return
+        record = _read(folder)  # of another process, which has just written it
     if record:
         is_fresh = _is_unused(folder)
         stored = {**begun_with, "settings": record["begun_with"]["settings"]} if is_fresh else record["begun_with"]
@@ -81,9 +121,27 @@ def claim(folder: Path, searches: Iterable[str], begun_with: Mapping[str, Any], 
                 "another folder (--new, or another --out)"
             )
         begun_with, arguments = stored, record["arguments"]
-    record = {"arguments": arguments, "searches": names, "begun_with": begun_with}
-    with replacing(folder / RECORD) as path:
-        path.write_text(json.dumps(record, indent=1) + "\n")
+    _write(folder / RECORD, {"arguments": arguments, "searches": names, "begun_with": begun_with})
+
+
+def _write(path: Path, record: Mapping[str, Any]) -> None:
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def _write_first(folder: Path, record: Mapping[str, Any]) -> bool:
+    """Write a folder's first record; False if another process has written one meanwhile."""
+    aside = folder / f".{RECORD}-{os.getpid()}"
+    _write(aside, record)
+    try:
+        os.link(aside, folder / RECORD)
+    except FileExistsError:
+        return False
+    except OSError:  # a file system without links
+        os.replace(aside, folder / RECORD)
+    finally:
+        aside.unlink(missing_ok=True)
+    return True
 
 
 def _is_unused(folder: Path) -> bool:

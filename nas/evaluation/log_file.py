@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import TextIOWrapper
 from pathlib import Path
 
 LOG_NAME = "nas.log"
@@ -31,6 +33,19 @@ def log_to(path: Path) -> Iterator[None]:
 
 
 class _LogFile(logging.FileHandler):
+    """Of several processes that log the same search into one file, one does, which holds its lock."""
+
+    def _open(self) -> TextIOWrapper:
+        file = super()._open()
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise
+        except OSError:  # a file system without locks
+            pass
+        return file
+
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(OSError):
             Path(self.baseFilename).parent.mkdir(parents=True, exist_ok=True)

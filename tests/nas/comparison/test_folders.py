@@ -5,13 +5,14 @@ from __future__ import annotations
 import datetime
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nas.comparison import folders
-from nas.comparison.folders import choose_folder, claim, folder_name, searched_table
+from nas.comparison.folders import chosen_folder, claim, earlier_folders, folder_name, searched_table
 from search_spaces.common.errors import InputError
 
 ORIGIN: dict[str, Any] = {
@@ -39,18 +40,58 @@ def test_the_default_name_is_of_space_objectives_and_date(monkeypatch: pytest.Mo
     assert os.sep not in folder_name("../../etc", ["../../x"])
 
 
+def choose(folder: Path, arguments: dict[str, Any], searches: list[str], new: bool = False) -> Path:
+    with chosen_folder(folder, arguments, searches, new) as chosen:
+        return chosen
+
+
 def test_a_command_goes_on_in_its_folder_and_another_one_has_its_own(tmp_path: Path) -> None:
     first = tmp_path / "r"
-    assert choose_folder(first, {"a": "1"}, ["rlm-0"], False) == first
+    assert choose(first, {"a": "1"}, ["rlm-0"]) == first
     claim(first, ["rlm-0"], ORIGIN, {"a": "1"})
-    assert choose_folder(first, {"a": "1"}, ["rlm-0"], False) == first
-    assert choose_folder(first, {"a": "1"}, ["rlm-0", "nsga2-0"], False) == first, "more samplers join"
-    second = choose_folder(first, {"a": "2"}, ["rlm-0"], False)
+    assert choose(first, {"a": "1"}, ["rlm-0"]) == first
+    assert choose(first, {"a": "1"}, ["rlm-0", "nsga2-0"]) == first, "more samplers join"
+    second = choose(first, {"a": "2"}, ["rlm-0"])
     assert second == tmp_path / "r-2"
     claim(second, ["rlm-0"], ORIGIN, {"a": "2"})
-    assert choose_folder(first, {"a": "2"}, ["rlm-0"], False) == second
-    assert choose_folder(first, {"a": "1"}, ["nsga2-0"], False) == tmp_path / "r-3", "rlm would be lost"
-    assert choose_folder(first, {"a": "1"}, ["rlm-0"], True) == tmp_path / "r-3"
+    assert choose(first, {"a": "2"}, ["rlm-0"]) == second
+    assert choose(first, {"a": "1"}, ["nsga2-0"]) == tmp_path / "r-3", "rlm would be lost"
+    assert choose(first, {"a": "1"}, ["rlm-0"], new=True) == tmp_path / "r-4"
+
+
+def test_no_two_searches_that_begin_at_once_choose_one_folder(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda i: choose(tmp_path / "r", {"a": i}, [f"random-{i}"], new=i % 2 == 0), range(16)))
+    assert len(set(found)) == 16
+
+
+def test_a_folder_that_an_error_leaves_empty_vanishes(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such metric"), chosen_folder(tmp_path / "r", {}, [], False):
+        raise InputError("no such metric")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_of_two_searches_that_claim_one_folder_at_once_one_is_refused(tmp_path: Path) -> None:
+    def attempt(i: int) -> str:
+        try:
+            claim(tmp_path, ["random-0"], {**ORIGIN, "settings": {"space": str(i)}}, {})
+        except InputError as error:
+            return str(error)
+        return ""
+
+    with ThreadPoolExecutor(8) as pool:
+        messages = list(pool.map(attempt, range(8)))
+    assert messages.count("") == 1
+    assert sum("begun with space" in message for message in messages) == 7
+    assert [path.name for path in tmp_path.iterdir()] == ["search.json"]
+
+
+def test_the_same_command_of_another_day_is_found(tmp_path: Path) -> None:
+    today = tmp_path / folder_name("digits201", ["params"])
+    for day, arguments in (("2026-01-02", {"a": "1"}), ("2026-01-03-2", {"a": "1"}), ("2026-01-04", {"a": "2"})):
+        claim(tmp_path / f"digits201-params-{day}", ["rlm-0"], ORIGIN, arguments)
+    found = {path.name for path in earlier_folders(today, {"a": "1"})}
+    assert found == {"digits201-params-2026-01-02", "digits201-params-2026-01-03-2"}
 
 
 def test_a_folder_with_other_searches_is_refused(tmp_path: Path) -> None:

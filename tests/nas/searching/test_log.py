@@ -89,6 +89,17 @@ def test_a_log_that_cannot_be_written_any_more_does_not_end_the_search(
     assert "Traceback" not in capsys.readouterr().err
 
 
+def test_of_two_processes_of_a_search_one_logs_until_it_ends(tmp_path: Path) -> None:
+    log, path = logging.getLogger("nas.searching.loop"), tmp_path / "nas.log"
+    with log_to(path):
+        log.info("first")
+        second = _LogFile(path, encoding="utf-8", delay=True)  # as another process opens it
+        second.emit(log.makeRecord("nas", logging.INFO, "", 0, "while the first one logs", (), None))
+    second.emit(log.makeRecord("nas", logging.INFO, "", 0, "after it has ended", (), None))
+    second.close()
+    assert [line.split("INFO ")[-1] for line in path.read_text().splitlines()] == ["first", "after it has ended"]
+
+
 def test_a_log_that_cannot_be_opened_is_left_out(switches: SearchSpace, tmp_path: Path) -> None:
     (tmp_path / "nas.log").mkdir()
     with log_to(tmp_path / "nas.log"):
