@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from search_spaces.pytorch.libraries import prepare_torchvision
+from search_spaces.common.torchvision import prepare_torchvision
 
 FIRST_SIGN = 0x2800  # of 256 signs in a row, Braille's: the encoder's words do not join them
 T5GEMMA = {

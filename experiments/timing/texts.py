@@ -27,7 +27,7 @@ def resnet50() -> TorchSpace:
     """ResNet-50 of torchvision, with 64 or more channels per group, for images of 224 x 224 pixels."""
     import torch
 
-    from search_spaces.pytorch.libraries import prepare_torchvision
+    from search_spaces.common.torchvision import prepare_torchvision
 
     prepare_torchvision()
     from torchvision import models

@@ -59,10 +59,14 @@ class DeviceCommand:
     def __post_init__(self) -> None:
         if PLACE not in self.command:
             raise InputError(f"the latency command {self.command!r} has no {PLACE}, the place of the ONNX file")
-        for setting, least in {"warmup": 0, "runs": 1, "timeout": 0, "retries": 0}.items():
+        for setting, least in {"warmup": 0, "runs": 1, "retries": 0}.items():
             value = getattr(self, setting)
-            if not (isinstance(value, int | float) and value >= least):
-                raise InputError(f"latency command with {setting} = {value}: it must be at least {least}")
+            if not (isinstance(value, int) and value >= least):
+                raise InputError(
+                    f"latency command with {setting} = {value}: it must be a whole number, {least} or more"
+                )
+        if not (isinstance(self.timeout, int | float) and self.timeout > 0):
+            raise InputError(f"latency command with timeout = {self.timeout}: it must be more than 0 seconds")
 
     @classmethod
     def parse(cls, text: str, settings: Mapping[str, Any] | None = None) -> DeviceCommand:

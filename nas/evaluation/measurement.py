@@ -77,6 +77,8 @@ class Measurement:
     devices: tuple[PredictedDevice, ...] = ()
 
     def __post_init__(self) -> None:
+        if taken := {command.metric for command in self.commands} & {self.latency.metric, int8.LATENCY}:
+            raise InputError(f"{taken.pop()} is measured on this machine: give the latency command another name")
         check_metrics(self.metrics, known_metrics(self.latency, self.data, (*self.commands, *self.devices)))
 
     @property

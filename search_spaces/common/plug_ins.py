@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from search_spaces.common.errors import InputError, exits_as_errors, unknown, where
+from search_spaces.common.torchvision import lacks_operators, prepare_torchvision
 
 _MODULES: dict[tuple[Path, bytes], ModuleType] = {}  # by file and content
 
@@ -100,6 +101,8 @@ def _run(path: str) -> ModuleType:
         with exits_as_errors():
             spec.loader.exec_module(module)
     except Exception as error:
+        if lacks_operators(error) and prepare_torchvision():
+            return _run(path)
         raise InputError(f"{where(error) or f'{path}: '}{type(error).__name__} on import: {error}") from error
     _MODULES[key] = module
     return module

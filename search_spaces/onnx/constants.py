@@ -26,7 +26,9 @@ def add_constant(emit: Emit, known: Known) -> int | None:
         return _written(emit, array, element)
     target = open_sizes(known)
     if known.values is not None and target is not None and _is_filled(known.values):
-        return _filled(emit, known.values[0], target, element)
+        fill = known.values[0].flat[0].item()
+        if can_fill(fill, element):
+            return add_filled(emit, fill, target, element)
     return None if array is None else _range(emit, array, element) or _triangle(emit, array, element)
 
 
@@ -49,6 +51,16 @@ def add_buffer(emit: Emit, shape: Shape, array: np.ndarray | None) -> int:
     if array is not None and array.dtype.kind in "iu" and array.min() >= 0:
         attrs["limit"] = int(array.max()) + 1
     return emit("Buffer", (), tuple(sorted(attrs.items())))
+
+
+def can_fill(fill: float, element: str) -> bool:
+    """False for a large whole number that a float, of which the constant is made, does not hold."""
+    return element == "float" or int(np.float32(fill)) == fill
+
+
+def add_filled(emit: Emit, fill: float, target: tuple[int, ...], element: str) -> int:
+    """A constant of one number; target: its shape, with 0 for the batch size."""
+    return _cast(emit, emit("Expand", (), (("input", number(fill)), ("shape", target))), "float", element)
 
 
 def _cast(emit: Emit, value: int, made: str, element: str) -> int:
@@ -75,11 +87,6 @@ def _is_filled(values: tuple[np.ndarray, np.ndarray]) -> bool:
     """Whether all numbers are equal, whatever the open sizes are."""
     first = values[0].flat[0] if values[0].size else None
     return first is not None and first == first and all(a.size > 0 and bool((a == first).all()) for a in values)
-
-
-def _filled(emit: Emit, array: np.ndarray, target: tuple[int, ...], element: str) -> int:
-    fill = number(array.flat[0].item())
-    return _cast(emit, emit("Expand", (), (("input", fill), ("shape", target))), "float", element)
 
 
 def _range(emit: Emit, array: np.ndarray, element: str) -> int | None:

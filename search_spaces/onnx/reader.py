@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,9 +15,10 @@ from search_spaces.graph.ir import BATCH, Attrs, Dim, Graph, Node, Shape, Value,
 from search_spaces.graph.operators import canonical_attrs, output_shape
 from search_spaces.graph.owned_weights import OWNERS, RECURRENT, weights
 from search_spaces.graph.standard import attribute_value
-from search_spaces.onnx.constants import MAX_WRITTEN_NUMBERS, add_buffer, add_constant
+from search_spaces.onnx.constants import MAX_WRITTEN_NUMBERS, add_buffer, add_constant, add_param
 from search_spaces.onnx.folding import LETTERS, Folder, Known, is_weight
 
+_PARAM = re.compile(r"(.*/)?Param(_\d+)?\.value")  # the names that `Outline` gives to learned tensors of their own
 _BROADCASTING = frozenset({"Add", "Mul", "Sub", "Div", "Pow", "Equal", "Greater", "Less", "Where", "And", "Or"})
 
 
@@ -75,6 +77,11 @@ def _shared(nodes: Sequence[onnx.NodeProto], tensors: dict[str, Known]) -> set[s
     return {name for name, known in tensors.items() if uses[name] > 1 and is_weight(known) and not _is_vector(known)}
 
 
+def _params(nodes: Iterable[onnx.NodeProto], tensors: dict[str, Known]) -> set[str]:
+    """Names of the learned tensors that no operator owns, in a file that `Outline` wrote."""
+    return {n.input[0] for n in nodes if n.op_type == "Identity" and _PARAM.fullmatch(n.input[0])} & tensors.keys()
+
+
 def _is_vector(known: Known) -> bool:
     """Biases and the like: exporters store equal ones once (all zeros, say), so they are a layer's own even then."""
     return sum(size != 1 for size in known.shape) <= 1
@@ -89,8 +96,9 @@ class Reader:
     def __init__(self, model: onnx.ModelProto, tensors: dict[str, Known], rules: Rules) -> None:
         self.rules = rules
         self.proto, self.initializers = model.graph, tensors
-        shared = _shared(model.graph.node, tensors)
-        self.known = {name: known for name, known in tensors.items() if name not in shared}
+        self.params = _params(model.graph.node, tensors)
+        computed = _shared(model.graph.node, tensors) | self.params
+        self.known = {name: known for name, known in tensors.items() if name not in computed}
         self.values: dict[str, int] = {}
         self.makers: dict[str, onnx.NodeProto] = {}
         self.shapes: list[Shape] = []
@@ -148,7 +156,7 @@ class Reader:
         if maker is not None and not known.is_whole:  # what it is computed from are the weights to count
             self._compute(maker)
             return self.values[name]
-        value = add_constant(self.emit, known)
+        value = (add_param if name in self.params else add_constant)(self.emit, known)
         if value is None and maker is not None and maker.op_type != "Constant":
             self._compute(maker)
             return self.values[name]

@@ -38,11 +38,16 @@ class _WithoutWeights(TorchFunctionMode):
             kwargs = {**kwargs, "device": "meta"}
         elif name.endswith("_") and not name.endswith("__"):
             target = args[0] if args else kwargs.get("tensor")
-            if isinstance(target, Tensor) and (target.is_meta or (name in _RANDOM and target.numel() > _SMALL)):
+            if isinstance(target, Tensor) and (target.is_meta or (name in _RANDOM and _need_not_be_drawn(target))):
                 return target
         elif len({x.is_meta for x in tensors_in((args, kwargs))}) > 1:
             return func(*mapped(without_data, args), **mapped(without_data, kwargs))
         return func(*args, **kwargs)
+
+
+def _need_not_be_drawn(target: Tensor) -> bool:
+    """False for small constants, and where numbers are drawn again until they lie within bounds: it would never end."""
+    return target.numel() > _SMALL and "trunc_normal" not in sys._getframe(2).f_code.co_name
 
 
 @contextmanager

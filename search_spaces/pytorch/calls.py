@@ -48,3 +48,14 @@ def one_of_each(x: Tensor) -> Tensor:
     for dim, (size, stride) in enumerate(zip(x.shape, x.stride(), strict=True)):
         x = x if stride or not size else x.narrow(dim, 0, 1)
     return x
+
+
+def call_without_data(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a function gives for tensors without data, which no device takes."""
+    name = function_name(func)
+    if name in ("cpu", "cuda"):
+        return torch.empty_like(args[0], device="meta")
+    if name == "to":
+        args = (args[0], *["meta" if isinstance(x, str | torch.device) else x for x in args[1:]])
+        kwargs = {**kwargs, "device": "meta"} if "device" in kwargs else kwargs
+    return func(*mapped(without_data, args), **mapped(without_data, kwargs))

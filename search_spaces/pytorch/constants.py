@@ -10,8 +10,7 @@ from torch import Tensor
 
 from search_spaces.common.errors import InputError
 from search_spaces.graph.ir import Attrs, typed
-from search_spaces.graph.standard import number
-from search_spaces.onnx.constants import add_buffer, add_constant
+from search_spaces.onnx.constants import add_buffer, add_constant, add_filled, can_fill
 from search_spaces.onnx.folding import Known
 from search_spaces.pytorch.calls import one_of_each
 from search_spaces.pytorch.dtypes import element
@@ -62,9 +61,9 @@ def add(recorder: Recorder, x: Tensor) -> int:
         if not bool((distinct == one).all()):
             raise InputError("a constant differs between the samples of a batch")
         target = tuple([0 if i in batched else size for i, size in enumerate(x.shape)])
-        first = one.reshape(-1)[0]
-        if kind == "float" and bool((one == first).all()):
-            return recorder.emit("Expand", (), (("input", number(first.item())), ("shape", target)))
+        fill = one.reshape(-1)[0].item()
+        if bool((one == fill).all()) and can_fill(fill, kind):
+            return add_filled(recorder.emit, fill, target, kind)
         return recorder.emit("Expand", (add(recorder, one),), (("shape", target),))
     array = x.detach().numpy() if x.dtype != torch.bfloat16 else x.detach().float().numpy()
     value = add_constant(recorder.emit, Known(typed(array.shape, kind), (array, array)))

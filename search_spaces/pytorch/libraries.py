@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,13 +12,13 @@ import torch
 from torch import nn
 
 from search_spaces.common.errors import InputError, describe, unknown
+from search_spaces.common.torchvision import prepare_torchvision
 from search_spaces.pytorch.building import Example, without_weights
 
 IMAGE_SIZE = 224  # pixels, where a network does not say
 CLIP = (16, 112)  # frames and pixels of torchvision's video networks
 TEXT_TOKENS = 128
 AUDIO_SAMPLES = 16_000
-_kept: list[torch.library.Library] = []  # declared operators vanish with their library
 
 
 def build(library: str, name: str, size: int | None = None) -> tuple[nn.Module, Example]:
@@ -51,28 +50,6 @@ def _imported(library: str) -> Any:
         return importlib.import_module(library)
     except ImportError as error:
         raise InputError(f"{library} cannot be imported ({error}): install it with `pip install {library}`") from None
-
-
-def prepare_torchvision() -> None:
-    """Make torchvision importable, for libraries that import it: timm and transformers.
-
-    The wheel that a package index has is of a CUDA build. On a torch for the CPU its operators are missing, and its
-    import needs their names. Without torchvision nothing is done.
-    """
-    try:
-        importlib.import_module("torchvision")
-    except ModuleNotFoundError:
-        return
-    except RuntimeError as error:
-        if "torchvision::" not in str(error):
-            raise
-        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
-            del sys.modules[name]
-        operators = torch.library.Library("torchvision", "DEF")
-        for name in ("nms", "qnms"):
-            operators.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        _kept.append(operators)
-        importlib.import_module("torchvision")
 
 
 def timm_networks(pattern: str) -> list[str]:

@@ -23,7 +23,7 @@ from search_spaces.graph.operators import canonical_attrs, output_shape
 from search_spaces.graph.owned_weights import initializers
 from search_spaces.onnx.loading import MAX_NODES
 from search_spaces.pytorch import constants
-from search_spaces.pytorch.calls import function_name, mapped, tensors_in, without_data
+from search_spaces.pytorch.calls import call_without_data, function_name, mapped, tensors_in
 from search_spaces.pytorch.dtypes import DTYPES, element
 
 BATCH_SIZE = 9973  # a prime that no other size is a multiple of: sizes that are, contain the batch size
@@ -370,7 +370,7 @@ class Recorder(TorchFunctionMode):
         for x in tensors_in((args, kwargs)):
             if self.is_weight(x):
                 sources |= self._sources(x)
-        made = func(*mapped(without_data, args), **mapped(without_data, kwargs))
+        made = call_without_data(func, args, kwargs)
         if made is args[0]:  # changed in place: the call is of what it was before
             before = torch.empty_like(made, device="meta")
             self._derived[id(before)] = self._derived[id(made)]._replace(tensor=before)

@@ -14,7 +14,7 @@ import predictors
 from experiments import zoo, zoo_checkpoint, zoo_tables, zoo_texts
 from experiments.zoo_tables import SETTINGS, TOP1, Zoo, timm_source, zoo_rows
 from search_spaces import InputError, get_space
-from search_spaces.pytorch.libraries import prepare_torchvision
+from search_spaces.common.torchvision import prepare_torchvision
 
 FAMILIES = 10
 COUNT = 60

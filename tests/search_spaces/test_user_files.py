@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import indent
 
 import numpy as np
 import pytest
@@ -69,3 +70,22 @@ def test_a_build_that_ends_the_process_is_an_error_with_its_place() -> None:
     Path("mine.py").write_text(FILE.replace("return net", "raise SystemExit('bye')\n        return net"))
     with pytest.raises(InputError, match=r"mine.py, line 12: .* the code ended the process: SystemExit\('bye'\)"):
         get_space("mine.py:Mine").sample(np.random.default_rng(0))
+
+
+def test_a_file_that_needs_torchvision_runs_beside_a_torch_without_its_operators(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def prepare() -> bool:
+        Path("prepared").touch()
+        return True
+
+    broken = "try:\n    raise RuntimeError('operator torchvision::nms does not exist')\nexcept RuntimeError as e:\n"
+    broken = f"from pathlib import Path\nif not Path('prepared').exists():\n{indent(broken, '    ')}"
+    Path("mine.py").write_text(f"{broken}        raise ModuleNotFoundError('no timm') from e\n{FILE}")
+    monkeypatch.setattr("search_spaces.common.plug_ins.prepare_torchvision", prepare)
+    assert get_space("mine.py:Mine")
+    monkeypatch.setattr("search_spaces.common.plug_ins.prepare_torchvision", lambda: False)
+    Path("prepared").unlink()
+    Path("mine.py").write_text(Path("mine.py").read_text() + "# edited")
+    with pytest.raises(InputError, match=r"mine.py, line 6: ModuleNotFoundError on import: no timm"):
+        get_space("mine.py:Mine")

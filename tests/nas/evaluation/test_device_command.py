@@ -143,11 +143,19 @@ def test_bad_commands_and_settings_are_refused() -> None:
     for text, settings, message in (
         ("pi=ssh pi ./bench", {}, r"has no \{model\}"),
         ("b {model}", {"run": 3}, "did you mean 'runs'"),
-        ("b {model}", {"runs": 0}, "at least 1"),
+        ("b {model}", {"runs": 0}, "a whole number, 1 or more"),
+        ("b {model}", {"runs": 1.5}, "a whole number, 1 or more"),
+        ("b {model}", {"timeout": 0}, "more than 0 seconds"),
         ("b {model}", {"timeout": "long"}, "timeout = long"),
     ):
         with pytest.raises(InputError, match=message):
             DeviceCommand.parse(text, settings)
+
+
+def test_a_device_does_not_take_the_name_of_what_is_measured_on_this_machine() -> None:
+    for name in ("cpu", "cpu_int8"):
+        with pytest.raises(InputError, match=rf"{name}_latency_ms is measured on this machine: .* another name"):
+            Measurement(("params",), commands=(DeviceCommand("bench {model}", name),))
 
 
 def test_a_measurement_times_on_devices_and_can_be_made_again_from_its_settings(bench) -> None:  # type: ignore[no-untyped-def]

@@ -23,7 +23,7 @@ HIDDEN, LIMIT = 32, 64
 @pytest.fixture(scope="module")
 def t5gemma(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Folder of a tiny random T5Gemma with a tokenizer, as the hub would have it."""
-    from search_spaces.pytorch.libraries import prepare_torchvision
+    from search_spaces.common.torchvision import prepare_torchvision
 
     prepare_torchvision()
     from tokenizers import Tokenizer, models, pre_tokenizers

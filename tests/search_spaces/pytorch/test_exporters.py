@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from search_spaces import TorchSpace, flops, params, to_text
-from search_spaces.pytorch.libraries import prepare_torchvision
+from search_spaces.common.torchvision import prepare_torchvision
 
 TORCHVISION = (
     "resnet18", "resnet50", "resnext50_32x4d", "mobilenet_v2", "mobilenet_v3_small", "squeezenet1_1",
