@@ -55,6 +55,16 @@ NOT_ITS_IDENTITY = (
     "as_json",
 )
 
+# Options that a search by cost does not take, and what to do instead.
+NOT_BY_COST = {
+    "evaluations": "--budget says what to spend",
+    "hours": "limit its seconds by --budget and --cost seconds",
+    "patience": "--budget says what to spend, and a larger one goes on",
+    "known": "leave it out, since prior observations have no cost",
+    "predictor": "leave it out, since predictions cost nothing",
+    "track": "leave it out; `nas report` shows its trials",
+}
+
 
 def search(
     context: typer.Context,
@@ -160,8 +170,7 @@ def search(
     given = {name: value for name, value in context.params.items() if name not in NOT_ITS_IDENTITY}
     arguments = {name: str(value) for name, value in given.items() if value is not None} | {"storage": address(storage)}
     spending = _budget(fidelities, budget, cost)
-    if spending and (limited or known or predictor or track):
-        raise InputError("--fidelities does not go with --hours, --patience, --known, --predictor and --track")
+    _check_limits(context, spending is not None)
     options = SearchOptions(
         known,
         **limited,
@@ -240,6 +249,16 @@ def _without_choices(front: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
         name | {k: v for k, v in row.items() if k != "architecture"} for name, row in zip(named, front, strict=True)
     ]
+
+
+def _check_limits(context: typer.Context, by_cost: bool) -> None:
+    """Raise InputError for an option of the other kind of search that was given on the command line."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    given = [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]
+    if not by_cost and "cost" in given:
+        raise InputError("--cost goes with --fidelities and --budget, whose unit it is")
+    if by_cost and (wrong := [name for name in given if name in NOT_BY_COST]):
+        raise InputError(f"--{wrong[0]} does not go with --fidelities: {NOT_BY_COST[wrong[0]]}")
 
 
 def _budget(fidelities: str | None, budget: float | None, cost: str) -> Budget | None:

@@ -17,6 +17,7 @@ from nas.comparison.folders import claim, searched_table
 from nas.comparison.studies import Studies
 from nas.evaluation.log_file import LOG_NAME, log_to
 from nas.searching.by_cost.loop import EPOCHS, SECONDS, check_policy, search_by_cost
+from nas.searching.by_cost.runs import RULED_OUT_KEY
 from nas.searching.evaluators import (
     Evaluator,
     MeasuredEvaluator,
@@ -215,6 +216,15 @@ def open_studies(
     return Studies(found[0].objectives, _truth(table, found[0].objectives, constraints), results, table)
 
 
+def _why_nothing(results: Sequence[SearchResult]) -> str:
+    """Why searches have evaluated nothing to the end, in one line."""
+    trials = [trial for result in results for trial in result.study.get_trials(deepcopy=False)]
+    broken = [trial.user_attrs[RULED_OUT_KEY] for trial in trials if RULED_OUT_KEY in trial.user_attrs]
+    if broken and len(broken) == len(trials):
+        return f"none of {len(trials)} networks was trained: all break a constraint before, the last one {broken[-1]}"
+    return "nothing was evaluated to the end: give the search more time, or a larger budget"
+
+
 def _started(result: SearchResult) -> float:
     """When a search began, in seconds."""
     times = [trial.datetime_start for trial in result.study.get_trials(deepcopy=False) if trial.datetime_start]
@@ -324,5 +334,5 @@ def _run_all(
             log_missing(folder / LOG_NAME, f"{name}-{seed}", found.study, reader)
             results[name].append(found)
     if not any(result.evaluated.architectures for group in results.values() for result in group):
-        raise InputError("nothing was evaluated to the end: give the search more time, or a larger budget")
+        raise InputError(_why_nothing([result for group in results.values() for result in group]))
     return results

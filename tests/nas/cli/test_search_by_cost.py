@@ -1,0 +1,60 @@
+"""Claims about `nas search --fidelities`: what it refuses, and what it says."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from nas import cli
+
+GOAL = ("--objectives", "digits_accuracy,params", "--sampler", "asha")
+SPACE = ("--space", "tiny-resnet", "--option", "input_shape=1,8,8", *GOAL)
+BY_COST = (*SPACE, "--fidelities", "1,3", "--budget", "6")
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """Exit status of `nas search …` in this process."""
+    monkeypatch.setattr(sys, "argv", ["nas", "search", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    return int(stop.value.code or 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((*BY_COST, "--hours", "1"), "--hours does not go with --fidelities: limit its seconds by --budget and --cost"),
+        ((*BY_COST, "--patience", "5"), "--patience does not go with --fidelities: --budget says what to spend"),
+        ((*BY_COST, "--known", "x.csv"), "--known does not go with --fidelities: leave it out"),
+        ((*BY_COST, "--evaluations", "9"), "--evaluations does not go with --fidelities: --budget says what to spend"),
+        ((*BY_COST, "--track", "mlflow:x"), "--track does not go with --fidelities: leave it out"),
+        ((*SPACE, "--cost", "seconds"), "--cost goes with --fidelities and --budget"),
+        ((*SPACE, "--fidelities", "1,3"), "--fidelities and --budget go together"),
+        ((*SPACE, "--fidelities", "1,x", "--budget", "6"), "--fidelities 1,x: write whole numbers"),
+    ],
+)
+def test_options_of_the_other_kind_of_search_are_refused_in_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+    message: str,
+) -> None:
+    out = tmp_path / "found"
+    assert run(monkeypatch, *arguments, "--out", str(out)) == 2
+    shown = capsys.readouterr().err.strip()
+    assert message in shown
+    assert "\n" not in shown
+    assert not out.exists(), "nothing was begun"
+
+
+def test_constraints_that_no_network_keeps_are_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr("nas.searching.by_cost.loop.MAX_RULED_OUT", 4)
+    assert run(monkeypatch, *BY_COST, "--constraint", "params <= 5", "--out", str(tmp_path)) == 2
+    assert "none of 4 networks was trained: all break a constraint before, the last one params <= 5: it is" in (
+        capsys.readouterr().err
+    )
