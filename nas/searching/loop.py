@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from search_spaces import Architecture, SearchSpace
 
 log = logging.getLogger(__name__)
-RESULT_VERSION = 5  # raise it whenever a search with the same seed evaluates other architectures
+RESULT_VERSION = 6  # raise it whenever a search with the same seed evaluates other architectures
 MAX_REPEATS = 50  # repeated architectures in a row after which a random new one is evaluated instead
 MAX_FAILURES = 10  # evaluations that fail in a row, after which the search ends with an error
 SOURCE_KEY = "nas:source"  # study user attribute: see `nas.searching.sources`

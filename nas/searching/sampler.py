@@ -180,7 +180,7 @@ class PredictorSampler(ReplaySampler):
         losses = reader.losses(values)
         feasible = reader.violation(values) <= 0
         front = losses[feasible][non_dominated(losses[feasible])]
-        ideal, reference = frame(front if len(front) else losses, losses)
+        ideal, reference = frame(front if len(front) else losses, losses[: self.n_startup])
         # What lies beyond the reference point adds nothing: how bad it is must not dominate the fit.
         signs = [objective.sign for objective in reader.objectives]
         values[:, : len(signs)] = np.minimum(losses, reference) * signs
@@ -299,15 +299,16 @@ def _check_constraints(finished: Sequence[FrozenTrial], constraints: Sequence[Co
             )
 
 
-def frame(front: np.ndarray, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def frame(front: np.ndarray, typical: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Ideal (m,) of a front (k, m), and a reference point (m,) as far beyond its nadir as the front is wide.
 
     Nearer ones keep a search where its front is: what is more accurate, but slower than the reference, adds nothing.
-    But a network that computes nothing, the fastest of all, is on the front, too: the nadir is no farther from the
-    median of all losses (n, m) than `MAX_NADIR_DEVIATIONS` of their standard deviations, by their median deviation.
+    But a network that computes nothing, the fastest of all, is on the front, too. So the nadir is at most
+    `MAX_NADIR_DEVIATIONS` standard deviations, by the median deviation, from the median of typical losses (n, m). They
+    are the first design's: what is evaluated later lies where the search has looked, and would narrow the frame to it.
     """
-    ideal, median = front.min(axis=0), np.median(losses, axis=0)
-    far = median + MAX_NADIR_DEVIATIONS * STD_PER_MEDIAN_DEVIATION * np.median(np.abs(losses - median), axis=0)
+    ideal, median = front.min(axis=0), np.median(typical, axis=0)
+    far = median + MAX_NADIR_DEVIATIONS * STD_PER_MEDIAN_DEVIATION * np.median(np.abs(typical - median), axis=0)
     nadir = np.clip(front.max(axis=0), ideal, np.maximum(far, ideal))
     span = np.where(nadir > ideal, nadir - ideal, np.maximum(np.abs(nadir), 1.0))
     return ideal, nadir + span

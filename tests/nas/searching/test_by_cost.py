@@ -157,7 +157,7 @@ def test_seconds_are_a_cost() -> None:
         time.sleep(0.01)
         return _scored(model, architecture, report)
 
-    study = _search("ridge", 1.0, slow, cost="seconds").study
+    study = _search("ridge", 1.0, slow, cost="seconds", fidelities=(1, 2, 3)).study
     costs = [trial.user_attrs[COST_KEY] for trial in study.trials]
     assert min(costs) >= 0.01
     assert 0.5 < sum(costs) < 3.0

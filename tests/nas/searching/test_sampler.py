@@ -77,6 +77,29 @@ def test_networks_that_compute_nothing_do_not_move_the_reference_point() -> None
     assert moved[0] < 90, "they add nothing to the hypervolume"
 
 
+def test_evaluations_in_one_corner_do_not_narrow_the_frame_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a search that has looked at fast networks for long counts the accurate ones of its front as worthless."""
+    first = [[60.0, 2.0], [70.0, 5.0], [80.0, 10.0], [85.0, 20.0], [88.0, 35.0], [90.0, 40.0]]
+    values = iter([*first, *([50 + i / 100, 1 + i / 1000] for i in range(30))])
+    references: list[np.ndarray] = []
+
+    def recorded(*arguments: Any) -> tuple[np.ndarray, np.ndarray]:
+        found = framed(*arguments)
+        references.append(found[1])
+        return found
+
+    def given(trial: optuna.Trial) -> list[float]:
+        SPACE.choose(trial)
+        return next(values)
+
+    framed = sampler.frame
+    monkeypatch.setattr(sampler, "frame", recorded)
+    study = optuna.create_study(directions=DIRECTIONS)
+    study.optimize(given, n_trials=36)
+    guided().propose(study)
+    assert references[0][1] > 40
+
+
 def study_of(sampler: BaseSampler, n_trials: int, storage: Any = None, **options: Any) -> optuna.Study:
     study = optuna.create_study(
         directions=DIRECTIONS, sampler=sampler, storage=storage, study_name="s", load_if_exists=True
