@@ -180,11 +180,9 @@ class PredictorSampler(ReplaySampler):
         losses = reader.losses(values)
         feasible = reader.violation(values) <= 0
         front = losses[feasible][non_dominated(losses[feasible])]
+        # By the first design: what is evaluated later lies where the search has looked, and would narrow the frame.
         ideal, reference = frame(front if len(front) else losses, losses[: self.n_startup])
-        # What lies beyond the reference point adds nothing: how bad it is must not dominate the fit.
-        signs = [objective.sign for objective in reader.objectives]
-        values[:, : len(signs)] = np.minimum(losses, reference) * signs
-        self._surrogate.fit(evaluated, int(rng.integers(2**31)), values)
+        self._surrogate.fit(evaluated, int(rng.integers(2**31)))
 
         best = self._screened(taken, evaluated, rng)
         if not best:
@@ -304,8 +302,7 @@ def frame(front: np.ndarray, typical: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
     Nearer ones keep a search where its front is: what is more accurate, but slower than the reference, adds nothing.
     But a network that computes nothing, the fastest of all, is on the front, too. So the nadir is at most
-    `MAX_NADIR_DEVIATIONS` standard deviations, by the median deviation, from the median of typical losses (n, m). They
-    are the first design's: what is evaluated later lies where the search has looked, and would narrow the frame to it.
+    `MAX_NADIR_DEVIATIONS` standard deviations, by the median deviation, from the median of typical losses (n, m).
     """
     ideal, median = front.min(axis=0), np.median(typical, axis=0)
     far = median + MAX_NADIR_DEVIATIONS * STD_PER_MEDIAN_DEVIATION * np.median(np.abs(typical - median), axis=0)

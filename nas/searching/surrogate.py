@@ -42,19 +42,18 @@ class Surrogate:
         """Without what has been fitted and predicted, which may be large: every proposal begins with a fit."""
         return vars(self) | {"_fitted": None, "_sampled": {}, "_estimated": {}}
 
-    def fit(self, evaluated: Mapping[Architecture, np.ndarray], seed: int, bounded: np.ndarray | None = None) -> None:
+    def fit(self, evaluated: Mapping[Architecture, np.ndarray], seed: int) -> None:
         """Fit the predictor on the evaluated architectures.
 
         Args:
             evaluated: values (m,) of each of the n architectures, in the metrics' own units.
             seed: seed of the samples.
-            bounded: clipped values (n, m) to learn instead of the measured ones.
         """
         self._seed = seed
         self._sampled: dict[str | Architecture, np.ndarray] = {}
         self._estimated: dict[str | Architecture, np.ndarray] = {}
         architectures = list(evaluated)
-        values = np.array(list(evaluated.values())) if bounded is None else bounded
+        values = np.array(list(evaluated.values()))
         if self.asked:
             targets = dict(zip(self.metrics, values.T, strict=True)) | self._given(architectures)
             fitted = self.predictor()

@@ -200,15 +200,16 @@ class ImprovementPerCost:
 
     def _untrained(self, found: list[Architecture], runs: Runs) -> list[Architecture]:
         """Without those whose text was begun, once trainings of equal texts have had equal accuracies always."""
-        begun = self._written(list(runs.runs))
+        texts = self._written(list(runs.runs))
         reached = [
             ((text, level), [values[metric] for metric in self.accuracies])
-            for text, run in zip(begun, runs.runs.values(), strict=True)
+            for text, run in zip(texts, runs.runs.values(), strict=True)
             for level, values in run.values.items()
             if level
         ]
         if not repeat_exactly(reached):
             return found
+        begun = set(texts)
         return [one for one, text in zip(found, self._written(found), strict=True) if text not in begun]
 
     def _sampled(
