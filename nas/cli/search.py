@@ -62,7 +62,6 @@ NOT_BY_COST = {
     "patience": "--budget says what to spend, and a larger one goes on",
     "known": "leave it out, since prior observations have no cost",
     "predictor": "leave it out, since predictions cost nothing",
-    "track": "leave it out; `nas report` shows its trials",
 }
 
 

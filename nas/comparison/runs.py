@@ -307,30 +307,28 @@ def _run_all(
             weights = folder / "studies" / "weights" / f"{name}-{seed}" if trains else None
             shown = labelled(progress, f"{name}, seed {seed}", number, len(tasks))
             reader = TrialReader(space, goal.objectives, goal.constraints)
-            if options.budget:
-                found = search_by_cost(
-                    space, goal.objectives, evaluator, name, *options.budget, seed, storage, goal.constraints, shown,
-                    study, weights=weights, jobs=options.jobs,
-                )  # fmt: skip
-                log_missing(folder / LOG_NAME, f"{name}-{seed}", found.study, reader)
-                results[name].append(found)
-                continue
             label = f"{folder.resolve().name}-{name}-{seed}"
             with tracking(options.track, label, reader) as trackers:
-                found = search(
-                    space, goal.objectives, evaluator, name, evaluations, seed,
-                    sampler_options=sampler_options if is_predictor(name) else None,
-                    storage=storage,
-                    name=study,
-                    constraints=goal.constraints,
-                    progress=shown,
-                    prior=prior,
-                    seconds=options.seconds,
-                    patience=options.patience,
-                    jobs=options.jobs,
-                    weights=weights,
-                    callbacks=trackers,
-                )  # fmt: skip
+                if options.budget:
+                    found = search_by_cost(
+                        space, goal.objectives, evaluator, name, *options.budget, seed, storage, goal.constraints,
+                        shown, study, weights=weights, jobs=options.jobs, callbacks=trackers,
+                    )  # fmt: skip
+                else:
+                    found = search(
+                        space, goal.objectives, evaluator, name, evaluations, seed,
+                        sampler_options=sampler_options if is_predictor(name) else None,
+                        storage=storage,
+                        name=study,
+                        constraints=goal.constraints,
+                        progress=shown,
+                        prior=prior,
+                        seconds=options.seconds,
+                        patience=options.patience,
+                        jobs=options.jobs,
+                        weights=weights,
+                        callbacks=trackers,
+                    )  # fmt: skip
             log_missing(folder / LOG_NAME, f"{name}-{seed}", found.study, reader)
             results[name].append(found)
     if not any(result.evaluated.architectures for group in results.values() for result in group):

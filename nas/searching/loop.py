@@ -237,7 +237,10 @@ class _Search:
             self.worker.reclaim_stale_trials()
             if self.done + self.worker.others_at_work(self._running) >= limits.evaluations:
                 time.sleep(_POLL_SECONDS)
+                before = self.done
                 self._sync()
+                if progress and self.done > before:
+                    progress(self._progress(limits.evaluations))
                 continue
             if len(self.failures) >= MAX_FAILURES:
                 raise InputError(f"{len(self.failures)} evaluations in a row failed; the last: {self.failures[-1]}")

@@ -14,8 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from optuna.trial import TrialState
-
+from nas.searching.by_cost.runs import UNTIL_KEY, VALUES_KEY
 from nas.searching.record import FURTHER_KEY
 from nas.searching.result import PREDICTED_KEY
 from nas.searching.trials import FAILED_KEY, TrialReader
@@ -49,7 +48,10 @@ class TrackedTrial(NamedTuple):
         architecture = reader.architecture(trial.params)
         predicted = {f"{m}_predicted": mean for m, (mean, _) in trial.system_attrs.get(PREDICTED_KEY, {}).items()}
         measured = dict(zip(reader.metrics, reader.values(trial).tolist(), strict=True))
-        values = {**predicted, **trial.user_attrs.get(FURTHER_KEY, {}), **measured}
+        stretch = trial.user_attrs.get(VALUES_KEY, {})
+        values = {**predicted, **trial.user_attrs.get(FURTHER_KEY, {}), **measured, **stretch}
+        if UNTIL_KEY in trial.user_attrs:
+            values["epochs"] = trial.user_attrs[UNTIL_KEY]
         return cls(
             trial.number,
             dict(trial.params),
@@ -154,7 +156,7 @@ class Tracker:
         self.missed = 0
 
     def __call__(self, study: optuna.Study, trial: FrozenTrial) -> None:
-        if trial.user_attrs.get("repeat") or trial.state not in (TrialState.COMPLETE, TrialState.FAIL):
+        if trial.user_attrs.get("repeat") or not trial.state.is_finished():
             return
         try:
             self.backend.write(TrackedTrial.of(trial, self.reader))

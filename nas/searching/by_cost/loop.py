@@ -53,6 +53,7 @@ from search_spaces.repeatable import check_repeatable
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
+    from optuna.trial import FrozenTrial
 
     from nas.searching.evaluators import Evaluator
     from predictors import Predictor
@@ -90,6 +91,7 @@ def search_by_cost(
     weights: str | Path | None = None,
     jobs: int = 1,
     predictor: Callable[[], Predictor] | None = None,
+    callbacks: Sequence[Callable[[optuna.Study, FrozenTrial], None]] = (),
 ) -> SearchResult:
     """Begin, pause, continue and stop trainings until a budget is spent; only those to the end count for the front.
 
@@ -136,7 +138,7 @@ def search_by_cost(
             study.set_user_attr(WEIGHTS_FOLDER_KEY, str(Path(weights).absolute()))
     folder = WeightFolder(Path(weights)) if weights else None
     with helpers(jobs - 1, evaluator, storage, name), Worker(study) as worker:
-        _Loop(study, reader, stages, chosen, worker, budget, cost, folder).run(progress)
+        _Loop(study, reader, stages, chosen, worker, budget, cost, folder, callbacks).run(progress)
     return SearchResult.of_study(study, reader)
 
 
@@ -177,9 +179,10 @@ class _Loop:
         budget: float,
         cost: str,
         weights: WeightFolder | None,
+        callbacks: Sequence[Callable[[optuna.Study, FrozenTrial], None]] = (),
     ) -> None:
         self.study, self.reader, self.stages, self.policy, self.worker = study, reader, stages, policy, worker
-        self.budget, self.cost, self.weights = budget, cost, weights
+        self.budget, self.cost, self.weights, self.callbacks = budget, cost, weights, callbacks
         settings = study.user_attrs[SETTINGS_KEY]
         self.label = f"{settings['sampler']}-{settings['seed']}"  # in the log, as the search's journal is named
         self.logged = {trial.number for trial in study.get_trials(deepcopy=False) if has_result(trial)}
@@ -202,7 +205,8 @@ class _Loop:
             trial = self._unfinished() or self._begin(runs)
             if trial is None:
                 others = self.worker.others_at_work(optuna_adapter.stored_trials(self.study))
-                self._log_finished()
+                if self._log_finished() and progress:
+                    progress(self._progress())
                 if not others:
                     return
                 time.sleep(_POLL_SECONDS)
@@ -216,12 +220,16 @@ class _Loop:
             if progress:
                 progress(self._progress())
 
-    def _log_finished(self) -> None:
-        """Log the stretches that have finished since the last call, in this process or another one."""
-        for trial in optuna_adapter.stored_trials(self.study):
-            if has_result(trial) and trial.number not in self.logged:
-                self.logged.add(trial.number)
-                log.info("%s, %s", self.label, describe_trial(trial, self.reader))
+    def _log_finished(self) -> bool:
+        """Log the stretches that have finished since the last call, in any process, and pass them on; True if any."""
+        trials = [trial for trial in optuna_adapter.stored_trials(self.study) if has_result(trial)]
+        new = [trial for trial in trials if trial.number not in self.logged]
+        for trial in new:
+            log.info("%s, %s", self.label, describe_trial(trial, self.reader))
+            for callback in self.callbacks:
+                callback(self.study, trial)
+        self.logged.update(trial.number for trial in new)
+        return bool(new)
 
     def _runs(self) -> Runs:
         marks = [key.removeprefix(STOPPED_KEY) for key in self.study.user_attrs if key.startswith(STOPPED_KEY)]
@@ -267,7 +275,7 @@ class _Loop:
             runs = self._runs()
         return None
 
-    def _template(self, job: Job, runs: Runs) -> optuna.trial.FrozenTrial:
+    def _template(self, job: Job, runs: Runs) -> FrozenTrial:
         """A running trial with the job's choices, and the curve of the stretches before."""
         chosen = FixedTrial(job.architecture.as_dict())
         self.reader.space.choose(chosen)

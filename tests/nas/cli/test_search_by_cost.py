@@ -29,7 +29,6 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
         ((*BY_COST, "--patience", "5"), "--patience does not go with --fidelities: --budget says what to spend"),
         ((*BY_COST, "--known", "x.csv"), "--known does not go with --fidelities: leave it out"),
         ((*BY_COST, "--evaluations", "9"), "--evaluations does not go with --fidelities: --budget says what to spend"),
-        ((*BY_COST, "--track", "mlflow:x"), "--track does not go with --fidelities: leave it out"),
         ((*SPACE, "--cost", "seconds"), "--cost goes with --fidelities and --budget"),
         ((*SPACE, "--fidelities", "1,3"), "--fidelities and --budget go together"),
         ((*SPACE, "--fidelities", "1,x", "--budget", "6"), "--fidelities 1,x: write whole numbers"),

@@ -16,6 +16,7 @@ import pytest
 from nas import search
 from nas.searching import jobs
 from nas.searching.own_evaluator import FunctionEvaluator
+from nas.searching.progress import SearchProgress
 from nas.searching.storage import open_storage
 from search_spaces import InputError, get_space
 
@@ -69,7 +70,9 @@ def test_jobs_share_a_search_and_its_gpus(
     monkeypatch.setattr(jobs, "visible_gpus", lambda: ["3", "7"])
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     wanted, evaluate = 6, evaluator(device="cuda", processes=2)
-    result = search(SPACE, "size:min", evaluate, "random", wanted, storage="s.journal", jobs=2)
+    told: list[SearchProgress] = []
+    result = search(SPACE, "size:min", evaluate, "random", wanted, storage="s.journal", jobs=2, progress=told.append)
+    assert told[-1].done >= wanted, "what the other process evaluated last counts, too"
     assert begun() == {str(os.getpid()): "None", next(pid for pid in begun() if pid != str(os.getpid())): "7"}
     found = result.evaluated.architectures
     assert wanted <= len(set(found)) == len(found) <= wanted + 1

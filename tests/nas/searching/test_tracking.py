@@ -19,7 +19,10 @@ import pytest
 import nas
 from nas.comparison.runs import SearchOptions, run_studies
 from nas.comparison.studies import Studies
-from nas.searching.tracking import BACKENDS, TrackedTrial
+from nas.searching.by_cost.loop import search_by_cost
+from nas.searching.objectives import parse_objectives
+from nas.searching.tracking import BACKENDS, TrackedTrial, Tracker
+from nas.searching.trials import TrialReader
 from search_spaces import Architecture, InputError, get_space
 
 GOALS = "digits_accuracy,cpu_latency_ms"
@@ -84,6 +87,31 @@ def test_tensorboard_has_the_curve_of_every_metric(tmp_path: Path) -> None:
         curve = {event.step: event.value for event in events.Scalars(metric)}
         assert curve == pytest.approx({n: values[i] for n, values in measured(studies).items()})
     assert len(list((tmp_path / "events" / "mine-random-0").glob("trial-*"))) == 4
+
+
+def test_stretches_of_a_search_by_cost_are_tracked_with_their_epochs() -> None:
+    class Notes:
+        def __init__(self) -> None:
+            self.written: dict[int, TrackedTrial] = {}
+
+        def write(self, trial: TrackedTrial) -> None:
+            self.written[trial.number] = trial
+
+        def close(self) -> None: ...
+
+    def evaluate(model: Any, architecture: Architecture, report: Any, epochs: int = 1) -> dict[str, float]:
+        for epoch in range(1, 7):
+            if not report(epoch, {"score": float(epoch)}):
+                break
+        return {"score": float(epoch)}
+
+    notes, space = Notes(), get_space("tiny-resnet")
+    tracker = Tracker(notes, "notes", TrialReader(space, parse_objectives("score:max"), ()))
+    evaluator = nas.FunctionEvaluator(space, evaluate, ["score"])
+    result = search_by_cost(space, "score:max", evaluator, "asha", (2, 6), 40, callbacks=[tracker])
+    assert len(notes.written) == len(result.study.trials)
+    assert {trial.values["epochs"] for trial in notes.written.values()} == {2, 6}
+    assert all(trial.values["score"] == trial.values["epochs"] for trial in notes.written.values())
 
 
 @pytest.mark.slow
