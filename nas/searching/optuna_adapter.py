@@ -7,6 +7,7 @@ attribute that a newer version lacks.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -14,10 +15,13 @@ from typing import Any
 from optuna import Study, Trial
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.samplers import BaseGASampler, BaseSampler
+from optuna.storages import RDBStorage
 from optuna.storages._heartbeat import BaseHeartbeat, get_heartbeat_thread, is_heartbeat_enabled
 from optuna.trial import FrozenTrial, TrialState
 
 from nas.searching.storage import JournalFile
+
+MAX_TRANSACTION_TRIALS = 200  # while they are written, other processes wait for the database
 
 
 def trial_id(trial: Trial | FrozenTrial) -> int:
@@ -41,10 +45,35 @@ def stored_trials(study: Study) -> list[FrozenTrial]:
 
 
 def add_trials(study: Study, trials: Iterable[FrozenTrial]) -> None:
-    """Add finished trials; a journal file waits for the disk once, after the last of them."""
+    """Add finished trials; a file waits for the disk once for all, an SQLite file for `MAX_TRANSACTION_TRIALS`."""
     backend = getattr(study._storage, "_backend", None)
-    with backend.one_sync() if isinstance(backend, JournalFile) else nullcontext():
-        study.add_trials(trials)
+    if isinstance(backend, JournalFile):
+        with backend.one_sync():
+            study.add_trials(trials)
+        return
+    left = iter(trials)
+    while batch := list(itertools.islice(left, MAX_TRANSACTION_TRIALS)):
+        with _one_transaction(backend) if isinstance(backend, RDBStorage) else nullcontext():
+            study.add_trials(batch)
+
+
+@contextmanager
+def _one_transaction(storage: RDBStorage) -> Iterator[None]:
+    """A context in which an SQLite file writes all or nothing; any other database writes each trial by itself."""
+    if storage.engine.dialect.name != "sqlite":
+        yield
+        return
+    from sqlalchemy.orm import scoped_session, sessionmaker
+
+    with storage.engine.connect() as connection:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")  # Python's driver begins none before a savepoint
+        sessions = storage.scoped_session
+        storage.scoped_session = scoped_session(sessionmaker(connection, join_transaction_mode="create_savepoint"))
+        try:
+            yield
+            connection.commit()
+        finally:
+            storage.scoped_session = sessions
 
 
 def set_system_attr(study: Study, trial: FrozenTrial, key: str, value: Any) -> None:

@@ -9,14 +9,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import optuna
 import pytest
+import sqlalchemy
 from typer.testing import CliRunner
 
 from nas import search
 from nas.benchmarks import load_benchmark
 from nas.cli import app
 from nas.comparison.runs import open_studies
-from nas.searching.prior import read_prior_observations
+from nas.searching.objectives import parse_objectives
+from nas.searching.prior import add_prior_observations, read_prior_observations
+from nas.searching.storage import open_storage
+from nas.searching.trials import TrialReader
 from search_spaces import Architecture, SearchSpace, get_space
 from search_spaces.common.errors import InputError
 
@@ -64,6 +69,19 @@ def test_a_journal_waits_for_the_disk_once_for_all_known_measurements(
     result = search(SPACE, OBJECTIVES, Counting(), "random", 2, storage=tmp_path / "s.journal", prior=known)
     assert len(result.evaluated.architectures) == 42
     assert len(waited) == 1 + 2  # and once for each that is evaluated
+
+
+def test_an_sqlite_file_is_written_once_for_all_known_measurements(tmp_path: Path) -> None:
+    study = optuna.create_study(storage=open_storage(f"sqlite:///{tmp_path}/s.db"), directions=["minimize"] * 2)
+    commits: list[object] = []
+    sqlalchemy.event.listen(study._storage._backend.engine, "commit", commits.append)
+    reader = TrialReader(SPACE, parse_objectives("params,flops"), ())
+    add_prior_observations(study, reader, {a: [1.0, 2.0] for a in _some(40)}, ["params", "flops"])
+    assert len(commits) <= 2  # another one for the reading before
+    again = optuna.load_study(study_name=study.study_name, storage=open_storage(f"sqlite:///{tmp_path}/s.db"))
+    assert [trial.values for trial in again.trials] == [[1.0, 2.0]] * 40
+    study.tell(study.ask(), [3.0, 4.0])
+    assert len(again.trials) == 41, "afterwards each trial is written by itself again"
 
 
 def test_a_search_ends_when_its_time_is_over() -> None:
