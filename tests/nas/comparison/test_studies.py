@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nas.comparison.runs import run_measured_studies
+from nas.comparison.runs import run_measured_studies, run_studies
 from nas.comparison.studies import Studies
 from nas.evaluation.measurement import Measured, Measurement, Measurements
 from nas.reporting.folders import save_studies
@@ -98,3 +98,14 @@ def test_space_of_which_nothing_can_be_measured_is_told(
     monkeypatch.setattr(Measurement, "__call__", lambda *_, **__: found)
     with pytest.raises(InputError, match=r"no network of switches has values: params is nan"):
         run(switches, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_search_of_the_demos_table_is_ahead_of_random_after_20_evaluations(tmp_path: Path) -> None:
+    def share(sampler: str, seeds: int) -> float:
+        """Of the true hypervolume, mean over the seeds."""
+        goals, limits = "digits_accuracy,cpu_latency_ms", ["digits_accuracy >= 50"]
+        studies = run_studies("digits201", goals, [sampler], 20, range(seeds), tmp_path / sampler, limits)
+        return float(studies.curves()[sampler][:, -1].mean())
+
+    assert share("rlm", 4) > share("random", 30)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,16 @@ def test_an_evaluation_that_raises_is_a_failed_trial_with_its_reason(tmp_path: P
     assert all("RuntimeError: CUDA out of memory" in failure["reason"] for failure in result.failures)
     assert f"{__file__}, line " in result.failures[0]["reason"], "the user's own file and line are named"
     assert read_search(tmp_path / "j.log").failures == result.failures
+
+
+def test_a_search_refuses_a_space_that_draws_random_numbers_itself(switches: SearchSpace) -> None:
+    class Random(type(switches)):  # type: ignore[misc]
+        def build(self, trial: Any, net: Network) -> Tensor:
+            trial.suggest_int("width", 1, 2)
+            return net.classifier(net.conv(net.input, random.randrange(1, 999)))
+
+    with pytest.raises(InputError, match="build made two networks of the same choices"):
+        search(Random(), "params", Costs(), "random", 3)
 
 
 def test_ten_failures_in_a_row_end_the_search_with_the_last_reason_and_it_can_go_on(tmp_path: Path) -> None:
