@@ -20,8 +20,14 @@ function chartIn(container, label) {
   return chart;
 }
 
+/** Width of a range; of one that is narrower than labels can tell, its size. */
+function width([low, high]) {
+  const size = Math.max(Math.abs(low), Math.abs(high));
+  return high - low > 1e-8 * size ? high - low : size || 1;
+}
+
 function axis(name, extent, options = {}) {
-  const pad = 0.04 * (extent[1] - extent[0] || Math.abs(extent[0]) || 1);
+  const pad = 0.04 * width(extent);
   const lines = { lineStyle: { color: colour("grid") } };
   return {
     type: "value",

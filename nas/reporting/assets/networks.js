@@ -21,6 +21,13 @@ function titled(text) {
   return text[0].toUpperCase() + text.slice(1);
 }
 
+/** Whether a metric stands among the first: all of a few, else objectives, what is bounded, params and FLOPs. */
+const isMain = (metric) =>
+  metrics.length <= 10 ||
+  metric < objectives ||
+  constraints.some(({ metric: name }) => name === metrics[metric].name) ||
+  ["params", "flops"].includes(metrics[metric].name);
+
 const counted = (count, what = noun) => `${count} ${what}${count === 1 ? "" : "s"}`;
 
 // --- small helpers

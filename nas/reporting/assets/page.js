@@ -45,6 +45,7 @@ function showCards({ front, picks }) {
 
 function showLimits() {
   const form = byId("sliders");
+  const others = element("div", { className: "sliders" });
   const lifts = [];
   form.onsubmit = (event) => event.preventDefault();
   metrics.forEach((metric, index) => {
@@ -72,7 +73,7 @@ function showLimits() {
     };
     slider.oninput = () => set(+slider.value === losses.length - 1 ? Infinity : losses[slider.value], slider);
     box.oninput = () => set(box.value === "" ? Infinity : metric.sign * box.value, box);
-    form.append(element("div", { className: "slider" }, label, slider, box));
+    (isMain(index) ? form : others).append(element("div", { className: "slider" }, label, slider, box));
     lifts.push(() => set(Infinity, null));
   });
   const lift = () => lifts.forEach((one) => one());
@@ -82,8 +83,15 @@ function showLimits() {
   };
   byId("limits").hidden = !lifts.length;
   form.append(element("div", {}, element("button", { type: "button", textContent: "No limits", onclick })));
+  if (others.childElementCount) {
+    byId("limits").append(further(others.childElementCount, others));
+  }
   lift();
 }
+
+/** What there is of metrics that are not among the first, to be opened. */
+const further = (count, content) =>
+  element("details", {}, element("summary", { textContent: counted(count, "further metric") }), content);
 
 // --- the chosen network
 
@@ -99,7 +107,7 @@ function showNetwork() {
   const network = state.chosen;
   const section = byId("network");
   if (!network) return section.replaceChildren();
-  const rows = metrics.flatMap((metric, index) => {
+  const rowsOf = (metric, index) => {
     if (network.values[index] === null && !network.predicted[index]) return [];
     const notes = [
       network.evaluation && network.predicted[index]?.[1] // a count was no prediction
@@ -115,7 +123,9 @@ function showNetwork() {
       element("dt", { textContent: metric.label }),
       element("dd", { textContent: value }, ...notes.map((textContent) => element("small", { textContent }))),
     ];
-  });
+  };
+  const all = metrics.map(rowsOf);
+  const others = all.filter((rows, index) => rows.length && !isMain(index));
   const tests = network.test.flatMap(([label, value]) => [
     element("dt", { textContent: label }),
     element("dd", { textContent: number(value) }, element("small", { textContent: "not to choose by" })),
@@ -123,7 +133,8 @@ function showNetwork() {
   section.replaceChildren(
     element("h2", { id: "network-title", textContent: network.name }),
     element("p", { textContent: standing(network) }),
-    element("dl", {}, ...rows, ...tests),
+    element("dl", {}, ...all.filter((_, index) => isMain(index)).flat(), ...tests),
+    others.length ? further(others.length, element("dl", {}, ...others.flat())) : "",
     files(network),
     element("p", {}, element("code", { textContent: network.notation })),
     ...drawings(network),

@@ -146,7 +146,7 @@ function zoomToFront(scatter) {
     scatter,
     [0, 1].map((i) => {
       const [low, high] = scatter.x === null ? scatter.extents[i] : extent(shown.map((point) => point[i]));
-      const margin = 0.12 * (high - low || Math.abs(high) || 1);
+      const margin = 0.12 * width([low, high]);
       return [low - margin, high + margin];
     }),
   );
@@ -158,7 +158,7 @@ function zoom(scatter, factor) {
     scatter,
     windows.map(([low, high], i) => {
       const [lowest, highest] = scatter.extents[i],
-        margin = 0.04 * (highest - lowest || 1);
+        margin = 0.04 * width([lowest, highest]);
       const middle = (low + high) / 2,
         half = (factor * (high - low)) / 2;
       return [Math.max(lowest - margin, middle - half), Math.min(highest + margin, middle + half)];

@@ -175,12 +175,21 @@ function showFailures() {
   );
 }
 
+/** A command that breaks between its words, and not after a hyphen. */
+const words = (text) =>
+  text
+    .split(" ")
+    .flatMap((word) => [element("span", { className: word.length < 30 ? "word" : "", textContent: word }), " "]);
+
 function showMade() {
   for (const { title, rows } of data.made) {
     const list = element(
       "dl",
       {},
-      ...rows.flatMap(([name, value]) => [element("dt", { textContent: name }), element("dd", { textContent: value })]),
+      ...rows.flatMap(([name, value]) => [
+        element("dt", { textContent: name }),
+        element("dd", {}, ...(name === "command" ? words(value) : [value])),
+      ]),
     );
     byId("made").append(element("div", {}, element("h3", { textContent: title }), list));
   }

@@ -8,18 +8,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import optuna
 import pytest
 
-from nas.comparison.runs import Budget, SearchOptions, open_studies, run_measured_studies
+from nas.benchmarks import load_benchmark
+from nas.comparison.runs import Budget, SearchOptions, open_studies, run_measured_studies, run_studies
 from nas.comparison.studies import Studies
 from nas.evaluation.measurement import Measurement
 from nas.reporting.collecting import is_test_score
 from nas.reporting.folders import save_studies
 from nas.searching.own_evaluator import FunctionEvaluator
 from nas.searching.storage import open_storage
-from search_spaces import SearchSpace
+from search_spaces import SearchSpace, get_space
 from search_spaces.graph.builder import Network, Tensor
 
 pytestmark = pytest.mark.slow
@@ -220,3 +222,36 @@ def test_axes_tell_near_values_apart(tmp_path: Path, open_page: Open) -> None:
         ".formatter(90.0000005)"
     )
     assert formatted == "90.0000005"
+
+
+def test_of_many_metrics_the_first_are_shown_and_the_others_can_be_opened(tmp_path: Path, open_page: Open) -> None:
+    space, rng = get_space("tiny-resnet"), np.random.default_rng(0)
+    names = [f"device{i}_latency_ms" for i in range(15)]
+    rows = {a: [space.params(a) ** 0.5, *rng.random(15)] for a in [space.sample(rng) for _ in range(30)]}
+    lines = [",".join([f'"{space.format(a)}"', *map(str, row)]) for a, row in rows.items()]
+    (tmp_path / "t.csv").write_text("\n".join([",".join(["architecture", "top1_accuracy", *names]), *lines]))
+    table = load_benchmark(tmp_path / "t.csv", "tiny-resnet")
+    goals = "top1_accuracy,device3_latency_ms"
+    save_studies(tmp_path, run_studies(table, goals, ["random"], 10, (0,), tmp_path, ["device5_latency_ms <= 0.9"]))
+    page = open_page(tmp_path)
+    shown = page.locator("#sliders .slider").all_inner_texts()
+    assert [text.partition(" (")[0].partition(":")[0].strip() for text in shown] == [
+        "Top1 accuracy", "Device3 latency", "Device5 latency", "Params", "FLOPs",
+    ]  # fmt: skip
+    assert page.locator("#network dt:visible").count() == 5
+    page.locator("#network summary").first.click()
+    assert page.locator("#network dt:visible").count() == 18
+    page.locator("#limits summary").last.click()
+    page.get_by_label("Limit of Device0 latency (ms) as a number").fill("0")
+    assert page.locator("#advice").inner_text().startswith("No network keeps")
+
+
+def test_equal_values_have_an_axis_with_labels(tmp_path: Path, open_page: Open) -> None:
+    study = optuna.create_study(directions=["minimize"] * 2, storage=open_storage(tmp_path / "j"))
+    for x in (0.0, 0.5):
+        study.enqueue_trial({"x": x})
+    study.optimize(lambda trial: (20 + 1e-12 * trial.suggest_float("x", 0, 1), -trial.params["x"]), n_trials=2)
+    save_studies(tmp_path, open_studies(tmp_path / "j"))
+    axis = "echarts.getInstanceByDom(document.querySelector('#charts .chart')).getOption().yAxis[0]"
+    low, high = open_page(tmp_path).evaluate(f"[{axis}.min, {axis}.max]")
+    assert high - low > 1
