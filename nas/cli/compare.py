@@ -55,7 +55,7 @@ def compare(
     from nas.benchmarks import load_benchmark
     from nas.comparison.compare import Comparison
     from nas.comparison.compare import compare as run
-    from nas.comparison.folders import plain_name
+    from nas.comparison.folders import check_free, plain_name
     from nas.evaluation.log_file import LOG_NAME, log_to
     from nas.reporting.folders import save_comparison
 
@@ -73,6 +73,8 @@ def compare(
         folder = out
         if out and len(wanted) > 1:
             folder = out / plain_name(f"{Path(comparison.benchmark).stem}-{comparison.learned.name}")
+        if folder:
+            check_free(folder)
         label = f"{comparison.train_metric} on {comparison.benchmark}"
         log = log_to(folder / LOG_NAME) if folder else nullcontext()
         with log, progress_bar(f"comparing {label}", quiet) as bar:

@@ -36,6 +36,7 @@ def report(
 ) -> None:
     """Report on searches or Optuna studies: report.html, front.csv, networks, figures and summary.json."""
     from nas.cli.measured import warn_of_missing_weights
+    from nas.comparison.folders import check_free
     from nas.comparison.runs import open_studies
     from nas.reporting.folders import save_studies
 
@@ -43,6 +44,8 @@ def report(
         raise InputError("--option needs --space")
     folder = output_folder(source, out)
     studies = open_studies(source, benchmark, study, space, trust, parse_settings(option, "--option"))
+    if folder != Path(source):
+        check_free(folder, [result.study for group in studies.results.values() for result in group])
     if studies.not_built:
         print(f"nas: networks are not drawn: {studies.not_built}", file=sys.stderr)
     with progress_bar("reporting"):

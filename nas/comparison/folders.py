@@ -15,12 +15,17 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nas.searching.identity import check_same, is_unused
+from nas.searching.loop import SOURCE_KEY
 from nas.searching.reading import load_studies
+from nas.searching.result import SETTINGS_KEY
 from search_spaces.common.errors import InputError
 from search_spaces.common.files import replacing
+
+if TYPE_CHECKING:
+    import optuna
 
 RECORD = "search.json"
 RESULTS = ("studies", "front", "front.csv", "summary.json")  # what a folder without record must not hold
@@ -142,6 +147,18 @@ def _write_first(folder: Path, record: Mapping[str, Any]) -> bool:
     finally:
         aside.unlink(missing_ok=True)
     return True
+
+
+def check_free(folder: Path, studies: Iterable[optuna.Study] = ()) -> None:
+    """Raise InputError where a folder holds a search other than these: its results would be overwritten."""
+    record = _read(folder)
+    if record is None:
+        return
+    begun = record["begun_with"]
+    found = [(study.user_attrs.get(SETTINGS_KEY, {}), study.user_attrs.get(SOURCE_KEY)) for study in studies]
+    same = [begun["settings"].items() <= settings.items() and source == begun["source"] for settings, source in found]
+    if not same or not all(same):
+        raise InputError(f"{folder} holds the results of another search: give another --out")
 
 
 def _is_unused(folder: Path) -> bool:

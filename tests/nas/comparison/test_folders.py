@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from nas import cli
 from nas.comparison import folders
 from nas.comparison.folders import chosen_folder, claim, earlier_folders, folder_name, searched_table
 from search_spaces.common.errors import InputError
@@ -84,6 +85,28 @@ def test_of_two_searches_that_claim_one_folder_at_once_one_is_refused(tmp_path: 
     assert messages.count("") == 1
     assert sum("begun with space" in message for message in messages) == 7
     assert [path.name for path in tmp_path.iterdir()] == ["search.json"]
+
+
+def test_no_report_or_comparison_overwrites_the_results_of_a_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*arguments: str) -> int:
+        monkeypatch.setattr("sys.argv", ["nas", *arguments])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        return int(stop.value.code or 0)
+
+    goals = ("search", "--benchmark", "digits201", "--sampler", "random", "--evaluations", "4", "--objectives")
+    for name, metrics in (("a", "digits_accuracy,params"), ("b", "digits_accuracy,flops")):
+        url = f"sqlite:///{tmp_path}/{name}.db"
+        assert run(*goals, metrics, "--storage", url, "--out", str(tmp_path / name)) == 0
+    front = (tmp_path / "b" / "front.csv").read_bytes()
+    assert run("report", f"{tmp_path}/a.db", "--out", str(tmp_path / "b")) == 2
+    compared = ("compare", "--benchmark", "digits201", "--metric", "params", "--predictors", "ridge", "--sizes", "5")
+    assert run(*compared, "--out", str(tmp_path / "b")) == 2
+    assert capsys.readouterr().err.count("holds the results of another search: give another --out") == 2
+    assert (tmp_path / "b" / "front.csv").read_bytes() == front
+    assert run("report", f"{tmp_path}/b.db", "--out", str(tmp_path / "b")) == 0, "its own"
 
 
 def test_the_same_command_of_another_day_is_found(tmp_path: Path) -> None:
