@@ -1,8 +1,10 @@
-"""Hypervolume against cost, NAS-Bench-201: `python -m experiments.front_by_cost --study front` (hours).
+"""Hypervolume against cost: `python -m experiments.front_by_cost --study front` (hours).
 
 `front`: the three problems of `experiments.pareto`, with 12 and 200 epochs of training. A 12-epoch accuracy costs 12,
 the full one 200, and only full ones count. All budgets are marks of one search: a row is a policy's share of the true
-front's hypervolume once so much is spent. `rlm-full` is the same policy with full trainings only.
+front's hypervolume once so much is spent. `rlm-full` is the same policy with full trainings only. With
+`--problems digits`: the population `digits-resnet`, whose trainings pause after 1, 2, 4 and 8 of 16 epochs and cost the
+seconds that they took. The RLM is `rlm-generated` there, which has read no network of it.
 
 `curves`: Kendall's τ of the full accuracy, from 100 networks that are known in full: by the last value (the 12-epoch
 accuracy), by the RLM from text and 12-epoch accuracy, by the RLM from text alone; and the latter by joint samples,
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
@@ -21,15 +23,18 @@ import typer
 from experiments.pareto import FLOORS, PROBLEMS, load_table
 from experiments.runner import AsJson, FirstSeed, Jobs, Quick, Seeds, run_command
 from experiments.tables import Scores, Task, chosen, compute, show, summarize
-from nas import Reference, TableEvaluator, parse_objectives
-from nas.searching.by_cost.loop import search_by_cost
+from nas import Benchmark, Reference, TableEvaluator, load_benchmark, parse_objectives
+from nas.searching.by_cost.loop import EPOCHS, search_by_cost
 from nas.searching.by_cost.runs import COST_KEY
-from predictors.metrics import at_fidelity
+from predictors.metrics import Metric, at_fidelity
+from predictors.rlm.predictor import BASE
 
 if TYPE_CHECKING:
     from nas import SearchResult
 
-LOW, FULL = 12, 200  # epochs
+LOW, FULL = 12, 200  # epochs of NAS-Bench-201
+DIGITS, CURVE = "digits", (1, 2, 4, 8, 16)  # the population with curves, and epochs at which its trainings may pause
+EPOCH_SECONDS = "epoch_s"
 BUDGETS = (5, 10, 20, 50)  # in full trainings
 POLICIES = ("rlm", "rlm-full", "asha", "hyperband", "random")
 PREDICTORS = ("last value", "rlm with curve", "rlm without curve", "rlm joint")
@@ -44,35 +49,68 @@ class Study(StrEnum):
     curves = "curves"
 
 
+class Problem(NamedTuple):
+    """What is searched for in a table, and what trainings cost there.
+
+    floor: accuracy in % under which no network is of interest. cost: as of `search_by_cost`. unit: what a full training
+    costs, in the unit of the cost. base: the RLM's checkpoint, of which no network of the table is known.
+    """
+
+    table: Benchmark
+    objectives: tuple[Metric, ...]
+    floor: float | None
+    fidelities: tuple[int, ...]
+    cost: str
+    unit: float
+    base: str
+
+    @classmethod
+    def named(cls, name: str) -> Problem:
+        """One of S1, S2 and S3, or of the digits."""
+        if name != DIGITS:
+            return cls(load_table(), parse_objectives(PROBLEMS[name]), FLOORS[name], (LOW, FULL), EPOCHS, FULL, BASE)
+        table = load_benchmark("digits-resnet")
+        epochs = CURVE[-1] * float(table.values(EPOCH_SECONDS).mean())
+        goal = parse_objectives("digits_accuracy,cpu_latency_ms")
+        return cls(table, goal, None, CURVE, EPOCH_SECONDS, epochs, "rlm-generated")
+
+    @property
+    def metrics(self) -> list[str]:
+        """Objectives, and the cost where it is a metric."""
+        names = [objective.name for objective in self.objectives]
+        return names if self.cost == EPOCHS else [*names, self.cost]
+
+
 def front_score(problem: str, policy: str, trainings: int, seed: int) -> Scores:
     """Shares of the true hypervolume once each budget is spent, and after each full training's worth."""
     import optuna
 
+    import predictors
+
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    table, objectives = load_table(), parse_objectives(PROBLEMS[problem])
-    metrics = [objective.name for objective in objectives]
-    values = np.stack([table.values(metric) for metric in metrics], 1)
-    reference = Reference.of_table(values, objectives, FLOORS[problem])
-    fidelities = (FULL,) if policy in ("rlm-full", "random") else (LOW, FULL)
+    of = Problem.named(problem)
+    values = np.stack([of.table.values(objective.name) for objective in of.objectives], 1)
+    reference = Reference.of_table(values, of.objectives, of.floor)
+    fidelities = of.fidelities[-1:] if policy in ("rlm-full", "random") else of.fidelities
     found = search_by_cost(
-        table.space, objectives, TableEvaluator(table, metrics), policy.removesuffix("-full"), fidelities,
-        trainings * FULL, seed=seed,
+        of.table.space, of.objectives, TableEvaluator(of.table, of.metrics), policy.removesuffix("-full"), fidelities,
+        trainings * of.unit, of.cost, seed, predictor=lambda: predictors.create("rlm", base=of.base),
     )  # fmt: skip
-    shares = shares_by_cost(found, reference, trainings)
+    shares = shares_by_cost(found, reference, trainings, of.unit)
     row = {f"HV@{budget}": shares[budget - 1] for budget in BUDGETS if budget <= trainings}
     row["to 95%"] = float(np.argmax([*(np.array(shares) >= 0.95), True]) + 1)
     return row | {f"at {place}": share for place, share in enumerate(shares, 1)}
 
 
-def shares_by_cost(found: SearchResult, reference: Reference, trainings: int) -> list[float]:
-    """Share of the true hypervolume after 1, 2, … full trainings' worth of epochs."""
+def shares_by_cost(found: SearchResult, reference: Reference, trainings: int, unit: float) -> list[float]:
+    """Share of the true hypervolume after 1, 2, … full trainings' worth, each of which costs `unit`."""
     trials = [trial for trial in found.study.get_trials(deepcopy=False) if COST_KEY in trial.user_attrs]
     spent = np.cumsum([trial.user_attrs[COST_KEY] for trial in trials])
     full = [trial.values for trial in trials]
     m = len(reference.objectives)
     values = np.array([row if row and len(row) == m else [np.nan] * m for row in full]).reshape(-1, m)
     curve = np.concatenate([[0.0], reference.curve(values)])
-    return [float(curve[np.searchsorted(spent, at * FULL, side="right")]) for at in range(1, trainings + 1)]
+    return [float(curve[np.searchsorted(spent, at * unit, side="right")]) for at in range(1, trainings + 1)]
 
 
 def curve_score(predictor: str, known: int, ranked: int, seed: int) -> Scores:
@@ -105,7 +143,7 @@ def draw(folder: Path, tasks: list[Task], rows: list[Scores]) -> None:
             if of == problem:
                 curves.setdefault(policy, []).append([v for name, v in row.items() if name.startswith("at ")])
         stacked = {policy: np.array(found) for policy, found in curves.items()}
-        plot_hypervolume(folder / f"front-by-cost-{problem}.png", stacked, unit="Full trainings' worth of epochs")
+        plot_hypervolume(folder / f"front-by-cost-{problem}.png", stacked, unit="Full trainings' worth")
 
 
 def main(
@@ -113,7 +151,7 @@ def main(
     trainings: Annotated[int, typer.Option(min=1, help="Budget of each search, in full trainings.")] = BUDGETS[-1],
     seeds: Seeds = 10,
     first_seed: FirstSeed = 0,
-    problems: Annotated[str, typer.Option(help="Of S1, S2, S3; separated by commas.")] = ",".join(PROBLEMS),
+    problems: Annotated[str, typer.Option(help="Of S1, S2, S3, digits; separated by commas.")] = ",".join(PROBLEMS),
     only: Annotated[str | None, typer.Option(help="Policies or predictors, separated by commas.")] = None,
     out: Annotated[Path, typer.Option(help="Folder in which finished rows are kept.")] = Path("results/front-by-cost"),
     quick: Quick = False,
@@ -132,7 +170,7 @@ def main(
     tasks = [
         (problem, policy, trainings, seed)
         for seed in every
-        for problem in chosen(problems, list(PROBLEMS))
+        for problem in chosen(problems, [*PROBLEMS, DIGITS])
         for policy in chosen(only or default, POLICIES)
     ]
     rows = compute(tasks, front_score, out, jobs)

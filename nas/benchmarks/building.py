@@ -11,6 +11,7 @@ import gzip
 import io
 import json
 import platform
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -53,7 +54,10 @@ def build(
 
 
 def _accuracy(population: Population) -> Measure:
-    """Test accuracy in % of one training per seed, and its mean over the seeds after each epoch."""
+    """Test accuracy in % of one training per seed, its mean over the seeds after each epoch, and an epoch's seconds.
+
+    Seconds are of the processor, of all seeds together: what else runs on the machine does not count.
+    """
     import torch
 
     from nas.evaluation.training import DigitsTask, train_digits
@@ -61,10 +65,11 @@ def _accuracy(population: Population) -> Measure:
     torch.set_num_threads(1)
     task = DigitsTask(**population.task)
 
-    def measure(space: SearchSpace, arch: Architecture) -> dict[str, list[float]]:
+    def measure(space: SearchSpace, arch: Architecture) -> dict[str, Any]:
         curve: list[float] = []
+        started = time.process_time()
         seeds = train_digits(space.graph(arch), population.seeds, task, curve)
-        return {"seeds": seeds, "curve": curve}
+        return {"seeds": seeds, "curve": curve, "epoch_s": (time.process_time() - started) / task.epochs}
 
     return measure
 
@@ -121,13 +126,12 @@ class _Builder:
     def write(self) -> Path:
         """The table `NAME.csv.gz` and the measured half of its card, `NAME.json`."""
         accuracy = [known if isinstance(known, dict) else {"seeds": known} for known in self._complete("accuracy")]
-        curves = [known.get("curve", []) for known in accuracy]  # older journals have none
         proxies = self._complete("proxies") if self.population.proxies else [{} for _ in self.names]
         passes = np.array([self._complete(f"latency{i}") for i in range(self.population.latency_passes)]).T
         seeds = np.array([known["seeds"] for known in accuracy])
         path = self.folder / f"{self.population.name}.csv.gz"
         with replacing(path) as file:
-            file.write_bytes(gzip.compress(self._csv(seeds, curves, proxies, passes).encode(), mtime=0))
+            file.write_bytes(gzip.compress(self._csv(seeds, accuracy, proxies, passes).encode(), mtime=0))
         with replacing(self.folder / f"{self.population.name}.json") as file:
             file.write_text(json.dumps(_card(self.population, seeds, passes), indent=1) + "\n")
         return path
@@ -142,18 +146,22 @@ class _Builder:
         return [known[name] for name in self.names]
 
     def _csv(
-        self, seeds: np.ndarray, curves: list[list[float]], proxies: list[dict[str, float]], passes: np.ndarray
+        self, seeds: np.ndarray, trained: list[dict[str, Any]], proxies: list[dict[str, float]], passes: np.ndarray
     ) -> str:
+        curves = [known.get("curve", []) for known in trained]  # older journals have neither curves nor seconds
         scores = sorted({name for row in proxies for name in row})
         rows = io.StringIO()
         writer = csv.writer(rows, lineterminator="\n")
         by_seed = [f"digits_accuracy_seed{s}" for s in self.population.seeds]
         epochs = range(1, max(map(len, curves)))  # the last one's value is the accuracy itself
         by_epoch = [f"digits_accuracy@{epoch}" for epoch in epochs]
-        writer.writerow(["arch", "digits_accuracy", *by_seed, *by_epoch, "cpu_latency_ms", "params", "flops", *scores])
+        writer.writerow(
+            ["arch", "digits_accuracy", *by_seed, *by_epoch, "epoch_s", "cpu_latency_ms", "params", "flops", *scores]
+        )
         for i, name in enumerate(self.names):
             values = [f"{seeds[i].mean():.4f}", *(f"{v:.4f}" for v in seeds[i])]
             values += [f"{curves[i][epoch - 1]:.4f}" if curves[i] else "" for epoch in epochs]
+            values.append(f"{trained[i]['epoch_s']:.4g}" if "epoch_s" in trained[i] else "")
             values.append(f"{passes[i].min():.6g}")
             costs = [self.space.params(self.archs[i]), self.space.flops(self.archs[i])]
             writer.writerow(

@@ -54,6 +54,8 @@ POPULATIONS = {
         Population("digits-nasbench101", "nasbench101", {**_TINY, "channels": 8, "modules": 1}),
         # At 1×1 resolution in the end, 22 layers deep: in the others' 48 steps these hardly learn.
         Population("digits-fbnet", "fbnet", {**_TINY, "width": 0.25}, task={"epochs": 8, "batch": 32}),
+        # With learning curves long enough to stop at, for searches by cost.
+        Population("digits-resnet", "tiny-resnet", _TINY, 200, False, task={"epochs": 16}),
     )
 }
 

@@ -28,7 +28,7 @@ def _result() -> SearchResult:
 def test_shares_count_what_is_finished_within_the_cost() -> None:
     table = np.array([[90.0, 1.0], [60.0, 2.0], [95.0, 3.0]])
     reference = Reference.of_table(table, parse_objectives("top1,cpu_latency_ms"))
-    shares = front_by_cost.shares_by_cost(_result(), reference, 4)
+    shares = front_by_cost.shares_by_cost(_result(), reference, 4, 200)
     assert shares[0] == 0.0  # 212 epochs are more than 200
     assert shares[1] == pytest.approx(reference.ratio(table[1:2]))
     assert shares[2] == shares[3] == pytest.approx(reference.ratio(table[:2]))

@@ -34,7 +34,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(
         building,
         "_accuracy",
-        lambda seeds: stand_in("accuracy", {"seeds": [50.0 + len(done), 60.0], "curve": [20.0, 55.0]}),
+        lambda seeds: stand_in(
+            "accuracy", {"seeds": [50.0 + len(done), 60.0], "curve": [20.0, 55.0], "epoch_s": 0.125}
+        ),
     )
     monkeypatch.setattr(building, "_proxies", lambda seeds: stand_in("proxies", {"snip": 1.5}))
     monkeypatch.setattr(building, "_latency", stand_in("latency", 0.25))
@@ -49,10 +51,11 @@ def test_a_table_has_every_network_with_every_measurement(tmp_path: Path, counte
     assert {"digits_accuracy_seed1", "cpu_latency_ms", "params", "flops", "snip"} < set(table.columns)
 
 
-def test_a_table_has_the_learning_curves(tmp_path: Path, counted: list[str]) -> None:
+def test_a_table_has_the_learning_curves_and_the_seconds_of_an_epoch(tmp_path: Path, counted: list[str]) -> None:
     table = parse_csv(read_bytes(build(TINY, tmp_path)), tmp_path)
     assert table.columns["digits_accuracy@1"].tolist() == [20.0] * 3
     assert "digits_accuracy@2" not in table.columns  # the last epoch's is the accuracy itself
+    assert table.columns["epoch_s"].tolist() == [0.125] * 3
 
 
 def test_a_build_goes_on_that_kept_no_curves(tmp_path: Path, counted: list[str]) -> None:
