@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -39,3 +40,11 @@ def test_policies_are_compared(tmp_path: Path, nas_data: Path, capsys: pytest.Ca
     front_by_cost.main(out=tmp_path, quick=True, problems="S1", as_json=True)
     assert (tmp_path / "front-by-cost-S1.png").is_file()
     assert "HV@10" in capsys.readouterr().out
+
+
+def test_digits_are_searched_by_seconds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    front_by_cost.main(out=tmp_path, quick=True, problems="digits", only="asha,random", as_json=True)
+    rows = {row["policy"]: row for row in json.loads(capsys.readouterr().out)}
+    assert 0 < rows["random"]["HV@5"]["mean"] < rows["random"]["HV@10"]["mean"] < 1
+    problem = front_by_cost.Problem.named("digits")
+    assert problem.unit == pytest.approx(16 * problem.table.values("epoch_s").mean())
