@@ -4,6 +4,10 @@
 const pairs = objectives > 1 ? goals.slice(1) : [null];
 const scatters = [];
 
+/** True for what has a place in the chart: evaluated, or predicted in both metrics. */
+const hasPlace = (network, x) =>
+  Boolean(network.evaluation || (x !== null && network.predicted[0] && network.predicted[x]));
+
 function place(network, x) {
   if (!network.evaluation) return [network.predicted[x][0], network.predicted[0][0]];
   return [x === null ? network.evaluation : network.values[x], network.values[0]];
@@ -39,7 +43,7 @@ function showScatters() {
 function drawScatter(scatter, { front, picks }) {
   const { chart, x, names } = scatter;
   const isFront = new Set(front);
-  const shown = proposed.filter((network) => x !== null && network.predicted[0] && network.predicted[x]);
+  const shown = proposed.filter((network) => hasPlace(network, x));
   const points = (some) => some.map((network) => ({ value: place(network, x), network: network.index }));
   const series = (id, some, options) => ({ id, type: "scatter", data: points(some), ...options });
   const all = [...evaluated, ...shown].map((network) => place(network, x));
@@ -90,7 +94,7 @@ function drawScatter(scatter, { front, picks }) {
         z: 4,
         itemStyle: { color: colour("pick") },
       }),
-      series("chosen", state.chosen && (x !== null || state.chosen.evaluation) ? [state.chosen] : [], {
+      series("chosen", state.chosen && hasPlace(state.chosen, x) ? [state.chosen] : [], {
         symbolSize: 24,
         z: 5,
         silent: true,

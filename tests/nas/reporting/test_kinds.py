@@ -118,6 +118,15 @@ def test_a_search_by_cost_keeps_what_its_predictor_expected_of_trainings(by_cost
     assert any(re.search(r"epochs 2 to 4, quality 5\d \(predicted [\d.]+ ± [\d.e-]+\), params \d+", x) for x in lines)
 
 
+def test_what_is_proposed_without_a_prediction_can_be_looked_at(tmp_path: Path, open_page: Open) -> None:
+    own_studies(tmp_path, ["asha"], budget=Budget((1, 2, 4), 40.0))
+    page = open_page(tmp_path)
+    for proposal in page.locator("#next tbody button").all():
+        proposal.click()
+        assert page.locator("#network svg rect").count() > 3
+    assert page.locator("#next-legend").is_hidden(), "none is in the chart"
+
+
 # --- few, none, failed
 
 
@@ -209,6 +218,17 @@ def test_settings_that_no_value_depends_on_are_not_shown_as_used(tmp_path: Path)
     names = {name for part in data_of(tmp_path)["made"] for name, _ in part["rows"]}
     assert "evaluator: measurement: metrics" in names
     assert not any("training" in name or "latency" in name for name in names)
+
+
+def test_a_long_command_fits_a_narrow_screen(tmp_path: Path, open_page: Open) -> None:
+    study = optuna.create_study(storage=open_storage(tmp_path / "j"))
+    command = f"nas search --objectives quality:accuracy:max,params --out /{'folder-' * 30}"
+    study.set_user_attr("nas:identity", {"command": command})
+    study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=3)
+    save_studies(tmp_path, open_studies(tmp_path / "j"))
+    page = open_page(tmp_path, width=390)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.locator("#made dd").last.text_content().strip() == command
 
 
 def test_axes_tell_near_values_apart(tmp_path: Path, open_page: Open) -> None:
