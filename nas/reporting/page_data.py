@@ -12,7 +12,6 @@ from urllib.parse import quote
 import numpy as np
 from scipy.stats import kendalltau
 
-from nas.evaluation.memory import METRIC as MEMORY
 from nas.reporting.collecting import Network, collect, labelled
 from nas.reporting.drawing import draw_blocks
 from nas.reporting.plots import metric_label
@@ -21,6 +20,7 @@ from nas.searching.by_cost.reading import is_by_cost, read_runs
 from nas.searching.loop import SOURCE_KEY
 from nas.searching.objectives import parse_constraints
 from nas.searching.result import SETTINGS_KEY
+from nas.searching.sources import used_settings
 from predictors.metrics import Metric
 
 if TYPE_CHECKING:
@@ -175,26 +175,10 @@ def _made(studies: Studies) -> dict[str, Any]:
         },
         "Command, machine and versions": identity,
         "Search": study.user_attrs.get(SETTINGS_KEY, {}),
-        "Where values come from": _used(study.user_attrs.get(SOURCE_KEY, {})),
+        "Where values come from": used_settings(study.user_attrs.get(SOURCE_KEY, {})),
         "Attributes of the study": own,
     }
     return {title: value for title, value in made.items() if value}
-
-
-def _used(source: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a source, without those of a training or of timing where it does neither."""
-    kept = dict(source)
-    if "evaluator" in kept:
-        kept["evaluator"] = _used(kept["evaluator"])
-    if "measurement" in kept:
-        measurement = dict(kept["measurement"])
-        if not measurement.get("data"):
-            unused = ("seeds", "training")
-            measurement = {name: value for name, value in measurement.items() if name not in unused}
-        if not any(metric.endswith("_latency_ms") or metric == MEMORY for metric in measurement["metrics"]):
-            measurement.pop("latency", None)
-        kept["measurement"] = measurement
-    return kept
 
 
 def _rows(value: Any, name: str = "") -> Iterator[list[str]]:

@@ -24,7 +24,7 @@ from nas.evaluation import memory
 from nas.evaluation.machine import machine, versions
 from nas.searching.evaluators import MeasuredEvaluator
 from nas.searching.own_evaluator import FunctionEvaluator
-from nas.searching.sources import measured_metrics, source_of
+from nas.searching.sources import measured_metrics, source_of, used_settings
 from nas.searching.trials import is_evaluated
 from nas.searching.workers import Worker
 from search_spaces.common import plug_ins
@@ -140,7 +140,7 @@ def _differences(stored: Mapping[str, Any], present: Mapping[str, Any], is_worke
     for key, old, new in _changes(stored["settings"], present["settings"]):
         if not _is_file_of_space(key, old, new):
             yield Difference(f"{key} {old!r}, not {new!r}")
-    yield from _source_differences(stored["source"], present["source"])
+    yield from _source_differences(used_settings(stored["source"]), used_settings(present["source"]))
     yield from _identity_differences(stored["identity"], present["identity"], present["source"], is_worker)
 
 

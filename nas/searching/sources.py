@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nas.benchmarks import load_benchmark
+from nas.evaluation import memory
 from nas.evaluation.measurement import measurement_of
 from nas.searching.evaluators import MeasuredEvaluator, PredictionEvaluator, TableEvaluator
 from nas.searching.own_evaluator import FunctionEvaluator
@@ -39,6 +40,22 @@ def measured_metrics(source: Source) -> list[str]:
     """Metrics whose values depend on the machine, or on what trains there."""
     own = source.get("evaluator", {})
     return [*own.get("metrics", ()), *(own or source).get("measurement", {}).get("metrics", ())]
+
+
+def used_settings(source: Source) -> dict[str, Any]:
+    """The settings of a source, without those of a training or of timing where it does neither."""
+    kept = dict(source)
+    if isinstance(kept.get("evaluator"), Mapping):
+        kept["evaluator"] = used_settings(kept["evaluator"])
+    if isinstance(kept.get("measurement"), Mapping) and "metrics" in kept["measurement"]:
+        measurement = dict(kept["measurement"])
+        if not measurement.get("data"):
+            unused = ("seeds", "training")
+            measurement = {name: value for name, value in measurement.items() if name not in unused}
+        if not any(metric.endswith("_latency_ms") or metric == memory.METRIC for metric in measurement["metrics"]):
+            measurement.pop("latency", None)
+        kept["measurement"] = measurement
+    return kept
 
 
 def open_evaluator(

@@ -14,6 +14,7 @@ import predictors
 from nas import Measurement, load_benchmark, search
 from nas.comparison.runs import open_studies
 from nas.evaluation.datasets import digits
+from nas.evaluation.latency import LatencyTask
 from nas.evaluation.training import TrainingTask
 from nas.searching import identity
 from nas.searching.evaluators import MeasuredEvaluator, PredictionEvaluator, TableEvaluator
@@ -184,6 +185,16 @@ def test_other_training_or_data_are_refused(change: dict[str, Any], message: str
     check(first, first)
     with pytest.raises(InputError, match=message):
         check(first, second)
+
+
+def test_settings_that_no_value_depends_on_may_change() -> None:
+    def source(metrics: tuple[str, ...], **settings: Any) -> dict[str, Any]:
+        return source_of(MeasuredEvaluator(get_space("tiny-resnet"), Measurement(metrics, **settings)))
+
+    slow = {"training": TrainingTask(epochs=9), "latency": LatencyTask(threads=2)}
+    check(source(("params",)), source(("params",), **slow))
+    with pytest.raises(InputError, match=r"with measurement\.latency\.threads 1, not 2:"):
+        check(source(("cpu_latency_ms",)), source(("cpu_latency_ms",), **slow))
 
 
 # --- machine and versions
