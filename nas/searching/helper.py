@@ -7,11 +7,14 @@ import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 from nas.evaluation.threads import set_default_threads
 from search_spaces.common.errors import InputError
+
+INTERRUPT_SECONDS = 30.0  # between two interrupts; giving a trial back takes less
 
 
 def main() -> None:
@@ -30,7 +33,9 @@ def main() -> None:
 
 def _interrupt_at_end() -> None:
     os.read(sys.stdin.fileno(), 1)
-    os.kill(os.getpid(), signal.SIGINT)
+    while True:  # Python drops an interrupt that comes while it finalizes an object
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(INTERRUPT_SECONDS)
 
 
 if __name__ == "__main__":

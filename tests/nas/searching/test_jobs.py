@@ -103,6 +103,20 @@ def test_the_other_processes_end_with_the_one_that_began_and_give_their_trials_b
     assert not found.failures
 
 
+def test_a_process_that_lost_an_interrupt_is_interrupted_again() -> None:
+    code = (
+        "import contextlib, threading, time\n"
+        "from nas.searching import helper\n"
+        "helper.INTERRUPT_SECONDS = 0.3\n"
+        "threading.Thread(target=helper._interrupt_at_end, daemon=True).start()\n"
+        "with contextlib.suppress(KeyboardInterrupt):\n"
+        "    time.sleep(60)\n"
+        "time.sleep(60)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=50)
+    assert b"KeyboardInterrupt" in ended.stderr
+
+
 def test_what_cannot_be_shared_is_refused(evaluator: Callable[..., FunctionEvaluator]) -> None:
     own = FunctionEvaluator(SPACE, lambda model, architecture, report: {"size": 1.0}, ["size"])
     chosen = optuna.samplers.RandomSampler()
