@@ -12,6 +12,7 @@ x / √2, Erf, + 1, · x, · ½     → Gelu
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from search_spaces.graph.ir import Attrs, Graph, Node, Shape
@@ -31,26 +32,18 @@ class _Fusion:
         self.uses = Counter([v for node in graph.nodes for v in node.inputs])
         self.uses.update(graph.outputs)
         self.swallowed: set[int] = set()
-        self.rules = {
-            "Add": self._sum,
-            "BatchNorm": self._conv_bn,
-            "Clip": self._relu6,
-            "Mul": self._gelu,
-            "Reshape": self._channel_shuffle,
-            "Transpose": self._transpose,
-        }
 
     def run(self) -> Graph:
         nodes = []
         for node in self.graph.nodes:
-            fused = self._fused(node) if node.op in self.rules else node
+            fused = self._fused(node) if node.op in _RULES else node
             nodes.append(fused)
             for value in fused.outputs:
                 self.made[value] = fused
         return _renumbered(self.graph, [node for node in nodes if self.swallowed.isdisjoint(node.outputs)])
 
     def _fused(self, node: Node) -> Node:
-        fused = self.rules[node.op](node) if node.op in self.rules else node
+        fused = _RULES[node.op](self, node) if node.op in _RULES else node
         return fused if fused.op == node.op else self._fused(fused)
 
     def _private(self, value: int, op: str) -> Node | None:
@@ -149,6 +142,14 @@ class _Fusion:
         return last
 
 
+_RULES: dict[str, Callable[[_Fusion, Node], Node]] = {
+    "Add": _Fusion._sum,
+    "BatchNorm": _Fusion._conv_bn,
+    "Clip": _Fusion._relu6,
+    "Mul": _Fusion._gelu,
+    "Reshape": _Fusion._channel_shuffle,
+    "Transpose": _Fusion._transpose,
+}
 _RELU6: Attrs = (("max", 6), ("min", 0))
 _HALF: Attrs = (("B", 0.5),)
 _ONE: Attrs = (("B", 1),)

@@ -43,9 +43,10 @@ class CanonicalBlock(NamedTuple):
     """`body` in canonical order, with holes for its numbers; `holes`: the rank of the number that belongs in each.
 
     `inputs`, `outputs`, `order`: the raw block's inputs, outputs and items as they are ordered here. Blocks are
-    instances of one function exactly if their `certificate` is the same. `ambiguous`: the block looks the same from
-    several of its inputs or outputs, so that nothing tells a call which is which; it is not when just two inputs may
-    be swapped. `mirror`: the order of the items with these two swapped, empty where they may not be.
+    instances of one function exactly if their `certificate` is the same; a whole network has none. `ambiguous`: the
+    block looks the same from several of its inputs or outputs, so that nothing tells a call which is which; it is not
+    when just two inputs may be swapped. `mirror`: the order of the items with these two swapped, empty where they may
+    not be.
     """
 
     body: Block
@@ -94,7 +95,7 @@ def _canonical(raw: RawBlock) -> CanonicalBlock:
     body = Block(raw.inputs, tuple(items), leaf.body.outputs)
     swappable = raw.inputs == 2 and bool(search.swaps) and not search.tied_outputs
     mirror = tuple([search.swaps[i] for i in leaf.order]) if swappable else ()
-    certificate = _digest(body) + _SWAPPABLE * swappable
+    certificate = "" if raw.ordered_inputs else _digest(body) + _SWAPPABLE * swappable
     ambiguous = search.tied_outputs or (search.tied_inputs and not swappable)
     return CanonicalBlock(body, tuple(holes), leaf.inputs, leaf.outputs, leaf.order, certificate, ambiguous, mirror)
 

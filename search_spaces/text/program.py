@@ -17,6 +17,7 @@ from search_spaces.common.errors import InputError
 from search_spaces.graph.ir import Graph, Node, Shape, Value
 from search_spaces.graph.operators import canonical_attrs, output_shape
 from search_spaces.text.blocks import Block, Item, Ref
+from search_spaces.text.lines import Line, placed_lines
 from search_spaces.text.regions import regions
 from search_spaces.text.repeats import length, repeats
 from search_spaces.text.scopes import Scope, distinct, regrouped, scoped
@@ -40,20 +41,21 @@ class Program:
 @collection_paused()
 def compact(graph: Graph) -> Program:
     """The program of a graph: functions for its repeated blocks, everything in canonical order."""
-    root = scoped(graph, regions(graph))
-    while (shorter := _shortened(graph, root)) is not None:
+    lines = placed_lines(graph)
+    root = scoped(graph, lines, regions(graph, lines))
+    while (shorter := _shortened(graph, lines, root)) is not None:
         root = shorter
     return _program(graph, root)
 
 
-def _shortened(graph: Graph, root: Scope) -> Scope | None:
+def _shortened(graph: Graph, lines: list[tuple[int, Line]], root: Scope) -> Scope | None:
     """The graph with scopes around what is repeated in the blocks of `root`; None where that saves no line."""
     blocks = _bodies(root)
     groups = repeats(tuple(blocks.values()))
     if groups is None:
         return None
     around = dict(zip(blocks, groups, strict=True))
-    shorter = regrouped(root, around, graph)
+    shorter = regrouped(root, around, graph, lines)
     return shorter if length(_bodies(shorter).values()) < length(blocks.values()) else None
 
 

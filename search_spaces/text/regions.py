@@ -1,279 +1,168 @@
 """Blocks of a graph, found from its edges alone: what lies between a value and where all that it feeds comes together.
 
-A node's region is what it post-dominates, back to its immediate dominator: a residual block, a cell of any number of
-inputs, a branch of one. Regions nest (Johnson, Pearson and Pingali, "The program structure tree", 1994), and form
-chains where each reads the one before it alone; in a chain, what is repeated one right after another is a block, too.
+The graph is cut where a single value is left to be read. What lies between two cuts is a piece (`pieces`), and pieces
+of equal lines are analysed once.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Hashable
-from functools import cached_property, lru_cache
-from itertools import chain
-from typing import NamedTuple
+from collections.abc import Hashable, Sequence
+from functools import lru_cache
+from itertools import pairwise
 
-from search_spaces.graph.ir import Attrs, Graph
-from search_spaces.text.blocks import PARAMETRIC
-from search_spaces.text.dominators import dominators, post_dominators
-from search_spaces.text.runs import MIN_REPEATS, runs
+from search_spaces.graph.ir import Graph
+from search_spaces.text.lines import Label, Line
+from search_spaces.text.pieces import ROOT, Blocks, Chain, End, Link, Piece, interleaved
+
+_MAX_CACHED_LINES = 128  # of a piece; larger ones would fill the memory
 
 Path = tuple[Hashable, ...]
 """The blocks around a node, from the outermost."""
 
-MAX_DEPTH = 32
-_MIN_NODES = 3
-_MANY = 3
+
+def regions(graph: Graph, lines: Sequence[tuple[int, Line]]) -> list[Path]:
+    """For every line of a graph the blocks around it; independent of the order in which the nodes stand."""
+    return _Regions(graph, lines).paths()
 
 
-def regions(graph: Graph) -> list[Path]:
-    """For every node the blocks around it; independent of the order in which the nodes stand."""
-    return _Regions(graph).paths()
+_Placed = tuple[Link, "Piece | None", int]
+"""A link of a piece, and what its nodes' numbers there lack; no piece where nothing comes together in it."""
 
 
-class _Link(NamedTuple):
-    """A link of a chain: all its nodes, the last of them, and the ends of the chains that come together in that.
-
-    `structure`: the same for links whose nodes are connected in the same way.
-    """
-
-    nodes: list[int]
-    last: int
-    inner: list[int]
-    structure: tuple[int, ...]
-
-
-class _Block(NamedTuple):
-    """The block around this one, how many there are around it, and what blocks of one structure have in common."""
-
-    outer: int
-    depth: int
-    structure: Hashable
+class _UnconnectedError(Exception):
+    """A piece that no chain leads through."""
 
 
 class _Regions:
-    """`inner`: by node, what it immediately post-dominates; `ends`: what nobody needs, behind the node it hangs on.
-
-    `blocks`: by number; the first is the whole.
-    """
-
-    def __init__(self, graph: Graph) -> None:
-        self.sink, root = len(graph.nodes), -1
-        self.graph, self.labels = graph, _labels(graph, _label)
-        entries = [root - 1 - i for i in range(len(graph.inputs))]
-        owner = [*entries, *[i for i, node in enumerate(graph.nodes) for _ in node.outputs]]
-        self.producers = [
-            [owner[node.inputs[0]]] if len(node.inputs) == 1 else [*dict.fromkeys([owner[v] for v in node.inputs])]
-            for node in graph.nodes
-        ]
-        users = self._users([owner[v] for v in graph.outputs])
-        aside = self._aside(users, entries)
-        self.before = dominators(self.producers, entries, aside, root).parent
-        users = {i: readers for i, readers in users.items() if i >= 0}
-        after = post_dominators(users, self.sink)
-        self.after = after.parent
-        self.ends: dict[int, list[list[int]]] = {}
-        for nodes in self._dead(users):
-            read = {p for i in nodes for p in self.producers[i] if p in users}
-            self.ends.setdefault(after.common(read) if read else self.sink, []).append(nodes)
-        self.inner: dict[int, list[int]] = {}
-        for i in reversed(users):
-            shared = i in aside or (i not in self.before and len(users[i]) > 1)
-            end = self.sink if shared else self.after[i]
-            if end in self.inner:
-                self.inner[end].append(i)
-            else:
-                self.inner[end] = [i]
-        self.blocks = [_Block(0, 0, None)]
-
-    @cached_property
-    def exact(self) -> list[int]:
-        """Labels with widths and kernel sizes; only networks with values that nobody reads need them."""
-        return _labels(self.graph, _exact_label)
-
-    def _users(self, outputs: list[int]) -> dict[int, list[int]]:
-        """Who reads each node that the outputs need, from the last node on, and each entry."""
-        users: dict[int, list[int]] = {i: [self.sink] for i in outputs}
-        for i in reversed(range(self.sink)):
-            if i in users:
-                for producer in self.producers[i]:
-                    if producer in users:
-                        users[producer].append(i)
-                    else:
-                        users[producer] = [i]
-        return {i: users[i] for i in sorted(users, reverse=True)}
-
-    def _aside(self, users: dict[int, list[int]], entries: list[int]) -> set[int]:
-        """What many nodes read beside something else, such as a mask: it belongs to no block, nor makes one."""
-        many = {i: readers for i, readers in users.items() if len(readers) >= _MANY}
-        if not many:
-            return set()
-        fed = set(entries)
-        for i, producers in enumerate(self.producers):
-            if not fed.isdisjoint(producers):
-                fed.add(i)
-
-        def joins(i: int) -> bool:
-            producers = self.producers[i] if i < self.sink else []
-            return sum([p in fed for p in producers]) > 1
-
-        return {i for i, readers in many.items() if all(map(joins, readers))}
-
-    def _dead(self, users: dict[int, list[int]]) -> list[list[int]]:
-        """The connected parts of what the outputs do not need."""
-        part: dict[int, list[int]] = {}
-        for i in range(self.sink):
-            if i not in users:
-                parts = {id(part[p]): part[p] for p in self.producers[i] if p in part}
-                joined = max(parts.values(), key=len, default=[])  # the others move, so that each moves seldom
-                for other in parts.values():
-                    if other is not joined:
-                        joined += other
-                        part.update(dict.fromkeys(other, joined))
-                joined.append(i)
-                part[i] = joined
-        return [sorted(nodes) for nodes in {id(nodes): nodes for nodes in part.values()}.values()]
+    def __init__(self, graph: Graph, lines: Sequence[tuple[int, Line]]) -> None:
+        self.graph, self.lines, self.count = graph, tuple([line for _, line in lines]), len(lines)
+        self.labels = _ranks([line.label for line in self.lines])
+        unread = any(0 in line.uses for line in self.lines)
+        # Labels with widths and kernel sizes tell apart what nobody reads, and nothing else.
+        self.exact = _ranks([_exact_label(line) for line in self.lines]) if unread else self.labels
 
     def paths(self) -> list[Path]:
         """For every node the blocks around it, without those that are there just once."""
-        home = [0] * self.sink
-        waiting = [(i, 0) for i in self.inner.get(self.sink, ())]
-        while waiting:
-            last, outer = waiting.pop()
-            links = self._chain(last)
-            for (nodes, end, inner, structure), block in zip(links, self._repeated(links, outer), strict=True):
-                if len(nodes) == 1:
-                    home[end] = block
-                    continue
-                block = self._block(block, structure) if len(nodes) >= _MIN_NODES else block
-                deep = self.blocks[block].depth >= MAX_DEPTH
-                for i in nodes if deep or not inner else [end]:
-                    home[i] = block
-                waiting += [] if deep else [(i, block) for i in inner]
-        kept = self._recurring()
+        blocks = Blocks(0)
+        for chain in self._chains():
+            around = blocks.repeated([link for link, _, _ in chain], 0)
+            for (link, piece, shift), outer in zip(chain, around, strict=True):
+                block, inner = blocks.place(link, outer, shift)
+                if inner and piece:
+                    blocks.insert(piece.nested(link, blocks.depth[block]), block, shift)
+        kept = blocks.recurring()
         path: list[Path] = [()]
-        for i, inner_block in enumerate(self.blocks[1:], start=1):
-            around = path[inner_block.outer]
-            path.append((*around, i) if inner_block.structure in kept else around)
-        return [path[block] for block in home]
+        for i in range(1, len(blocks.outer)):
+            around = path[blocks.outer[i]]
+            path.append((*around, i) if blocks.structure[i] in kept else around)
+        return [path[blocks.homes.get(node, 0)] for node in range(self.count)]
 
-    def _block(self, outer: int, structure: Hashable) -> int:
-        """The number of a new block."""
-        self.blocks.append(_Block(outer, self.blocks[outer].depth + 1, structure))
-        return len(self.blocks) - 1
+    def _chains(self) -> list[list[_Placed]]:
+        """The chains that no region is around; the first goes on through all pieces."""
+        try:
+            return self._joined(self._cuts())
+        except _UnconnectedError:
+            return self._joined([0, self.count])
 
-    def _recurring(self) -> set[Hashable]:
-        """The structures that are there twice: in blocks of different structures, or in one."""
-        inside: list[list[int]] = [[] for _ in self.blocks]
-        for i, block in enumerate(self.blocks[1:], start=1):
-            inside[block.outer].append(i)
-        times: Counter[Hashable] = Counter()
-        waiting = [0]
-        while waiting:
-            for i in inside[waiting.pop()]:
-                structure = self.blocks[i].structure
-                times[structure] += 1
-                if times[structure] == 1:
-                    waiting.append(i)
-        return {structure for structure, count in times.items() if count > 1}
+    def _cuts(self) -> list[int]:
+        """Between which lines a single value is left to be read, none of the graph's inputs; before and after all."""
+        first = inputs = len(self.graph.inputs)
+        left, waiting, found = [0] * len(self.graph.shapes), 0, [0]
+        for end, line in enumerate(self.lines, start=1):
+            for v, times in line.reads:
+                value = first + v
+                if value < inputs:
+                    found = [0]
+                elif left[value] == times:
+                    waiting -= 1
+                else:
+                    left[value] -= times
+            for times in line.uses:
+                left[first] = times
+                first += 1
+                waiting += times > 0
+            if waiting == 1:
+                found.append(end)
+        if min(self.graph.outputs, default=0) < inputs:
+            found = [0]
+        return found if found[-1] == self.count else [*found, self.count]
 
-    def _chain(self, last: int) -> list[_Link]:
-        """What follows one right after another up to a node."""
-        found: list[_Link] = []
-        hanging: list[list[list[int]]] = []
-        node: int | None = last
-        while node is not None:
-            hanging.append(self.ends.get(node, []))
-            first = self.before.get(node, self.sink)
-            linked = self.after.get(first) == node
-            inner = [i for i in self.inner.get(node, ()) if not linked or i != first]
-            nodes = self._nodes(node, inner) if inner else [node]
-            found.append(_Link(nodes, node, inner, self._structure(nodes, self.labels)))
-            node = first if linked else None
-        links: list[_Link] = []
-        order = self._order(hanging[::-1])
-        for link, ends in zip(found[::-1], order, strict=True):
-            links += [link, *ends]
-        return links
+    def _joined(self, cuts: list[int]) -> list[list[_Placed]]:
+        main: list[tuple[_Placed, list[End[_Placed]]]] = []
+        found = []
+        for start, end in pairwise(cuts):
+            line = self.lines[start]
+            if end - start == 1 and line.inputs and line.uses != (0,):
+                main.append(((_single(self.labels[start]), None, start), []))
+                continue
+            piece = self._piece(start, end)
+            if not piece.connected:
+                raise _UnconnectedError
+            shift = start - bool(start)
+            for chain in piece.chains:
+                placed = _placed(chain, piece, shift)
+                if chain is not piece.main:
+                    found.append(interleaved(placed))
+                elif start:
+                    main[-1][1].extend(placed[0][1])
+                    main += placed[1:]
+                else:
+                    main += placed
+        return [interleaved(main), *found]
 
-    def _order(self, hanging: list[list[list[int]]]) -> list[list[_Link]]:
-        """What hangs on each link of a chain, by structure; of one structure, what the chain had earlier comes first.
-
-        A cell's last ends and the next cell's first ones hang on one node, and only the cells before tell them apart.
-        """
-        seen: dict[tuple[int, ...], int] = {}
-        found: list[list[_Link]] = []
-        for ends in hanging:
-            links = [_Link(nodes, nodes[-1], [], self._structure(nodes, self.labels)) for nodes in ends]
-            if ends:
-                exact = [self._structure(nodes, self.exact) for nodes in ends]
-                keys = [(link.structure, seen.get(e, len(seen)), e) for link, e in zip(links, exact, strict=True)]
-                ranked = sorted(range(len(ends)), key=keys.__getitem__)
-                links = [links[i] for i in ranked]
-                for i in ranked:
-                    seen.setdefault(exact[i], len(seen))
-            found.append(links)
-        return found
-
-    def _repeated(self, links: list[_Link], outer: int) -> list[int]:
-        """For every link of a chain the block around it: the chain's, a run, or one of the copies that a run is of.
-
-        Small copies are no blocks, nor are those of a single link, which is one already.
-        """
-        found = [outer] * len(links)
-        if len(links) < MIN_REPEATS:
-            return found
-        structures = [link.structure for link in links]
-        sizes = [len(link.nodes) for link in links]
-        for run in runs(structures, sizes):
-            whole = self._block(outer, tuple(structures[run.first : run.end]))
-            for first in range(run.first, run.end, run.length):
-                end, block = first + run.length, whole
-                if run.length > 1 and sum(sizes[first:end]) >= _MIN_NODES:
-                    block = self._block(whole, tuple(structures[first:end]))
-                found[first:end] = [block] * run.length
-        return found
-
-    def _nodes(self, node: int, inner: list[int]) -> list[int]:
-        """A node and all that comes together in it, in the graph's order."""
-        found = [node]
-        waiting = list(inner)
-        while waiting:
-            other = waiting.pop()
-            found.append(other)
-            if other in self.inner:
-                waiting += self.inner[other]
-            if other in self.ends:
-                found += chain.from_iterable(self.ends[other])
-        return sorted(found)
-
-    def _structure(self, nodes: list[int], labels: list[int]) -> tuple[int, ...]:
-        """The same for nodes of the same labels that are connected in the same way, whatever order they stand in."""
-        producers = self.producers
-        if len(nodes) == 1:
-            return (labels[nodes[0]],)
-        known: dict[int, int] = {}
-        for node in nodes:
-            read = producers[node]
-            if len(read) == 1:
-                known[node] = hash((labels[node], known.get(read[0], 0)))
-            else:
-                known[node] = hash((labels[node], *sorted([known.get(p, 0) for p in read])))
-        return tuple(sorted(known.values()))
+    def _piece(self, start: int, end: int) -> Piece:
+        """The lines between two cuts, behind the node that is left at the first."""
+        inputs = 0 if start else len(self.graph.inputs)
+        read = tuple([value for value in self.graph.outputs if value < inputs])
+        analysed = _analysed if end - start <= _MAX_CACHED_LINES else _analysed.__wrapped__
+        labels, exact = tuple(self.labels[start:end]), tuple(self.exact[start:end])
+        return analysed(self.lines[start:end], labels, exact, inputs, read, start == 0, end == self.count)
 
 
-def _labels(graph: Graph, label: Callable[[str, Attrs, int], tuple[str, str, int]]) -> list[int]:
-    """Labels of the nodes as numbers that do not depend on the nodes' order."""
-    found = [label(node.op, node.attrs, len(node.inputs)) for node in graph.nodes]
-    ranks = {each: rank for rank, each in enumerate(sorted(set(found)))}
-    return [ranks[each] for each in found]
+@lru_cache(maxsize=1024)
+def _analysed(
+    lines: tuple[Line, ...], labels: tuple[int, ...], exact: tuple[int, ...], inputs: int, read: tuple[int, ...],
+    first: bool, last: bool,
+) -> Piece:  # fmt: skip
+    """A piece of `lines`. If it is the `first`: the number of the graph's inputs, and which of them are outputs."""
+    owner = {value: ROOT - 1 - value for value in range(inputs)}
+    entries = [*owner.values()] if first else [ROOT - 1]
+    producers = [] if first else [entries]
+    before = [ROOT] * len(producers)
+    left: dict[int, int] = {}
+    value = inputs
+    for line in lines:
+        producers.append([*dict.fromkeys([owner.get(value + v, 0) for v in line.inputs])])
+        for v, times in line.reads:
+            if value + v in left:
+                left[value + v] -= times
+        for times in line.uses:
+            owner[value], left[value] = len(producers) - 1, times
+            value += 1
+    outputs = [owner[v] for v in read] + [owner[v] for v, times in left.items() if times]
+    if not first and not outputs:
+        outputs = [0]
+    return Piece(producers, entries, outputs, [*before, *labels], [*before, *exact], first, last)
 
 
-@lru_cache(maxsize=4096)
-def _label(op: str, attrs: Attrs, inputs: int) -> tuple[str, str, int]:
-    """What the nodes of repeated blocks have in common."""
-    return (op, repr([(name, None if name in PARAMETRIC else value) for name, value in attrs]), inputs)
+def _placed(chain: Chain, piece: Piece, shift: int) -> list[tuple[_Placed, list[End[_Placed]]]]:
+    """The links of a chain, and what hangs on them, with the piece that they are of."""
+    return [
+        ((link, piece, shift), [(structure, exact, (end, piece, shift)) for structure, exact, end in ends])
+        for link, ends in chain
+    ]
 
 
-def _exact_label(op: str, attrs: Attrs, inputs: int) -> tuple[str, str, int]:
-    return (op, repr(attrs), inputs)
+@lru_cache(maxsize=256)
+def _single(label: int) -> Link:
+    return Link([0], 0, [], (label,))
+
+
+def _exact_label(line: Line) -> Label:
+    return (line.op, repr(line.attrs), len(line.inputs))
+
+
+def _ranks(labels: list[Label]) -> list[int]:
+    """Labels as numbers that do not depend on the nodes' order."""
+    ranks = {label: rank for rank, label in enumerate(sorted(set(labels)))}
+    return [ranks[label] for label in labels]

@@ -9,6 +9,7 @@ import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import count
 
 from search_spaces.text.blocks import Block, Item, ItemAttrs, Ref
 from search_spaces.text.contraction import Contraction, Group, Pair
@@ -43,6 +44,14 @@ def _saved(times: int, lines: int) -> int:
     return (times - 1) * lines - times - _FRAME_LINES
 
 
+def _least_lines(times: int) -> int:
+    """How many lines a function needs that saves some where it is called so many times."""
+    return next(lines for lines in count(_MIN_LINES) if _saved(times, lines) > 0)
+
+
+_WORTH = [(times, _least_lines(times)) for times in range(2, 6)]  # what is called more often needs no fewer lines
+
+
 def _promising(blocks: tuple[Block, ...], labels: list[list[_Label]]) -> bool:
     """Could any function save lines, if the neighbours of these labels stood where it needs them?
 
@@ -50,9 +59,9 @@ def _promising(blocks: tuple[Block, ...], labels: list[list[_Label]]) -> bool:
     """
     lines = Counter([label for own in labels for label in own])
     links = Counter([link for block, own in zip(blocks, labels, strict=True) for link in _links(block, own)])
-    for times in range(2, max(links.values(), default=0) + 1):
+    for times, least in _WORTH:
         for part in _connected([link for link, there in links.items() if there >= times]):
-            if _saved(times, sum([lines[label] // times for label in part])) > 0:
+            if sum([lines[label] // times for label in part]) >= least:
                 return True
     return False
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import heapq
-from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from itertools import accumulate
+from operator import eq
 from typing import NamedTuple
 
 MIN_REPEATS = 3
@@ -26,8 +26,10 @@ class Run(NamedTuple):
 
 def runs(labels: Sequence[Hashable], weights: Sequence[int]) -> list[Run]:
     """Runs that do not overlap: those of most copies first, of equals those that weigh most, then the shortest."""
-    if max(Counter(labels).values(), default=0) < MIN_REPEATS:
+    number = {label: i for i, label in enumerate(dict.fromkeys(labels))}
+    if len(labels) - len(number) < MIN_REPEATS - 1:
         return []
+    labels = [number[label] for label in labels]
     total = [0, *accumulate(weights)]
     queue: list[tuple[tuple[int, int, int, int], Run]] = []
 
@@ -55,14 +57,13 @@ def runs(labels: Sequence[Hashable], weights: Sequence[int]) -> list[Run]:
 
 
 def _periodic(labels: Sequence[Hashable], length: int) -> Iterator[tuple[int, int]]:
-    """(first, end) of the longest stretches in which every label is that of `length` places before."""
-    first = 0
-    while first + length < len(labels):
-        end = first + length
-        while end < len(labels) and labels[end - length] == labels[end]:
-            end += 1
-        yield first, end
-        first = end - length + 1
+    """(first, end) of the longest stretches in which every label is that of `length` places before, for a run."""
+    same = bytes(map(eq, labels, labels[length:])) + b"\0"
+    first = same.find(b"\1" * length * (MIN_REPEATS - 1))
+    while first >= 0:
+        end = same.index(b"\0", first)
+        yield first, end + length
+        first = same.find(b"\1" * length * (MIN_REPEATS - 1), end)
 
 
 def _free(taken: Sequence[bool], first: int, end: int) -> Iterator[tuple[int, int]]:

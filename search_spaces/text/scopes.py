@@ -11,9 +11,10 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from search_spaces.graph.ir import Attrs, Graph, Value
-from search_spaces.text.blocks import PARAMETRIC, Item, ItemAttrs, Ref
+from search_spaces.graph.ir import Graph, Value
+from search_spaces.text.blocks import Item, ItemAttrs, Ref
 from search_spaces.text.canonical import CanonicalBlock, NotConvexError, RawBlock, canonical
+from search_spaces.text.lines import Line
 
 MIN_FUNCTION_NODES = 3
 
@@ -21,31 +22,7 @@ Path = tuple[Hashable, ...]
 """The scopes around a node, from the outermost."""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Line:
-    """A node of a graph.
-
-    Values count from the node's first output on: `inputs` are negative. `reads`: every input once, and how often it is
-    read. `uses`: how often each output is read. `numbers`: the parametric values of the attributes.
-    """
-
-    op: str
-    attrs: Attrs
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    reads: tuple[tuple[int, int], ...]
-    uses: tuple[int, ...]
-    numbers: tuple[Value, ...]
-    size = 1
-
-    def ranked(self, ranks: Mapping[Value, Ref]) -> ItemAttrs:
-        """The attributes with the ranks of their parametric numbers instead of these."""
-        if not self.numbers:
-            return self.attrs
-        return tuple([(name, ranks[value] if name in PARAMETRIC else value) for name, value in self.attrs])
-
-
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False, slots=True)
 class Scope:
     """A scope and what stands in it, lines and scopes, each with its first value.
 
@@ -79,24 +56,23 @@ class Scope:
 Child = tuple[int, Line | Scope]
 
 
-def scoped(graph: Graph, paths: Sequence[Path]) -> Scope:
-    """The graph's nodes in those of the scopes that are worth a function.
+def scoped(graph: Graph, lines: Sequence[Child], paths: Sequence[Path]) -> Scope:
+    """The graph's lines in those of the scopes that are worth a function.
 
     None is where the scopes don't fit the graph: two of them that each need what the other makes.
     """
-    lines = _lines(graph)
     try:
         return _whole(graph, _settled(_tree(paths, lines)))
     except NotConvexError:
         return _whole(graph, lines)
 
 
-def regrouped(root: Scope, groups: Mapping[str, Sequence[Path]], graph: Graph) -> Scope:
+def regrouped(root: Scope, groups: Mapping[str, Sequence[Path]], graph: Graph, lines: Sequence[Child]) -> Scope:
     """The graph with more scopes: `groups` has, by certificate, the new scopes around each canonical item."""
     try:
         return _whole(graph, _Regrouping(groups).children(root, swapped=False))
     except NotConvexError:
-        return _whole(graph, _lines(graph))
+        return _whole(graph, lines)
 
 
 def distinct(root: Scope) -> dict[str, list[Scope]]:
@@ -117,27 +93,6 @@ def distinct(root: Scope) -> dict[str, list[Scope]]:
     return found
 
 
-# --- lines -----------------------------------------------------------------------------------------------------------
-
-
-def _lines(graph: Graph) -> list[Child]:
-    """The graph's nodes as lines with their first values."""
-    uses = Counter([value for node in graph.nodes for value in node.inputs])
-    uses.update(graph.outputs)
-    lines: list[Child] = []
-    for op, inputs, outputs, attrs, _ in graph.nodes:
-        first = outputs[0]
-        read = (inputs[0] - first,) if len(inputs) == 1 else tuple([value - first for value in inputs])
-        lines.append((first, _line(op, attrs, read, tuple([uses[value] for value in outputs]))))
-    return lines
-
-
-@lru_cache(maxsize=16384)
-def _line(op: str, attrs: Attrs, inputs: tuple[int, ...], uses: tuple[int, ...]) -> Line:
-    numbers = tuple([value for name, value in attrs if name in PARAMETRIC])
-    return Line(op, attrs, inputs, tuple(range(len(uses))), tuple(Counter(inputs).items()), uses, numbers)
-
-
 # --- scopes ----------------------------------------------------------------------------------------------------------
 
 Tree = list["Child | Tree"]
@@ -148,16 +103,16 @@ def _tree(paths: Sequence[Path], lines: Sequence[Child]) -> Tree:
     """The lines in nested scopes; a scope stands where its first line does."""
     root: Tree = []
     scopes: dict[Path, Tree] = {(): root}
-
-    def opened(path: Path) -> Tree:
-        if path not in scopes:
-            scopes[path] = []
-            opened(path[:-1]).append(scopes[path])
-        return scopes[path]
-
     for path, line in zip(paths, lines, strict=True):
-        (scopes.get(path) or opened(path)).append(line)
+        (scopes.get(path) or _opened(path, scopes)).append(line)
     return root
+
+
+def _opened(path: Path, scopes: dict[Path, Tree]) -> Tree:
+    if path not in scopes:
+        scopes[path] = []
+        _opened(path[:-1], scopes).append(scopes[path])
+    return scopes[path]
 
 
 def _settled(tree: Tree) -> list[Child]:
@@ -234,14 +189,14 @@ def _worthless(children: Sequence[Child]) -> set[str]:
     """The certificates of the scopes that are not worth a function."""
     sites = list(_sites(children, set()))
     count = Counter([call.op for call in sites])
+    return {call.op for call in sites if not _is_worth(call, count)}
 
-    def worth(scope: Scope) -> bool:
-        if scope.size < MIN_FUNCTION_NODES or count[scope.op] < 2:
-            return False
-        inner = scope.children[0][1]
-        return not (len(scope.children) == 1 and isinstance(inner, Scope) and worth(inner))
 
-    return {call.op for call in sites if not worth(call)}
+def _is_worth(scope: Scope, count: Counter[str]) -> bool:
+    if scope.size < MIN_FUNCTION_NODES or count[scope.op] < 2:
+        return False
+    inner = scope.children[0][1]
+    return not (len(scope.children) == 1 and isinstance(inner, Scope) and _is_worth(inner, count))
 
 
 def _sites(children: Sequence[Child], seen: set[str]) -> Iterator[Scope]:

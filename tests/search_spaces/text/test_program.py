@@ -14,6 +14,7 @@ from search_spaces import InputError, get_space, list_spaces
 from search_spaces.graph.builder import Network, Tensor
 from search_spaces.graph.costs import graph_flops, graph_params
 from search_spaces.graph.ir import Graph, Node
+from search_spaces.text.lines import placed_lines
 from search_spaces.text.program import Block, Item, Program, compact, expand
 from search_spaces.text.scopes import scoped
 from search_spaces.text.syntax import read, write
@@ -49,7 +50,7 @@ def _shuffled(graph: Graph, seed: int) -> Graph:
 
 def _computation(graph: Graph) -> object:
     """The operators with their sizes, the costs, and the canonical form of the whole graph as one block."""
-    root = scoped(graph, [()] * len(graph.nodes))
+    root = scoped(graph, placed_lines(graph), [()] * len(graph.nodes))
     shapes = graph.shapes
     operators = Counter(
         (n.op, n.attrs, tuple(shapes[v] for v in n.inputs), tuple(shapes[v] for v in n.outputs)) for n in graph.nodes
@@ -338,9 +339,9 @@ def test_nodes_with_several_outputs() -> None:
 
 def test_scopes_that_no_call_could_run_in_are_left_out() -> None:
     graph = _chain("residual", [4] * 8)
-    crossed = scoped(graph, [(("a", "b")[i % 2],) for i in range(len(graph.nodes))])
+    crossed = scoped(graph, placed_lines(graph), [(("a", "b")[i % 2],) for i in range(len(graph.nodes))])
     assert not crossed.calls
-    assert crossed.op == scoped(graph, [()] * len(graph.nodes)).op
+    assert crossed.canonical.body == scoped(graph, placed_lines(graph), [()] * len(graph.nodes)).canonical.body
 
 
 def test_line_with_more_results_than_its_operator_has_is_refused() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from itertools import pairwise
+from unittest.mock import patch
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,11 +12,16 @@ from hypothesis import strategies as st
 from search_spaces.graph.builder import Network
 from search_spaces.graph.ir import Graph, Node
 from search_spaces.text.dominators import dominators, post_dominators
-from search_spaces.text.regions import regions
+from search_spaces.text.lines import placed_lines
+from search_spaces.text.regions import Path, _Regions, regions
 from search_spaces.text.runs import MIN_REPEATS, runs
 
 Edges = list[list[int]]
 """What each node reads: earlier nodes, or -1, the source."""
+
+
+def _paths(graph: Graph) -> list[Path]:
+    return regions(graph, placed_lines(graph))
 
 
 @st.composite
@@ -90,7 +97,7 @@ def test_no_path_leaves_a_block_and_comes_back(producers: Edges, data: st.DataOb
     ]
     outputs = tuple(data.draw(st.sets(st.integers(1, len(nodes)), min_size=1)))
     shapes = (("N", 4),) * (len(nodes) + 1)
-    paths = regions(Graph((0,), tuple(nodes), outputs, shapes))
+    paths = _paths(Graph((0,), tuple(nodes), outputs, shapes))
     blocks = {path[:depth] for path in paths for depth in range(1, len(path) + 1)}
     for block in blocks:
         inside = {i for i, path in enumerate(paths) if path[: len(block)] == block}
@@ -102,6 +109,27 @@ def test_no_path_leaves_a_block_and_comes_back(producers: Edges, data: st.DataOb
                 left.add(node)
 
 
+def _nested(paths: list[Path]) -> list[Path]:
+    """The paths with blocks numbered in the order in which they come."""
+    number: dict[Hashable, int] = {}
+    return [tuple([number.setdefault(block, len(number)) for block in path]) for path in paths]
+
+
+@settings(max_examples=200)
+@given(st.lists(edges(), min_size=1, max_size=3), st.integers(1, 3), st.integers(0, 3))
+def test_blocks_do_not_depend_on_where_the_graph_is_cut(cells: list[Edges], times: int, unread: int) -> None:
+    nodes: list[Node] = []
+    for cell in [cell for cell in cells for _ in range(times)]:
+        start = len(nodes)
+        nodes += [Node("Sum", tuple(start + p + 1 for p in read), (start + i + 1,)) for i, read in enumerate(cell)]
+    outputs = (max(1, len(nodes) - unread),)
+    graph = Graph((0,), tuple(nodes), outputs, (("N", 4),) * (len(nodes) + 1))
+    found = _Regions(graph, placed_lines(graph))
+    cut = found.paths()
+    with patch.object(_Regions, "_cuts", lambda self: [0, self.count]):
+        assert _nested(cut) == _nested(found.paths())
+
+
 def test_a_cell_of_two_inputs_is_a_block() -> None:
     net = Network((4, 8, 8), 10)
     before, last = net.relu(net.input), net.conv(net.input)
@@ -109,6 +137,6 @@ def test_a_cell_of_two_inputs_is_a_block() -> None:
         left, right = net.conv_bn(net.relu(before), kernel=1), net.conv_bn(net.relu(last), kernel=1)
         before, last = last, net.add(net.max_pool(left), net.sigmoid(right))
     graph = net.graph(net.classifier(last))
-    inner = [path for path, node in zip(regions(graph), graph.nodes, strict=True) if node.op == "MaxPool"]
+    inner = [path for path, node in zip(_paths(graph), graph.nodes, strict=True) if node.op == "MaxPool"]
     assert len(set(inner)) > 1
     assert all(path for path in inner[1:-1])
