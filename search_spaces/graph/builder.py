@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, NoReturn
 from search_spaces.common.errors import InputError, unknown
 from search_spaces.graph.convolutions import Convolution, pair, same_pads
 from search_spaces.graph.fusion import fuse
-from search_spaces.graph.ir import BATCH, Attrs, Graph, Node, Shape, Value
+from search_spaces.graph.ir import BATCH, Attrs, Graph, Node, Shape, Value, node
 from search_spaces.graph.operators import output_shape
 from search_spaces.graph.standard import shortest
 
@@ -102,16 +102,19 @@ class Network:
             return output
 
     def _copy(self, block: _Copied, inputs: tuple[Tensor, ...]) -> Tensor:
-        shift = len(self._shapes) - block.first
+        first, scope, depth = block.first, self._scope, block.depth
+        shift = len(self._shapes) - first
         number = {old.number: new.number for old, new in zip(block.inputs, inputs, strict=True)}
-        number |= {value: value + shift for value in range(block.first, block.first + len(block.shapes))}
-        scope, depth = self._scope, block.depth
         self._nodes += [
-            Node(op, tuple([number[v] for v in read]), (made[0] + shift,), attrs, scope + inner[depth:])
+            node((
+                op, tuple([v + shift if v >= first else number[v] for v in read]), (made[0] + shift,), attrs,
+                scope + inner[depth:],
+            ))
             for op, read, made, attrs, inner in block.nodes
-        ]
+        ]  # fmt: skip
         self._shapes += block.shapes
-        return Tensor(number[block.output.number], block.output.shape)
+        output = block.output.number
+        return Tensor(output + shift if output >= first else number[output], block.output.shape)
 
     def op(self, op: str, *inputs: Tensor, attrs: Attrs | Mapping[str, Any] = ()) -> Tensor:
         """Add any supported operator by its ONNX name; attributes are a dictionary, or pairs in alphabetical order."""
@@ -124,7 +127,7 @@ class Network:
         else:
             read = tuple([x.number for x in inputs])
             shape = output_shape(op, attrs, tuple([x.shape for x in inputs]))
-        self._nodes.append(Node(op, read, (number,), attrs, self._scope))
+        self._nodes.append(node((op, read, (number,), attrs, self._scope)))
         self._shapes.append(shape)
         return Tensor(number, shape)
 

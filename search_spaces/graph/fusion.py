@@ -28,19 +28,22 @@ def fuse(graph: Graph) -> Graph:
 class _Fusion:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.made: dict[int, Node] = {}
+        self.made = {value: node for node in graph.nodes for value in node.outputs}
         self.uses = Counter([v for node in graph.nodes for v in node.inputs])
         self.uses.update(graph.outputs)
         self.swallowed: set[int] = set()
 
     def run(self) -> Graph:
-        nodes = []
-        for node in self.graph.nodes:
-            fused = self._fused(node) if node.op in _RULES else node
-            nodes.append(fused)
-            for value in fused.outputs:
-                self.made[value] = fused
-        return _renumbered(self.graph, [node for node in nodes if self.swallowed.isdisjoint(node.outputs)])
+        nodes = [self._made(node) if node.op in _RULES else node for node in self.graph.nodes]
+        if self.swallowed:
+            nodes = [node for node in nodes if self.swallowed.isdisjoint(node.outputs)]
+        return _renumbered(self.graph, nodes)
+
+    def _made(self, node: Node) -> Node:
+        fused = self._fused(node)
+        if fused is not node:
+            self.made.update(dict.fromkeys(fused.outputs, fused))
+        return fused
 
     def _fused(self, node: Node) -> Node:
         fused = _RULES[node.op](self, node) if node.op in _RULES else node

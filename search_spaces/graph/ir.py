@@ -7,8 +7,9 @@ what text is printed from.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 Dim = int | str
@@ -61,6 +62,12 @@ class Node(NamedTuple):
     outputs: tuple[int, ...]
     attrs: Attrs = ()
     scope: tuple[str, ...] = ()
+
+
+node: Callable[[tuple[str, tuple[int, ...], tuple[int, ...], Attrs, tuple[str, ...]]], Node] = partial(
+    tuple.__new__, Node
+)
+"""A node of its fields, in a third of the time of `Node`: networks have hundreds."""
 
 
 @dataclass(frozen=True)

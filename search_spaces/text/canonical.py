@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from search_spaces.graph.operators import COMMUTATIVE
 from search_spaces.text.blocks import Block, Item, ItemAttrs, Ref
+from search_spaces.text.partition import Partition
 
 _MAX_LEAVES = 64
 _MAX_LEAF_VALUES = 30_000  # values made and read in all leaves of a block, which take time by them
@@ -83,21 +84,40 @@ def _remembered(raw: RawBlock) -> CanonicalBlock:
 
 
 def _canonical(raw: RawBlock) -> CanonicalBlock:
-    search = _Search(raw)
-    leaf = search.run()
+    search = None if _has_one_order(raw) else _Search(raw)
+    leaf = search.run() if search else _as_it_stands(raw)
     holes: list[int] = []
-
     items = []
     for op, inputs, attrs, outputs in leaf.body.items:
         hollow, ranks = _emptied(op, attrs)
         items.append(Item(op, inputs, hollow, outputs))
         holes += ranks
     body = Block(raw.inputs, tuple(items), leaf.body.outputs)
-    swappable = raw.inputs == 2 and bool(search.swaps) and not search.tied_outputs
-    mirror = tuple([search.swaps[i] for i in leaf.order]) if swappable else ()
+    swaps, tied_inputs, tied_outputs = (
+        (search.swaps, search.tied_inputs, search.tied_outputs) if search else ({}, False, False)
+    )
+    swappable = raw.inputs == 2 and bool(swaps) and not tied_outputs
+    mirror = tuple([swaps[i] for i in leaf.order]) if swappable else ()
     certificate = "" if raw.ordered_inputs else _digest(body) + _SWAPPABLE * swappable
-    ambiguous = search.tied_outputs or (search.tied_inputs and not swappable)
+    ambiguous = tied_outputs or (tied_inputs and not swappable)
     return CanonicalBlock(body, tuple(holes), leaf.inputs, leaf.outputs, leaf.order, certificate, ambiguous, mirror)
+
+
+def _has_one_order(raw: RawBlock) -> bool:
+    """True if every item reads the one before it: nothing is tied, and no other order can run."""
+    if raw.inputs > 1 and not raw.ordered_inputs:
+        return False
+    first = end = raw.inputs
+    for i, item in enumerate(raw.items):
+        if i and not any(first <= value < end for value in item.inputs):
+            return False
+        first, end = end, end + item.outputs
+    return True
+
+
+def _as_it_stands(raw: RawBlock) -> _Leaf:
+    lines = [(0, tuple(sorted(item.inputs)) if commutes(item.op) else item.inputs) for item in raw.items]
+    return _Leaf(raw, tuple(range(raw.inputs)), tuple(range(len(raw.items))), lines, list(raw.outputs), ())
 
 
 @lru_cache(maxsize=4096)
@@ -122,70 +142,6 @@ def _digest(body: Block) -> str:
     items = items[:-1] if len(body.items) == 1 else items[:-2]
     text = f"Block(inputs={body.inputs}, items=({items}), outputs={body.outputs}, params={body.params})"
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-class _Partition:
-    """Entities in ordered classes. Class `c` is `order[first[c] : first[c] + size[c]]`; `cell[e]`: the class of e."""
-
-    def __init__(self, order: list[int], at: list[int], cell: list[int], first: list[int], size: list[int]) -> None:
-        self.order, self.at, self.cell, self.first, self.size = order, at, cell, first, size
-
-    @classmethod
-    def by(cls, keys: list[tuple]) -> _Partition:
-        ranks = {key: rank for rank, key in enumerate(sorted(set(keys)))}
-        cell = [ranks[key] for key in keys]
-        order = sorted(range(len(keys)), key=cell.__getitem__)
-        at, first, size = [0] * len(keys), [0] * len(ranks), [0] * len(ranks)
-        for position, entity in enumerate(order):
-            at[entity] = position
-            size[cell[entity]] += 1
-        for c in range(1, len(ranks)):
-            first[c] = first[c - 1] + size[c - 1]
-        return cls(order, at, cell, first, size)
-
-    def copy(self) -> _Partition:
-        return _Partition(self.order[:], self.at[:], self.cell[:], self.first[:], self.size[:])
-
-    def members(self, c: int) -> list[int]:
-        return self.order[self.first[c] : self.first[c] + self.size[c]]
-
-    def tied(self, start: int) -> int | None:
-        """The first class of several entities, from a position on."""
-        while start < len(self.order):
-            c = self.cell[self.order[start]]
-            if self.size[c] > 1:
-                return c
-            start += 1
-        return None
-
-    def ties(self, entities: Iterable[int]) -> bool:
-        return any(self.size[self.cell[entity]] > 1 for entity in entities)
-
-    def colours(self) -> list[int]:
-        return [self.first[c] for c in self.cell]
-
-    def split(self, c: int, below: list[list[int]], above: list[list[int]]) -> list[int]:
-        """Move entities out of a class into classes of their own, ordered before and after what is left of it."""
-        for part in below:
-            self._cut(c, part, self.first[c])
-            self.first[c] += len(part)
-        for part in reversed(above):
-            self._cut(c, part, self.first[c] + self.size[c] - len(part))
-        return [entity for part in (*below, *above) for entity in part]
-
-    def _cut(self, c: int, part: list[int], position: int) -> None:
-        self.first.append(position)
-        self.size.append(len(part))
-        self.size[c] -= len(part)
-        inside = set(part)
-        places = range(position, position + len(part))
-        displaced = iter([self.order[p] for p in places if self.order[p] not in inside])
-        for entity in part:
-            if not position <= self.at[entity] < position + len(part):
-                other = next(displaced)
-                self.order[self.at[entity]], self.at[other] = other, self.at[entity]
-        for place, entity in zip(places, part, strict=True):
-            self.order[place], self.at[entity], self.cell[entity] = entity, place, len(self.first) - 1
 
 
 class _Leaf:
@@ -279,7 +235,7 @@ class _Search:
         self.tied_outputs = partition.ties({self.values[v][0] for v in self.raw.outputs})
         return self._best(partition, None)
 
-    def _start(self) -> _Partition:
+    def _start(self) -> Partition:
         raw = self.raw
         outside = set(raw.outputs)
         keys: list[tuple] = [("", "", e if raw.ordered_inputs else 0, ()) for e in range(raw.inputs)]
@@ -288,9 +244,9 @@ class _Search:
             escapes = tuple([v in outside for v in range(value, value + item.outputs)])
             keys.append((item.op, _written(item.op, item.attrs), len(item.inputs), escapes))
             value += item.outputs
-        return _Partition.by(keys)
+        return Partition.by(keys)
 
-    def _refine(self, partition: _Partition, moved: Iterable[int]) -> None:
+    def _refine(self, partition: Partition, moved: Iterable[int]) -> None:
         """Split classes by their entities' neighbours until that splits none; `moved`: whose class has changed.
 
         What is left of a class after a split counts as unchanged, so only neighbours of what left it are looked at.
@@ -307,7 +263,7 @@ class _Search:
             moved = [entity for split in splits for entity in partition.split(*split)]
 
     def _parts(
-        self, partition: _Partition, c: int, touched: dict[int, None]
+        self, partition: Partition, c: int, touched: dict[int, None]
     ) -> tuple[list[list[int]], list[list[int]]]:
         """The touched entities of a class by their neighbours: those before and those after the ones that stay."""
         parts: dict[tuple, list[int]] = {}
@@ -322,7 +278,7 @@ class _Search:
         keys = sorted(parts)
         return [parts[key] for key in keys if key < stays], [parts[key] for key in keys if key > stays]
 
-    def _neighbours(self, partition: _Partition, entity: int) -> tuple[int, ...]:
+    def _neighbours(self, partition: Partition, entity: int) -> tuple[int, ...]:
         """The classes that an entity reads and those that read it, and where."""
         cell, first, width = partition.cell, partition.first, self.width
         before = [first[cell[e]] * width + k for e, k in self.sources[entity]]
@@ -332,9 +288,9 @@ class _Search:
         after.sort()
         return (*before, -1, *after)
 
-    def _best(self, partition: _Partition, known: _Leaf | None) -> _Leaf:
+    def _best(self, partition: Partition, known: _Leaf | None) -> _Leaf:
         """The smallest leaf below a partition, which is used up; the first if that shows a symmetry with `known`."""
-        trail: deque[tuple[_Partition, int]] = deque(maxlen=self.max_leaves)
+        trail: deque[tuple[Partition, int]] = deque(maxlen=self.max_leaves)
         tied = partition.tied(0)
         while tied is not None:
             trail.append((partition.copy(), tied))
@@ -356,10 +312,10 @@ class _Search:
                 best = leaf if leaf.precedes(best) else best
         return best
 
-    def _individualize(self, partition: _Partition, c: int, entity: int) -> None:
+    def _individualize(self, partition: Partition, c: int, entity: int) -> None:
         self._refine(partition, partition.split(c, [[entity]], []))
 
-    def _leaf(self, partition: _Partition) -> _Leaf:
+    def _leaf(self, partition: Partition) -> _Leaf:
         """The items as soon as they can run, in the order of their colours."""
         self.leaves += 1
         raw, colours = self.raw, partition.colours()

@@ -1,0 +1,69 @@
+"""Ordered partitions of numbered entities, for colour refinement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class Partition:
+    """Entities in ordered classes. Class `c` is `order[first[c] : first[c] + size[c]]`; `cell[e]`: the class of e."""
+
+    def __init__(self, order: list[int], at: list[int], cell: list[int], first: list[int], size: list[int]) -> None:
+        self.order, self.at, self.cell, self.first, self.size = order, at, cell, first, size
+
+    @classmethod
+    def by(cls, keys: list[tuple]) -> Partition:
+        ranks = {key: rank for rank, key in enumerate(sorted(set(keys)))}
+        cell = [ranks[key] for key in keys]
+        order = sorted(range(len(keys)), key=cell.__getitem__)
+        at, first, size = [0] * len(keys), [0] * len(ranks), [0] * len(ranks)
+        for position, entity in enumerate(order):
+            at[entity] = position
+            size[cell[entity]] += 1
+        for c in range(1, len(ranks)):
+            first[c] = first[c - 1] + size[c - 1]
+        return cls(order, at, cell, first, size)
+
+    def copy(self) -> Partition:
+        return Partition(self.order[:], self.at[:], self.cell[:], self.first[:], self.size[:])
+
+    def members(self, c: int) -> list[int]:
+        return self.order[self.first[c] : self.first[c] + self.size[c]]
+
+    def tied(self, start: int) -> int | None:
+        """The first class of several entities, from a position on."""
+        while start < len(self.order):
+            c = self.cell[self.order[start]]
+            if self.size[c] > 1:
+                return c
+            start += 1
+        return None
+
+    def ties(self, entities: Iterable[int]) -> bool:
+        return any(self.size[self.cell[entity]] > 1 for entity in entities)
+
+    def colours(self) -> list[int]:
+        return [self.first[c] for c in self.cell]
+
+    def split(self, c: int, below: list[list[int]], above: list[list[int]]) -> list[int]:
+        """Move entities out of a class into classes of their own, ordered before and after what is left of it."""
+        for part in below:
+            self._cut(c, part, self.first[c])
+            self.first[c] += len(part)
+        for part in reversed(above):
+            self._cut(c, part, self.first[c] + self.size[c] - len(part))
+        return [entity for part in (*below, *above) for entity in part]
+
+    def _cut(self, c: int, part: list[int], position: int) -> None:
+        self.first.append(position)
+        self.size.append(len(part))
+        self.size[c] -= len(part)
+        inside = set(part)
+        places = range(position, position + len(part))
+        displaced = iter([self.order[p] for p in places if self.order[p] not in inside])
+        for entity in part:
+            if not position <= self.at[entity] < position + len(part):
+                other = next(displaced)
+                self.order[self.at[entity]], self.at[other] = other, self.at[entity]
+        for place, entity in zip(places, part, strict=True):
+            self.order[place], self.at[entity], self.cell[entity] = entity, place, len(self.first) - 1
