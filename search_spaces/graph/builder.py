@@ -75,8 +75,9 @@ class Network:
     @contextmanager
     def block(self, name: str) -> Iterator[None]:
         """Begins the names that the nodes added inside have in ONNX files: `cell1/…`, `cell2/…`."""
-        self._blocks[self._scope, name] += 1
-        outer, self._scope = self._scope, (*self._scope, f"{name}{self._blocks[self._scope, name]}")
+        outer, key = self._scope, (self._scope, name)
+        self._blocks[key] += 1
+        self._scope = (*outer, f"{name}{self._blocks[key]}")
         try:
             yield
         finally:

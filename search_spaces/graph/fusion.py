@@ -12,7 +12,7 @@ x / √2, Erf, + 1, · x, · ½     → Gelu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from search_spaces.graph.ir import Attrs, Graph, Node, Shape
@@ -22,19 +22,21 @@ from search_spaces.graph.standard import shortest
 
 def fuse(graph: Graph) -> Graph:
     """The graph with fused nodes; independent of the order in which its nodes stand."""
-    return _Fusion(graph).run()
+    ops = {node.op for node in graph.nodes}
+    rules = {op: rule for op, (rule, first) in _RULES.items() if op in ops and not ops.isdisjoint(first)}
+    return _Fusion(graph, rules).run() if rules else _renumbered(graph, graph.nodes)
 
 
 class _Fusion:
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, rules: dict[str, Rule]) -> None:
+        self.graph, self.rules = graph, rules
         self.made = {value: node for node in graph.nodes for value in node.outputs}
         self.uses = Counter([v for node in graph.nodes for v in node.inputs])
         self.uses.update(graph.outputs)
         self.swallowed: set[int] = set()
 
     def run(self) -> Graph:
-        nodes = [self._made(node) if node.op in _RULES else node for node in self.graph.nodes]
+        nodes = [self._made(node) if node.op in self.rules else node for node in self.graph.nodes]
         if self.swallowed:
             nodes = [node for node in nodes if self.swallowed.isdisjoint(node.outputs)]
         return _renumbered(self.graph, nodes)
@@ -46,7 +48,7 @@ class _Fusion:
         return fused
 
     def _fused(self, node: Node) -> Node:
-        fused = _RULES[node.op](self, node) if node.op in _RULES else node
+        fused = self.rules[node.op](self, node) if node.op in self.rules else node
         return fused if fused.op == node.op else self._fused(fused)
 
     def _private(self, value: int, op: str) -> Node | None:
@@ -145,14 +147,16 @@ class _Fusion:
         return last
 
 
-_RULES: dict[str, Callable[[_Fusion, Node], Node]] = {
-    "Add": _Fusion._sum,
-    "BatchNorm": _Fusion._conv_bn,
-    "Clip": _Fusion._relu6,
-    "Mul": _Fusion._gelu,
-    "Reshape": _Fusion._channel_shuffle,
-    "Transpose": _Fusion._transpose,
+Rule = Callable[[_Fusion, Node], Node]
+_RULES: dict[str, tuple[Rule, tuple[str, ...]]] = {
+    "Add": (_Fusion._sum, ("Param",)),
+    "BatchNorm": (_Fusion._conv_bn, ("Conv",)),
+    "Clip": (_Fusion._relu6, ("Conv", "ConvBn")),
+    "Mul": (_Fusion._gelu, ("Erf",)),
+    "Reshape": (_Fusion._channel_shuffle, ("Transpose",)),
+    "Transpose": (_Fusion._transpose, ("Transpose",)),
 }
+"""What a node of an operator may be the last of, and operators of which there must be one before it."""
 _RELU6: Attrs = (("max", 6), ("min", 0))
 _HALF: Attrs = (("B", 0.5),)
 _ONE: Attrs = (("B", 1),)
@@ -168,7 +172,7 @@ def _swapped(before: Shape, split: Shape, perm: Any, after: Shape) -> tuple[str,
     return "", ()
 
 
-def _renumbered(graph: Graph, nodes: list[Node]) -> Graph:
+def _renumbered(graph: Graph, nodes: Sequence[Node]) -> Graph:
     """A graph of these nodes alone, values numbered anew."""
     values = [*graph.inputs, *[value for node in nodes for value in node.outputs]]
     if values == list(range(len(graph.shapes))):  # nothing was fused

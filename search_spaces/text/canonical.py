@@ -262,9 +262,7 @@ class _Search:
             splits = [(c, *self._parts(partition, c, entities)) for c, entities in touched.items()]
             moved = [entity for split in splits for entity in partition.split(*split)]
 
-    def _parts(
-        self, partition: Partition, c: int, touched: dict[int, None]
-    ) -> tuple[list[list[int]], list[list[int]]]:
+    def _parts(self, partition: Partition, c: int, touched: dict[int, None]) -> tuple[list[list[int]], list[list[int]]]:
         """The touched entities of a class by their neighbours: those before and those after the ones that stay."""
         parts: dict[tuple, list[int]] = {}
         for entity in touched:

@@ -77,11 +77,16 @@ def _program(graph: Graph, root: Scope) -> Program:
         filled = iter(numbers)
         items = []
         for item in body.items:
-            attrs = tuple([(name, next(filled) if isinstance(v, Ref) else v) for name, v in item.attrs])
-            if item.op in names:
-                given = zip(arguments[item.op], attrs, strict=True)
+            op, inputs, attrs, outputs = item
+            if attrs:
+                attrs = tuple([(name, next(filled) if isinstance(v, Ref) else v) for name, v in attrs])
+            if op in names:
+                given = zip(arguments[op], attrs, strict=True)
                 attrs = tuple({p.name: value for p, (_, value) in given if isinstance(p, Ref)}.items())
-            items.append(item._replace(op=names.get(item.op, item.op), attrs=attrs))
+                item = Item(names[op], inputs, attrs, outputs)
+            elif attrs != item.attrs:
+                item = Item(op, inputs, attrs, outputs)
+            items.append(item)
         return body._replace(items=tuple(items))
 
     functions = {}

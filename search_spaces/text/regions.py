@@ -37,7 +37,7 @@ class _Regions:
     def __init__(self, graph: Graph, lines: Sequence[tuple[int, Line]]) -> None:
         self.graph, self.lines, self.count = graph, tuple([line for _, line in lines]), len(lines)
         self.labels = _ranks([line.label for line in self.lines])
-        unread = any(0 in line.uses for line in self.lines)
+        unread = any(0 in uses for uses in {line.uses for line in self.lines})
         # Labels with widths and kernel sizes tell apart what nobody reads, and nothing else.
         self.exact = _ranks([_exact_label(line) for line in self.lines]) if unread else self.labels
 
@@ -53,8 +53,8 @@ class _Regions:
         kept = blocks.recurring()
         path: list[Path] = [()]
         for i in range(1, len(blocks.outer)):
-            around = path[blocks.outer[i]]
-            path.append((*around, i) if blocks.structure[i] in kept else around)
+            above = path[blocks.outer[i]]
+            path.append((*above, i) if blocks.structure[i] in kept else above)
         return [path[blocks.homes.get(node, 0)] for node in range(self.count)]
 
     def _chains(self) -> list[list[_Placed]]:
@@ -115,7 +115,8 @@ class _Regions:
         inputs = 0 if start else len(self.graph.inputs)
         read = tuple([value for value in self.graph.outputs if value < inputs])
         analysed = _analysed if end - start <= _MAX_CACHED_LINES else _analysed.__wrapped__
-        labels, exact = tuple(self.labels[start:end]), tuple(self.exact[start:end])
+        labels = self.labels[start:end]
+        exact = labels if self.exact is self.labels else self.exact[start:end]
         return analysed(self.lines[start:end], labels, exact, inputs, read, start == 0, end == self.count)
 
 
@@ -162,7 +163,7 @@ def _exact_label(line: Line) -> Label:
     return (line.op, repr(line.attrs), len(line.inputs))
 
 
-def _ranks(labels: list[Label]) -> list[int]:
+def _ranks(labels: list[Label]) -> tuple[int, ...]:
     """Labels as numbers that do not depend on the nodes' order."""
     ranks = {label: rank for rank, label in enumerate(sorted(set(labels)))}
-    return [ranks[label] for label in labels]
+    return tuple([ranks[label] for label in labels])

@@ -144,7 +144,12 @@ def _closed(children: tuple[Child, ...]) -> Scope:
 
 def _canonical(children: Sequence[Child], graph: Graph | None) -> Scope:
     """The scope of these children in canonical order; `graph`: whose inputs and outputs the outermost one has."""
-    left = {first + v: uses for first, child in children for v, uses in zip(child.outputs, child.uses, strict=True)}
+    left: dict[int, int] = {}
+    for first, child in children:
+        if len(child.uses) == 1:
+            left[first + child.outputs[0]] = child.uses[0]
+        else:
+            left.update(zip([first + v for v in child.outputs], child.uses, strict=True))
     made = list(left)
     reads: dict[int, int] = dict.fromkeys(graph.inputs, 0) if graph else {}
     for first, child in children:
@@ -155,8 +160,9 @@ def _canonical(children: Sequence[Child], graph: Graph | None) -> Scope:
                 reads[first + v] = reads.get(first + v, 0) + times
     inputs, outputs = list(reads), graph.outputs if graph else [v for v in made if left[v]]
     local = {value: i for i, value in enumerate([*inputs, *made])}
-    numbers = sorted({n for _, child in children for n in child.numbers}, key=lambda n: (isinstance(n, tuple), n))
-    ranks = {n: Ref(str(i)) for i, n in enumerate(numbers)}
+    distinct_numbers = {n for _, child in children if child.numbers for n in child.numbers}
+    numbers = sorted(distinct_numbers, key=lambda n: (isinstance(n, tuple), n))
+    ranks = {n: _rank(i) for i, n in enumerate(numbers)}
     items = [
         Item(child.op, tuple([local[first + v] for v in child.inputs]), child.ranked(ranks), len(child.outputs))
         for first, child in children
@@ -173,6 +179,11 @@ def _canonical(children: Sequence[Child], graph: Graph | None) -> Scope:
         numbers=tuple([numbers[rank] for rank in form.holes]),
         size=sum([child.size for _, child in children]),
     )
+
+
+@lru_cache(maxsize=256)
+def _rank(i: int) -> Ref:
+    return Ref(str(i))
 
 
 # --- which scopes there are ------------------------------------------------------------------------------------------
