@@ -61,7 +61,7 @@ def chosen_folder(folder: Path, arguments: Mapping[str, Any], searches: Iterable
         searches: names of the command's searches.
         new: go on with none of them.
     """
-    wanted, made = set(searches), False
+    wanted, made = set(searches), list[Path]()
     for number in itertools.count(1):
         path = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
         if made := _make(path):
@@ -72,21 +72,22 @@ def chosen_folder(folder: Path, arguments: Mapping[str, Any], searches: Iterable
     try:
         yield path
     except BaseException:
-        if made:
-            with suppress(OSError):  # it holds something
-                path.rmdir()
+        with suppress(OSError):  # it holds something
+            for one in made:
+                one.rmdir()
         raise
 
 
-def _make(folder: Path) -> bool:
-    """Make a folder; False if it is there already."""
+def _make(folder: Path) -> list[Path]:
+    """Make a folder and those around it: all that were made, the innermost first; none if it is there already."""
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
     try:
         folder.mkdir(parents=True)
     except FileExistsError:
-        return False
+        return []
     except OSError as error:
         raise InputError(f"{folder} cannot be made ({error.strerror}): give another --out") from error
-    return True
+    return missing
 
 
 def earlier_folders(folder: Path, arguments: Mapping[str, Any]) -> list[Path]:

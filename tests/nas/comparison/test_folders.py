@@ -67,9 +67,9 @@ def test_no_two_searches_that_begin_at_once_choose_one_folder(tmp_path: Path) ->
 
 
 def test_a_folder_that_an_error_leaves_empty_vanishes(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such metric"), chosen_folder(tmp_path / "r", {}, [], False):
+    with pytest.raises(InputError, match="no such metric"), chosen_folder(tmp_path / "results" / "r", {}, [], False):
         raise InputError("no such metric")
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [], "neither it nor the folder that was made for it"
 
 
 def test_of_two_searches_that_claim_one_folder_at_once_one_is_refused(tmp_path: Path) -> None:
