@@ -21,7 +21,7 @@ def main() -> None:
     """Join the search that the first line of standard input names; give the trial back when the input ends."""
     set_default_threads()
     arguments: dict[str, Any] = json.loads(sys.stdin.readline())
-    threading.Thread(target=_interrupt_at_end, daemon=True).start()
+    end_with_input()
     import optuna
 
     from nas.searching.joining import join
@@ -29,6 +29,15 @@ def main() -> None:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     checkpoints = arguments.pop("checkpoints", None)
     join(**arguments, checkpoints=Path(checkpoints) if checkpoints else None, trust=True)
+
+
+def end_with_input() -> None:
+    """Interrupt this process once its standard input ends, also where it was started with interrupts ignored.
+
+    A shell ignores them in what a script starts in the background.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Thread(target=_interrupt_at_end, daemon=True).start()
 
 
 def _interrupt_at_end() -> None:

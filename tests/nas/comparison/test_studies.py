@@ -12,6 +12,7 @@ import pytest
 
 from nas.comparison.runs import run_measured_studies, run_studies
 from nas.comparison.studies import Studies
+from nas.evaluation.latency import LatencyTask
 from nas.evaluation.measurement import Measured, Measurement, Measurements
 from nas.reporting.folders import save_studies
 from nas.searching.evaluators import MeasuredEvaluator
@@ -85,9 +86,12 @@ def test_search_goes_on_where_it_was(switches: SearchSpace, tmp_path: Path, monk
 
 
 def test_values_measured_in_another_way_are_not_mixed(switches: SearchSpace, tmp_path: Path) -> None:
-    run(switches, tmp_path)
-    with pytest.raises(InputError, match=r"begun with measurement\.seeds \[0\], not \[0, 1\]"):
-        run(switches, tmp_path, measurement=Measurement(("params", "flops"), seeds=(0, 1)))
+    def timed(runs: int) -> Measurement:
+        return Measurement(("params", "flops", "cpu_latency_ms"), latency=LatencyTask(warmup=0, runs=runs))
+
+    run(switches, tmp_path, measurement=timed(1))
+    with pytest.raises(InputError, match=r"begun with measurement\.latency\.runs 1, not 2"):
+        run(switches, tmp_path, measurement=timed(2))
 
 
 def test_space_of_which_nothing_can_be_measured_is_told(

@@ -103,12 +103,13 @@ def test_the_other_processes_end_with_the_one_that_began_and_give_their_trials_b
     assert not found.failures
 
 
-def test_a_process_that_lost_an_interrupt_is_interrupted_again() -> None:
+def test_a_process_that_lost_an_interrupt_or_ignores_them_is_interrupted_again() -> None:
     code = (
-        "import contextlib, threading, time\n"
+        "import contextlib, signal, time\n"
         "from nas.searching import helper\n"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
         "helper.INTERRUPT_SECONDS = 0.3\n"
-        "threading.Thread(target=helper._interrupt_at_end, daemon=True).start()\n"
+        "helper.end_with_input()\n"
         "with contextlib.suppress(KeyboardInterrupt):\n"
         "    time.sleep(60)\n"
         "time.sleep(60)\n"
