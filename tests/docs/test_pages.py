@@ -30,6 +30,7 @@ PAGES = (
     "concepts/rlm.md",
     "concepts/search.md",
     "how-to/own_device.md",
+    "how-to/own_table.md",
     "how-to/cheap_evaluations.md",
     "how-to/real_networks.md",
     "how-to/reading_a_report.md",
