@@ -153,8 +153,10 @@ def _parse(output: str) -> list[float]:
 
 
 def _last_line(output: str) -> str:
+    """The end of a message: what was printed last, with `?` for control characters, which would change a terminal."""
     lines = output.strip().splitlines()
-    return f": {lines[-1].strip()[:MAX_SHOWN]}" if lines else ""
+    shown = lines[-1].strip()[:MAX_SHOWN] if lines else ""
+    return f": {''.join(c if c.isprintable() else '?' for c in shown)}" if shown else ""
 
 
 @contextmanager

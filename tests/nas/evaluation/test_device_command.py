@@ -139,6 +139,12 @@ def test_a_command_may_have_a_name(text: str, name: str, command: str) -> None:
     assert parsed.metric == f"{name}_latency_ms"
 
 
+def test_control_characters_of_a_device_do_not_reach_the_terminal(bench) -> None:  # type: ignore[no-untyped-def]
+    device = DeviceCommand(bench(r"print('\0low \x1b[31mpower')"), warmup=0, retries=0)
+    with pytest.raises(DeviceError, match=r"milliseconds: \?low \?\[31mpower$"):
+        time_on_device(MODEL, device)
+
+
 def test_bad_commands_and_settings_are_refused() -> None:
     for text, settings, message in (
         ("pi=ssh pi ./bench", {}, r"has no \{model\}"),
