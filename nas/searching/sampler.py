@@ -12,6 +12,7 @@ import numpy as np
 from optuna.trial import TrialState
 
 from nas.searching.acquisition import ACQUISITIONS
+from nas.searching.duplicates import repeat_exactly
 from nas.searching.evolution import best_first, evolve, random_unseen
 from nas.searching.objectives import Constraint, parse_constraints, parse_objectives
 from nas.searching.optuna_adapter import set_system_attr, stored_trials
@@ -21,7 +22,6 @@ from nas.searching.result import PREDICTED_KEY, SETTINGS_KEY
 from nas.searching.startup import first_design
 from nas.searching.surrogate import Surrogate
 from nas.searching.trials import TrialReader
-from nas.searching.twins import repeat_exactly
 from predictors.metrics import Metric
 from search_spaces.common.errors import InputError, unknown
 
@@ -212,21 +212,21 @@ class PredictorSampler(ReplaySampler):
         stayed = [architecture for architecture in self._candidates if architecture not in taken]
         again, rest = _parted(stayed, rng)
         candidates = evolve(self.space, evaluated, {*taken, *stayed}, self.fresh, rank, rng) + again
-        settled = self._settled(evaluated)
-        if settled:
+        closed = self._texts_not_to_repeat(evaluated)
+        if closed:
             texts = self._surrogate.texts(candidates)
-            candidates = [one for one, text in zip(candidates, texts, strict=True) if text not in settled]
+            candidates = [one for one, text in zip(candidates, texts, strict=True) if text not in closed]
         if candidates:
             candidates = [candidates[i] for i in best_first(rank(candidates), rng)]
         self._candidates = (candidates + rest)[: self.pool]
         self._surrogate.forget_all_but([*taken, *self._candidates])
         return candidates[:MAX_SAMPLED_CANDIDATES]
 
-    def _settled(self, evaluated: dict[Architecture, np.ndarray]) -> set[str]:
-        """Texts of evaluated architectures, once those of equal text have had equal accuracies always.
+    def _texts_not_to_repeat(self, evaluated: dict[Architecture, np.ndarray]) -> set[str]:
+        """Texts of evaluated architectures if all duplicates had equal accuracies, else none.
 
-        To train such a network again would bring nothing. What is measured may differ by chance each time, and counts
-        only where nothing is trained. Empty while no text is there twice.
+        Another training of such a network brings nothing. Measurements differ by chance: they count only where nothing
+        is trained.
         """
         kinds = [Metric.parse(key).kind for key in self._reader.keys]
         columns = [j for j, kind in enumerate(kinds) if kind == "accuracy"] or list(range(len(kinds)))

@@ -17,11 +17,11 @@ import numpy as np
 from nas.searching.acquisition import cut, free_boxes, sample_improvements
 from nas.searching.by_cost.halving import best_order
 from nas.searching.by_cost.runs import Fidelities, Job, Run, Runs
+from nas.searching.duplicates import repeat_exactly
 from nas.searching.evolution import best_first, evolve, random_unseen
 from nas.searching.pareto import hypervolume, non_dominated
 from nas.searching.sampler import frame
 from nas.searching.startup import first_design
-from nas.searching.twins import repeat_exactly
 from predictors.metrics import Metric, at_fidelity
 
 if TYPE_CHECKING:

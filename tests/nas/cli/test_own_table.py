@@ -66,13 +66,19 @@ def test_a_table_is_searched_and_reported_without_a_hidden_floor(
     assert min(row["test_accuracy"] for row in json.loads(capsys.readouterr().out)["front"]) >= 40
 
 
-def test_a_worker_joins_the_search_of_a_space_with_a_name_of_its_own(
-    mine: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def begin_empty(mine: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+    """Begin a search in `s.db` that ends before its first evaluation; the table's and the space's files."""
     table, space = mine
     command = ("search", "--benchmark", table, "--space", space, "--objectives", "test_accuracy,pi_latency_ms")
     options = ("--sampler", "random", "--evaluations", "12", "--storage", "sqlite:///s.db", "--out", "out")
     assert run(monkeypatch, *command, *options, "--hours", "0") == 2, "nothing is evaluated yet"
+    return table, space
+
+
+def test_a_worker_joins_the_search_of_a_space_with_a_name_of_its_own(
+    mine: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin_empty(mine, monkeypatch)
     assert run(monkeypatch, "worker", "--storage", "sqlite:///s.db", "--trust") == 0
     assert "search-random-0: finished" in capsys.readouterr().out
     assert run(monkeypatch, "report", "sqlite:///s.db", "--out", "report", "--trust", "--json") == 0
@@ -82,10 +88,7 @@ def test_a_worker_joins_the_search_of_a_space_with_a_name_of_its_own(
 def test_a_worker_finds_table_and_space_at_its_own_paths(
     mine: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    table, space = mine
-    command = ("search", "--benchmark", table, "--space", space, "--objectives", "test_accuracy,pi_latency_ms")
-    options = ("--sampler", "random", "--evaluations", "12", "--storage", "sqlite:///s.db", "--out", "out")
-    assert run(monkeypatch, *command, *options, "--hours", "0") == 2, "nothing is evaluated yet"
+    table, space = begin_empty(mine, monkeypatch)
     Path("moved").mkdir()
     file = space.partition(":")[0]
     for path in (table, file):

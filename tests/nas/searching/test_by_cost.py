@@ -28,26 +28,10 @@ from nas.searching.by_cost.runs import COST_KEY, UNTIL_KEY, Fidelities
 from nas.searching.evaluators import MeasuredEvaluator
 from nas.searching.own_evaluator import FunctionEvaluator
 from nas.searching.result import SearchResult
-from search_spaces import SearchSpace
 from search_spaces.common.errors import InputError
-from search_spaces.graph.builder import Network, Tensor
+from tests.nas.searching.spaces import Widths
 
 OBJECTIVES = "usefulness_accuracy,params"
-
-
-class Widths(SearchSpace):
-    """64 networks for digits."""
-
-    name = "widths"
-    input_shape = (1, 8, 8)
-    num_classes = 10
-    size = 64
-
-    def build(self, trial: Any, net: Network) -> Tensor:
-        x = net.input
-        for i in range(3):
-            x = net.conv_bn_relu(x, trial.suggest_categorical(f"width{i}", [1, 2, 3, 4]))
-        return net.classifier(x)
 
 
 def _scored(model: Any, architecture: Any, report: Any) -> dict[str, float]:

@@ -16,33 +16,19 @@ from nas.evaluation.measurement import Measurement
 from nas.searching.by_cost import loop
 from nas.searching.by_cost.loop import search_by_cost
 from nas.searching.by_cost.runs import BEGUN_KEY, COST_KEY, RULED_OUT_KEY, UNTIL_KEY
+from nas.searching.duplicates import repeat_exactly
 from nas.searching.evaluators import TableEvaluator
 from nas.searching.optuna_adapter import begin_trial
 from nas.searching.own_evaluator import FunctionEvaluator
 from nas.searching.record import SPREAD_KEY
 from nas.searching.result import SearchResult
-from nas.searching.twins import repeat_exactly
 from predictors.simple import Ridge
 from search_spaces import SearchSpace, get_space
 from search_spaces.graph.builder import Network, Tensor
+from tests.nas.searching.spaces import Widths
 
 
-class Widths(SearchSpace):
-    """64 networks for digits."""
-
-    name = "widths"
-    input_shape = (1, 8, 8)
-    num_classes = 10
-    size = 64
-
-    def build(self, trial: Any, net: Network) -> Tensor:
-        x = net.input
-        for i in range(3):
-            x = net.conv_bn_relu(x, trial.suggest_categorical(f"width{i}", [1, 2, 3, 4]))
-        return net.classifier(x)
-
-
-class Twins(Widths):
+class Duplicates(Widths):
     """32 networks, each twice: `idle` changes nothing."""
 
     def build(self, trial: Any, net: Network) -> Tensor:
@@ -163,21 +149,21 @@ def test_a_space_smaller_than_the_first_design_is_trained_to_the_end() -> None:
     assert len(study.get_trials(states=(TrialState.COMPLETE,))) >= 4
 
 
-def test_twins_are_trained_until_one_repeats_exactly() -> None:
+def test_duplicates_are_trained_until_one_repeats_exactly() -> None:
     trainings = Trainings()
-    _search("ridge", trainings, Twins(), 400, fidelities=(9,))
+    _search("ridge", trainings, Duplicates(), 400, fidelities=(9,))
     repeated = [network for network, count in trainings.begun.items() if count > 1]
     assert len(trainings.begun) == 32
     assert 0 < len(repeated) <= 5
 
 
-def test_twins_that_differ_are_trained_further() -> None:
+def test_duplicates_that_differ_are_trained_further() -> None:
     trainings = Trainings(noise=1.0)
-    _search("ridge", trainings, Twins(), 400, fidelities=(9,))
+    _search("ridge", trainings, Duplicates(), 400, fidelities=(9,))
     assert sum(trainings.begun.values()) == 44
 
 
-def test_twins_repeat_exactly_where_all_did() -> None:
+def test_duplicates_repeat_exactly_where_all_did() -> None:
     assert not repeat_exactly([("a", [1.0]), ("b", [2.0])])
     assert repeat_exactly([("a", [1.0]), ("b", [2.0]), ("a", [1.0])])
     assert not repeat_exactly([("a", [1.0]), ("a", [1.0]), ("b", [2.0]), ("b", [2.5])])

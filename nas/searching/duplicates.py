@@ -1,4 +1,4 @@
-"""Twins: architectures of equal text, which are the same network."""
+"""Duplicates: architectures of equal text, which are the same network."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 
 
 def repeat_exactly(results: Iterable[tuple[Hashable, Sequence[float] | np.ndarray]]) -> bool:
-    """True if twins were trained, and always to equal accuracies: to train another one would bring nothing.
+    """True if duplicates were trained, and always to equal accuracies: to train another one would bring nothing.
 
-    results: of each training a key, the same for twins, and its accuracies.
+    results: for each training a key, the same for duplicates, and its accuracies (k,) in %.
     """
     first: dict[Hashable, Sequence[float] | np.ndarray] = {}
     count = 0
