@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 import re
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -137,7 +138,7 @@ def _write(path: Path, record: Mapping[str, Any]) -> None:
 
 def _write_first(folder: Path, record: Mapping[str, Any]) -> bool:
     """Write a folder's first record; False if another process has written one meanwhile."""
-    aside = folder / f".{RECORD}-{os.getpid()}"
+    aside = folder / f".{RECORD}-{uuid.uuid4().hex}"  # process numbers recur on other machines, and in threads
     _write(aside, record)
     try:
         os.link(aside, folder / RECORD)
