@@ -1,1 +1,1 @@
-"""Searches: the loop, samplers, surrogates, Pareto fronts, storages, and where objective values come from."""
+"""Searches: the loop, samplers, surrogates, evaluators, Pareto fronts, storages and workers."""

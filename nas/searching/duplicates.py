@@ -8,9 +8,10 @@ import numpy as np
 
 
 def repeat_exactly(results: Iterable[tuple[Hashable, Sequence[float] | np.ndarray]]) -> bool:
-    """True if duplicates were trained, and always to equal accuracies: to train another one would bring nothing.
+    """True if duplicates were trained and always reached equal accuracies, so that training another is useless.
 
-    results: for each training a key, the same for duplicates, and its accuracies (k,) in %.
+    Args:
+        results: for each training, a key that duplicates share, and its accuracies (k,) in %.
     """
     first: dict[Hashable, Sequence[float] | np.ndarray] = {}
     count = 0

@@ -26,7 +26,7 @@ COSTS = ("params", "flops")
 
 
 class Evaluator(Protocol):
-    """Gives n architectures' values (n, m) of m metrics, in the metrics' own units; NaN where one failed."""
+    """Maps n architectures to values (n, m) of m metrics, in the metrics' own units; NaN marks a failure."""
 
     metrics: tuple[str, ...]
 
@@ -34,18 +34,25 @@ class Evaluator(Protocol):
 
 
 class EvaluatorError(InputError):
-    """An evaluator that does not return what it should: no network is to blame, and the search ends."""
+    """The evaluator broke its contract. This is not the fault of a network, so the search ends."""
 
 
 @runtime_checkable
 class RecordingEvaluator(Evaluator, Protocol):
-    """An evaluator that trains, and keeps learning curve, further values and weights in the trial's record."""
+    """An evaluator that trains and stores learning curve, further values and weights in the trial's record."""
 
     def evaluate(self, architecture: Architecture, record: TrialRecord) -> Sequence[float] | np.ndarray: ...
 
 
 def evaluate_one(evaluator: Evaluator, architecture: Architecture, record: TrialRecord) -> np.ndarray:
-    """An architecture's values (m,). Raises EvaluatorError where the evaluator returns another number of them."""
+    """Evaluate one architecture.
+
+    Returns:
+        (m,) values of the evaluator's metrics.
+
+    Raises:
+        EvaluatorError: the evaluator returned another number of values.
+    """
     if isinstance(evaluator, RecordingEvaluator):
         values = np.asarray([evaluator.evaluate(architecture, record)], dtype=float)
     else:
@@ -55,28 +62,27 @@ def evaluate_one(evaluator: Evaluator, architecture: Architecture, record: Trial
     return values[0]
 
 
-def _refuse_devices(metrics: Sequence[str], known: Sequence[str], others: str) -> None:
+def _refuse_devices(metrics: Sequence[str], known: Sequence[str], reason: str) -> None:
+    """Raise InputError if one of the metrics is the latency on an added device and is not among the known ones."""
     for device in devices_of(metrics, known):
         raise InputError(
-            f"{device.metric} is predicted from what `nas device add {device.name}` measured, and {others}: "
+            f"{device.metric} is predicted from the measurements of `nas device add {device.name}`, {reason}: "
             "search with --space alone, which measures the other metrics"
         )
 
 
 class TableEvaluator:
-    """True values, looked up in a benchmark's table. Raises InputError for an unknown metric or architecture.
-
-    rows: the architectures that have all these values; None where these are all of the space.
-    """
+    """Looks values up in a benchmark's table. Raises InputError for an unknown metric or architecture."""
 
     def __init__(self, benchmark: Benchmark, metrics: Sequence[str]) -> None:
-        _refuse_devices(metrics, benchmark.metrics, f"a table's ({benchmark.name}) are looked up")
+        _refuse_devices(metrics, benchmark.metrics, f"but the metrics of {benchmark.name} are looked up")
         check_metrics(metrics, benchmark.metrics)
         self.benchmark = benchmark
         self.metrics = tuple(metrics)
 
     @property
     def rows(self) -> list[Architecture] | None:
+        """The architectures that have a value of every metric; None if these are the whole space."""
         known = np.isfinite([self.benchmark.values(metric) for metric in self.metrics]).all(axis=0)
         if known.all() and self.benchmark.is_whole:
             return None
@@ -90,15 +96,21 @@ class TableEvaluator:
 
 
 class PredictionEvaluator:
-    """Values that a fitted predictor gives (the median of its samples): a search without a single true evaluation.
+    """Predicts values as the medians of a fitted predictor's samples. Parameters and FLOPs are counted.
 
-    Parameters and FLOPs are counted instead. name: of the predictor's checkpoint. Raises InputError for metrics that it
-    has not learned.
+    Args:
+        predictor: the fitted predictor.
+        space: the search space.
+        metrics: the m metrics to predict or count.
+        name: the predictor's checkpoint.
+
+    Raises:
+        InputError: the predictor was not trained on one of the metrics.
     """
 
     def __init__(self, predictor: Predictor, space: SearchSpace, metrics: Sequence[str], name: str = "") -> None:
         self._predicted = [metric for metric in metrics if metric not in COSTS]
-        _refuse_devices(self._predicted, predictor.metrics, "those of a checkpoint are what it has learned")
+        _refuse_devices(self._predicted, predictor.metrics, "but a checkpoint predicts only what it was trained on")
         check_metrics(self._predicted, predictor.metrics)
         self.predictor = predictor
         self.space = space
@@ -107,7 +119,7 @@ class PredictionEvaluator:
 
     @classmethod
     def load(cls, checkpoint: str, space: SearchSpace, metrics: Sequence[str]) -> PredictionEvaluator:
-        """By a checkpoint's folder, or a shipped one's name."""
+        """The evaluator with a checkpoint: a folder, or the name of a shipped one."""
         import predictors
 
         return cls(predictors.load(checkpoint), space, metrics, checkpoint)
@@ -122,7 +134,7 @@ class PredictionEvaluator:
 
 
 class _Known(NamedTuple):
-    """What was measured of a network: values of the evaluator's metrics, further ones, spreads, file of its weights."""
+    """Measurements of a network: values of the evaluator's metrics, further values, spreads, file of the weights."""
 
     values: list[float]
     further: dict[str, float]
@@ -131,11 +143,16 @@ class _Known(NamedTuple):
 
 
 class MeasuredEvaluator:
-    """Values measured on this machine: each different network is trained, timed and weighed once.
+    """Trains and measures networks on this machine. Duplicates are measured once.
 
-    checkpoints: folder for the states of trainings, so that an interrupted one goes on where it stopped; a state is
-    removed when its training is done. Raises InputError for a test score among the metrics: networks are selected by
-    the validation part.
+    Args:
+        space: the search space.
+        measurement: what is measured, and how.
+        checkpoints: folder for training checkpoints, from which interrupted trainings resume. A finished training
+            removes its own.
+
+    Raises:
+        InputError: a metric is a test score. Networks are selected by their validation scores.
     """
 
     def __init__(self, space: SearchSpace, measurement: Measurement, checkpoints: Path | None = None) -> None:
@@ -143,7 +160,7 @@ class MeasuredEvaluator:
         tests = {data.test_metric: data.metric, int8_scores(data)[1]: int8_scores(data)[0]} if data else {}
         for test, metric in tests.items():
             if test in measurement.metrics:
-                raise InputError(f"{test} is for the end: search by {metric}, of the validation part")
+                raise InputError(f"{test} is kept for the final report: search by the validation score, {metric}")
         self.space = space
         self.measurement = measurement
         self.metrics = measurement.metrics
@@ -152,12 +169,12 @@ class MeasuredEvaluator:
 
     @property
     def device(self) -> str:
-        """Where networks are trained."""
+        """The PyTorch device that trains networks."""
         return self.measurement.device
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All that the values depend on, as plain values."""
+        """All settings that the values depend on, as plain values."""
         return self.measurement.settings
 
     def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
@@ -165,6 +182,7 @@ class MeasuredEvaluator:
         return np.array(values).reshape(-1, len(self.metrics))
 
     def evaluate(self, architecture: Architecture, record: TrialRecord | None = None) -> list[float]:
+        """Values (m,) of one architecture. Its learning curve, further values and weights go into the record."""
         network = Trainable.of(self.space, architecture)
         name = fingerprint(network.text)
         known = self._known.get(name)
@@ -177,9 +195,9 @@ class MeasuredEvaluator:
         return known.values
 
     def _serves(self, known: _Known, record: TrialRecord) -> bool:
-        """False if the record wants weights of a network that were removed from the folder of another search.
+        """False if the record needs weights that another search has removed from its folder.
 
-        In a folder of its own they were removed since the network is dominated, and it still is.
+        Weights that are missing from the record's own folder belong to a dominated network and are not needed.
         """
         folder = record.weights.folder if record.weights else None
         return known.weights is None or known.weights.exists() or known.weights.parent == folder

@@ -1,4 +1,4 @@
-"""Evolving many candidate architectures on predictions, which cost nothing compared with an evaluation."""
+"""An evolutionary search on predictions proposes candidates. A prediction is cheap compared with an evaluation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RANDOM_SHARE = 0.2
 
 
 def random_unseen(space: SearchSpace, seen: Set[Architecture], rng: np.random.Generator) -> Architecture | None:
-    """A random architecture that is not in `seen`; None if the space is exhausted (or looks so after many draws)."""
+    """A random architecture outside `seen`; None if there is none, or if 1,000 draws find none in a large space."""
     for _ in range(1000):
         architecture = space.sample(rng)
         if architecture not in seen:
@@ -28,7 +28,7 @@ def random_unseen(space: SearchSpace, seen: Set[Architecture], rng: np.random.Ge
 
 
 def best_first(ranks: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Order (n,) by ranks, equal ones at random: of many candidates, more are on the first front than are taken."""
+    """Indices (n,) that sort the ranks (n,), lowest first. Ties, which are frequent on a front, are shuffled."""
     return np.lexsort((rng.random(len(ranks)), ranks))
 
 
@@ -40,23 +40,32 @@ def evolve(
     rank: Callable[[Sequence[Architecture]], np.ndarray],
     rng: np.random.Generator,
 ) -> list[Architecture]:
-    """Up to `size` distinct architectures outside `seen`, most of them near the predicted front; fewer in small spaces.
+    """Evolve distinct new architectures towards the predicted front.
 
-    start: the first family, which may be in `seen`. rank(architectures) gives (n,) predicted ranks, lower is better.
+    Args:
+        space: the search space.
+        start: the first population, which may be in `seen`.
+        seen: architectures that are not returned.
+        size: number of architectures.
+        rank: maps n architectures to predicted ranks (n,), lower is better.
+        rng: source of randomness.
+
+    Returns:
+        Up to `size` architectures; all that are left in a small space.
     """
-    family = list(start)
+    population = list(start)
     if space.size is not None and space.size <= size + len(seen):
         return [a for a in space.enumerate() if a not in seen] if len(seen) < space.size else []
     found: dict[Architecture, None] = {}
     for generation in range(1, GENERATIONS + 1):
-        parents = [family[i] for i in best_first(rank(family), rng)[:PARENTS]]
-        for _ in range(10 * size):  # a bound, should a space yield few new architectures
+        parents = [population[i] for i in best_first(rank(population), rng)[:PARENTS]]
+        for _ in range(10 * size):  # bounded, since a space may yield few new architectures
             if len(found) >= size * generation // GENERATIONS:
                 break
             child = _child(space, parents, rng)
             if child not in seen:
                 found[child] = None
-        family = list(dict.fromkeys([*parents, *found]))
+        population = list(dict.fromkeys([*parents, *found]))
     return list(found)
 
 

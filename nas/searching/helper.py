@@ -1,4 +1,4 @@
-"""The main module of a search's further processes: `nas.searching.jobs` starts it with a line of JSON."""
+"""Main module of a search's helper processes. `nas.searching.jobs` starts it and sends one line of JSON."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any
 from nas.evaluation.threads import set_default_threads
 from search_spaces.common.errors import InputError
 
-INTERRUPT_SECONDS = 30.0  # between two interrupts; giving a trial back takes less
+INTERRUPT_SECONDS = 30.0  # between two interrupts; enqueueing a trial again takes less
 
 
 def main() -> None:
-    """Join the search that the first line of standard input names; give the trial back when the input ends."""
+    """Join the search that the first line of standard input names. End when standard input ends."""
     set_default_threads()
     arguments: dict[str, Any] = json.loads(sys.stdin.readline())
     end_with_input()
@@ -32,9 +32,9 @@ def main() -> None:
 
 
 def end_with_input() -> None:
-    """Interrupt this process once its standard input ends, also where it was started with interrupts ignored.
+    """Interrupt this process when its standard input ends.
 
-    A shell ignores them in what a script starts in the background.
+    A shell starts background jobs of a script with interrupts ignored, so the default handler is restored first.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=_interrupt_at_end, daemon=True).start()
@@ -42,7 +42,7 @@ def end_with_input() -> None:
 
 def _interrupt_at_end() -> None:
     os.read(sys.stdin.fileno(), 1)
-    while True:  # Python drops an interrupt that comes while it finalizes an object
+    while True:  # Python drops an interrupt that arrives while it finalizes an object
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(INTERRUPT_SECONDS)
 

@@ -1,7 +1,7 @@
-"""The identity of a search: what it was begun with, and whether another run may go on with it.
+"""The identity of a search: the settings it was started with, and whether another run may continue it.
 
-A study mixes values of different origin without a trace if its space, data or training change between two runs. So a
-study keeps a fingerprint of all that its values depend on, and a run with another one is refused.
+If space, data or training changed between two runs, the study would mix values of different origin unnoticed.
+Therefore a study stores a fingerprint of everything that its values depend on, and rejects runs with another one.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 
 IDENTITY_KEY = "nas:identity"  # study user attribute
 SAMPLED_NETWORKS = 32
-MAX_SAMPLING_SECONDS = 1.0  # after which no further network is sampled: a text may take a second
-REMEDY = "go on as it was begun, or begin another search (--new; another --out, --storage or --study)"
-MEASURING = ("torch", "onnxruntime")  # a new minor version of them may measure other values
+MAX_SAMPLING_SECONDS = 1.0  # no network is sampled afterwards: one text may take a second
+REMEDY = "continue with the original settings, or start another search (--new; another --out, --storage or --study)"
+MEASURING = ("torch", "onnxruntime")  # packages whose minor versions may change measured values
 _FILE_NAMES = ("benchmark", "predictor", "measurement.data.source", "evaluator.function")
-_DIGITS = 12  # of a fingerprint: 48 bits tell a few dozen networks apart
+_DIGITS = 12  # hexadecimal digits of a fingerprint: 48 bits distinguish a few dozen networks
 
 log = logging.getLogger(__name__)
 
@@ -53,10 +53,12 @@ log = logging.getLogger(__name__)
 def begun_with(
     space: SearchSpace, objectives: Sequence[Metric], constraints: Sequence[Constraint], evaluator: Evaluator
 ) -> dict[str, dict[str, Any]]:
-    """What the values of a search depend on, as plain values: `settings`, `source` and `identity`.
+    """Everything that the values of a search depend on.
 
-    The identity holds networks, machine, versions and command. networks: pairs of fingerprints, of the choices and of
-    the text, of up to `SAMPLED_NETWORKS` random architectures, the same in every process (fewer of a slow space).
+    Returns:
+        Plain values under `settings`, `source` and `identity`. The identity holds text version, networks, machine,
+        package versions and command. `networks` are fingerprint pairs (choices, text) of up to `SAMPLED_NETWORKS`
+        random architectures, the same ones in every process; a slow space has fewer.
     """
     device = evaluator.device if isinstance(evaluator, MeasuredEvaluator | FunctionEvaluator) else "cpu"
     return {
@@ -89,14 +91,14 @@ def _sampled(space: SearchSpace) -> tuple[tuple[str, str], ...]:
 
 
 def _sample(space: SearchSpace) -> Iterator[tuple[str, str]]:
-    """Fingerprints of random architectures. What a faulty or infeasible one raises is a part of the fingerprint."""
+    """Fingerprints of random architectures. If one cannot be built, the exception's name replaces its text."""
     started, rng = time.monotonic(), np.random.default_rng(0)
     for _ in range(SAMPLED_NETWORKS):
         choices = text = ""
         try:
             architecture = space.sample(rng)
             choices, text = space.format(architecture), space.to_text(architecture)
-        except Exception as error:  # of the user's `build`: the search will report it
+        except Exception as error:  # the user's `build` failed: the search will report it
             text = type(error).__name__
         yield fingerprint(choices)[:_DIGITS], fingerprint(text)[:_DIGITS]
         if time.monotonic() > started + MAX_SAMPLING_SECONDS:
@@ -104,36 +106,39 @@ def _sample(space: SearchSpace) -> Iterator[tuple[str, str]]:
 
 
 class Difference(NamedTuple):
-    """What was and what is, in words, and whether values of the two must not be mixed."""
+    """A difference between two runs in words. `forbids` is true if their values must not be mixed."""
 
     text: str
     forbids: bool = True
 
 
 def is_unused(study: optuna.Study) -> bool:
-    """True if nothing has been evaluated in a study yet, and no process works on it: its origin may still change."""
+    """True if the study has no evaluation yet and no process works on it, so that its settings may still change."""
     trials = study.get_trials(deepcopy=False)
-    begun = any(is_evaluated(trial) or trial.state == TrialState.PRUNED for trial in trials)
-    return not begun and not Worker(study).has_others()
+    started = any(is_evaluated(trial) or trial.state == TrialState.PRUNED for trial in trials)
+    return not started and not Worker(study).has_others()
 
 
 def check_same(where: str, stored: Mapping[str, Any], present: Mapping[str, Any], is_worker: bool = False) -> None:
-    """Raise InputError that names all differences, if the values of two searches must not be mixed.
+    """Check that this run may continue a stored search. Differences that do no harm are logged as warnings.
 
     Args:
         where: folder or storage that holds the search.
         stored, present: `settings`, `source` and `identity` of the stored search and of this run.
-        is_worker: this run joins a search. Its machine may be another one, which is a warning only.
+        is_worker: this run joins a search. Another machine is then a warning only.
+
+    Raises:
+        InputError: the values of both must not be mixed. The message names all differences.
     """
     stored, present = json.loads(json.dumps(stored)), json.loads(json.dumps(present))
     try:
         found = [*_differences(stored, present, is_worker)]
     except (AttributeError, LookupError, TypeError) as error:
-        raise InputError(f"{where} is damaged: what it was begun with lacks or garbles {error}") from error
+        raise InputError(f"{where} is damaged: its stored settings lack or garble {error}") from error
     if conflicts := [difference.text for difference in found if difference.forbids]:
-        raise InputError(f"{where} holds another search, begun with {'; '.join(conflicts)}: {REMEDY}")
+        raise InputError(f"{where} holds another search, started with {'; '.join(conflicts)}: {REMEDY}")
     for difference in found:
-        log.warning("%s: the search was begun with %s", where, difference.text)
+        log.warning("%s: the search was started with %s", where, difference.text)
 
 
 def _differences(stored: Mapping[str, Any], present: Mapping[str, Any], is_worker: bool) -> Iterator[Difference]:
@@ -145,7 +150,7 @@ def _differences(stored: Mapping[str, Any], present: Mapping[str, Any], is_worke
 
 
 def _source_differences(stored: Mapping[str, Any], present: Mapping[str, Any]) -> list[Difference]:
-    """Differences in where values come from. A file's name does not matter where its content is the same."""
+    """Differences between two sources of values. File names are ignored if the files' checksums are equal."""
     changes = [*_changes(stored, present)]
     if stored.keys() == present.keys() and not any(key.endswith("sha256") for key, _, _ in changes):
         changes = [change for change in changes if change[0] not in _FILE_NAMES and not _is_file_of_space(*change)]
@@ -153,7 +158,7 @@ def _source_differences(stored: Mapping[str, Any], present: Mapping[str, Any]) -
 
 
 def _is_file_of_space(key: str, old: Any, new: Any) -> bool:
-    """True for two files of a space: its networks are compared, not the files' names."""
+    """True if both values are Python files of a space: their networks are compared instead of their names."""
     return key == "space" and plug_ins.is_file(str(old)) and plug_ins.is_file(str(new))
 
 
@@ -161,7 +166,7 @@ def _identity_differences(
     stored: Mapping[str, Any], present: Mapping[str, Any], source: Mapping[str, Any], is_worker: bool
 ) -> Iterator[Difference]:
     if not stored:
-        yield Difference("a version of rlm-nas that kept no fingerprint of its space")
+        yield Difference("a version of rlm-nas that stored no fingerprint of the space")
         return
     yield from _network_differences(stored, present)
     measured = measured_metrics(source)
@@ -175,18 +180,18 @@ def _identity_differences(
 
 
 def _network_differences(stored: Mapping[str, Any], present: Mapping[str, Any]) -> Iterator[Difference]:
-    pairs = [*zip(stored["networks"], present["networks"], strict=False)]  # as many as both have
+    pairs = [*zip(stored["networks"], present["networks"], strict=False)]  # a slow space may have fewer in one run
     changed = sum(old != new for old, new in pairs)
     if any(old[0] != new[0] for old, new in pairs):
-        yield Difference("a space of other choices")
+        yield Difference("a space with other choices")
     elif changed and stored["text_version"] != present["text_version"]:
         yield Difference(f"texts of version {stored['text_version']}, not {present['text_version']}")
     elif changed:
-        yield Difference(f"a space that builds other networks ({changed} of {len(pairs)} sampled ones)")
+        yield Difference(f"a space that builds other networks ({changed} of {len(pairs)} sampled ones differ)")
 
 
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Name, old and new value of all that differs, in nested settings as `training.epochs`."""
+    """Name, old value and new value of each difference; nested names are joined, as in `training.epochs`."""
     for key in dict.fromkeys([*old, *new]):
         a, b = old.get(key), new.get(key)
         if isinstance(a, Mapping) and isinstance(b, Mapping):
@@ -201,6 +206,6 @@ def _minor(version: str | None) -> list[str]:
 
 
 def _short(value: Any) -> str:
-    """A value for a message; of a checksum its beginning."""
+    """A value for a message; a long one, such as a checksum, is shortened."""
     text = repr(value)
     return f"{text[:_DIGITS]}…" if len(text) > 64 else text

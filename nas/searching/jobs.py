@@ -1,4 +1,4 @@
-"""Further processes of one search on this machine, which join it through its storage."""
+"""Helper processes of a search on this machine. They join it through its storage."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-INTERRUPTED = 130  # exit status of a process that was told to end
-EXIT_SECONDS = 30.0  # that a process has to give its trial back, when the search fails
+INTERRUPTED = 130  # exit status of an interrupted process
+EXIT_SECONDS = 30.0  # a helper that has not ended by itself after this time is killed
 
 
 def check_jobs(jobs: int, storage: object, sampler: object, source: Mapping[str, Any]) -> None:
-    """Raise InputError for a search that several processes cannot share. source: see `nas.searching.sources`."""
+    """Raise InputError if several processes cannot share the search. source: see `nas.searching.sources`."""
     if jobs < 1:
         raise InputError(f"jobs must be at least 1, not {jobs}")
     if jobs > 1 and not (isinstance(storage, str | Path) and isinstance(sampler, str) and source):
         raise InputError(
-            f"{jobs} jobs need a storage, a sampler by name, and an evaluator that another process can open: a table, "
-            "a measurement, or FILE.py:FUNCTION"
+            f"{jobs} jobs need a storage, a sampler given by name, and an evaluator that another process can open: a "
+            "table, a measurement, or FILE.py:FUNCTION"
         )
 
 
 @contextmanager
 def helpers(count: int, evaluator: Evaluator, storage: object, name: str) -> Iterator[None]:
-    """So many processes that work on a stored study beside this one.
+    """A context in which `count` further processes work on a stored study.
 
-    They end by the search's own limits, which this context waits for; at once, if an exception leaves it or this
-    process dies. GPUs are handed out in turn; this process has the first one.
+    On exit it waits until they reach the search's own limits. They end at once if an exception leaves the context or
+    if this process dies. GPUs are assigned in turn; this process has the first one.
     """
     device = getattr(evaluator, "device", "cpu")
     join = {"storage": str(storage), "name": name, "device": device}
@@ -73,7 +73,7 @@ def visible_gpus() -> list[str]:
 
 
 class _Helper:
-    """One further process. It ends when its standard input does, and what it says there is read when it has failed."""
+    """A helper process. It ends when its standard input is closed. If it fails, its last line of output is logged."""
 
     def __init__(self, join: dict[str, Any], gpu: str | None) -> None:
         self.output: IO[str] = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
@@ -84,13 +84,14 @@ class _Helper:
             stderr=self.output,
             env=os.environ | ({VISIBLE: gpu} if gpu is not None else {}),
             text=True,
-            start_new_session=True,  # an interruption at the terminal reaches it through its standard input, once
+            start_new_session=True,  # Ctrl-C at the terminal reaches it only once, through its standard input
         )
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(join) + "\n")  # not an argument: a storage's address may hold a password
+        self.process.stdin.write(json.dumps(join) + "\n")  # not an argument: a storage's URL may hold a password
         self.process.stdin.flush()
 
     def end(self) -> None:
+        """Close the standard input and wait; kill the process if it takes too long."""
         with suppress(OSError):
             self.process.stdin.close()  # type: ignore[union-attr]  # it is a pipe
         try:
@@ -102,4 +103,4 @@ class _Helper:
             self.output.seek(0)
             last: Sequence[str] = self.output.read().strip().splitlines()[-1:]
         if status not in (0, INTERRUPTED):
-            log.warning("a process of the search ended with status %d: %s", status, " ".join(last))
+            log.warning("a helper process of the search ended with status %d: %s", status, " ".join(last))

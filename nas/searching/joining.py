@@ -1,4 +1,4 @@
-"""Stored searches: which there are, whether they are finished, and working on one that was begun elsewhere."""
+"""Stored searches: list them, read them, and join one that another process started."""
 
 from __future__ import annotations
 
@@ -41,13 +41,22 @@ def join(
     jobs: int = 1,
     space: str | None = None,
 ) -> SearchResult:
-    """Work on a stored search that was begun elsewhere, until it ends by its own limits.
+    """Work on a search that another process started, until the search reaches its own limits.
 
-    path_override, device, checkpoints: see `nas.searching.sources.open_evaluator`. trust: run the Python files that the
-    search names as its space and its evaluator. evaluator, space: paths of these on this machine, `FILE.py:function`
-    and `FILE.py:CLASS`, which are run. weights: folder for the trained weights of the front; by default the path at
-    which the process that began the search keeps them. jobs: processes. Raises InputError where the storage has no such
-    search, where its code is not trusted, and where only a script knows its evaluator or its sampler.
+    Args:
+        storage: see `nas.searching.storage.open_storage`.
+        name: the study's name.
+        path_override, device, checkpoints: see `nas.searching.sources.open_evaluator`.
+        progress: called at the start and after each evaluation.
+        trust: run the Python files that the search names as its space and its evaluator.
+        evaluator: the evaluator's path on this machine, `FILE.py:function`. The file is run.
+        weights: folder for the trained weights of the front, by default the one that the search was started with.
+        jobs: number of processes.
+        space: the space's path on this machine, `FILE.py:CLASS`. The file is run.
+
+    Raises:
+        InputError: the storage has no such search, its code is not trusted, or its evaluator or sampler exists only in
+            the script that started it.
     """
     study = _load(storage, name)
     settings, found = study.user_attrs[SETTINGS_KEY], read_study(study, space, trust)
@@ -57,7 +66,7 @@ def join(
     try:
         (check_policy if by_cost else check_sampler)(settings["sampler"])
     except InputError:
-        raise InputError(f"study {name!r} is searched by a sampler of its own: join it from a script") from None
+        raise InputError(f"study {name!r} uses a sampler that has no name: join it from a script") from None
     metrics = TrialReader(found.space, found.objectives, parse_constraints(settings["constraints"])).metrics
     if by_cost and settings["cost"] not in (EPOCHS, SECONDS, *metrics):
         metrics = (*metrics, settings["cost"])
@@ -88,13 +97,13 @@ def join(
 
 
 def list_searches(storage: str | Path | BaseStorage) -> list[str]:
-    """Names of the searches in a storage, in the order in which they were begun."""
+    """Names of the searches in a storage, oldest first."""
     studies = open_storage(storage, existing=True).get_all_studies()
     return [study.study_name for study in studies if SETTINGS_KEY in study.user_attrs]
 
 
 def is_unfinished(storage: str | Path | BaseStorage, name: str) -> bool:
-    """True if a search lacks evaluations, or has not spent its budget."""
+    """True if a search has evaluations or budget left."""
     study = _load(storage, name)
     if BUDGET_KEY in study.user_attrs:
         spent = sum(trial.user_attrs.get(COST_KEY, 0.0) for trial in study.get_trials(deepcopy=False))
@@ -105,7 +114,7 @@ def is_unfinished(storage: str | Path | BaseStorage, name: str) -> bool:
 
 
 def read_search(storage: str | Path | BaseStorage, name: str = "search", trust: bool = False) -> SearchResult:
-    """What a search has found so far; InputError where the storage has no such search. trust: as of `read_study`."""
+    """The result of a search so far. trust: see `read_study`. Raises InputError if the storage has no such search."""
     return read_study(_load(storage, name), trust=trust)
 
 

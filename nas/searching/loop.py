@@ -1,4 +1,4 @@
-"""The search: ask a sampler for architectures, evaluate them, keep everything in an Optuna study."""
+"""The search loop: ask a sampler for architectures, evaluate them, and store everything in an Optuna study."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 RESULT_VERSION = 6  # raise it whenever a search with the same seed evaluates other architectures
-MAX_REPEATS = 50  # repeated architectures in a row after which a random new one is evaluated instead
-MAX_FAILURES = 10  # evaluations that fail in a row, after which the search ends with an error
+MAX_REPEATS = 50  # after so many repeated architectures in a row, a random new one is evaluated
+MAX_FAILURES = 10  # after so many failed evaluations in a row, the search ends with an error
 SOURCE_KEY = "nas:source"  # study user attribute: see `nas.searching.sources`
-EVALUATIONS_KEY = "nas:evaluations"  # study user attribute: how many are wanted, without prior observations
-LIMITS_KEY = "nas:limits"  # study user attribute: the other `Limits`, where there are any
-_POLL_SECONDS = 0.2  # seconds, between two looks whether others have finished
-_MANY_UNFINISHED = 20  # unfinished trials, from which on all trials are read at once
+EVALUATIONS_KEY = "nas:evaluations"  # study user attribute: number of evaluations, without prior observations
+LIMITS_KEY = "nas:limits"  # study user attribute: the finite `until` and `patience` of `Limits`
+_POLL_SECONDS = 0.2  # between two checks whether other workers have finished
+_MANY_UNFINISHED = 20  # with more unfinished trials, all trials are read at once
 
 
 def search(
@@ -75,39 +75,46 @@ def search(
     jobs: int = 1,
     callbacks: Sequence[Callable[[optuna.Study, optuna.trial.FrozenTrial], None]] = (),
 ) -> SearchResult:
-    """Evaluate `evaluations` distinct architectures and return what was found.
+    """Evaluate `evaluations` distinct architectures and return the result.
 
-    An architecture that the sampler proposes again gets its stored values and does not count. A space with fewer
-    architectures ends the search early. An evaluation that raises an exception or gives a value that is not finite is
-    a failed one: it counts, its reason is kept, and ten in a row end the search. Choices that `build` refuses fail
-    their trial, too, but do not count.
+    An architecture that the sampler proposes again gets its stored values and does not count. The search ends early
+    if the space has fewer architectures. An evaluation fails if it raises an exception or returns a value that is not
+    finite. A failed evaluation counts, its reason is stored, and ten in a row end the search. A trial whose choices
+    `build` rejects fails without counting.
 
-    With a storage, a search that was interrupted, even by SIGKILL, goes on where it was: a trial that was being
-    evaluated is finished first, and nothing is evaluated twice. Several processes may work on one study. Without
-    interruption, the same seed gives the same result.
+    With a storage, an interrupted search resumes, even after SIGKILL: the trial that was being evaluated is finished
+    first, and nothing is evaluated twice. Several processes may work on one study. An uninterrupted search gives the
+    same result for the same seed.
 
     Args:
+        space: the search space.
         objectives: metric names, see `nas.searching.objectives.parse_objectives`.
-        evaluator: gives at least the metrics of objectives and constraints; a NaN or infinite value is a failure.
+        evaluator: gives at least the metrics of objectives and constraints.
         sampler: a name of `nas.searching.samplers.list_samplers()` or any Optuna sampler.
+        evaluations: number of evaluations in the study, without prior observations.
+        seed: of a sampler given by name, and of the loop's own random choices.
         storage: None (in memory), a path (journal file), a database URL or an Optuna storage.
-        constraints: such as `"pixel3_latency_ms <= 8"`; architectures that break one are kept off the front.
-        progress: called at the start and after each evaluation with how far the search is.
-        name: of the study in the storage.
+        constraints: such as `"pixel3_latency_ms <= 8"`. Architectures that violate one stay off the front.
+        progress: called with the progress at the start and after each evaluation.
+        name: the study's name in the storage.
         sampler_options: further options of `nas.searching.samplers.create_sampler` for a sampler given by name.
         prior: prior observations, in the order of the evaluator's metrics. They come first and do not count.
-        seconds: no evaluation begins after so long, since this call. With 0, the search is begun for workers to join,
-            whom this does not limit.
-        patience: evaluations in a row that do not improve the front, after which the search ends.
-        joins: this process joins a search that was begun elsewhere: its machine may be another one.
-        weights: folder of this search alone, in which the trained weights of its front are kept.
-        jobs: processes that share the search. More than one need a storage, a sampler by name, and an evaluator that
-            another process can open (`nas.searching.sources`). They share the GPUs, where the evaluator uses them.
-        callbacks: called with the study and each trial that finished since this call, in any process, as in Optuna's
-            `Study.optimize`; for trackers see `nas.searching.tracking`.
+        seconds: time limit since this call, after which no evaluation starts. With 0, the search is only prepared for
+            workers, which have no time limit.
+        patience: the search ends after so many evaluations in a row that do not improve the front.
+        joins: this process joins a search that another one started, perhaps on another machine.
+        weights: folder for the trained weights of the front, not shared with other searches.
+        jobs: processes that share the search. More than one needs a storage, a sampler given by name, and an evaluator
+            that another process can open (`nas.searching.sources`). GPUs are assigned to them in turn.
+        callbacks: called with the study and each trial that has finished since this call, in any process, as in
+            Optuna's `Study.optimize`. For trackers see `nas.searching.tracking`.
 
-    Raises InputError for bad settings, for a stored study that was begun with other ones or on other networks or data
-    (`nas.searching.identity`), for an unusable storage, and after ten failed evaluations in a row.
+    Returns:
+        The evaluated architectures, their values and the Pareto front.
+
+    Raises:
+        InputError: bad settings, a stored study with other settings, networks or data (`nas.searching.identity`), an
+            unusable storage, or ten failed evaluations in a row.
     """
     if isinstance(evaluator, TableEvaluator):
         space = among_rows(space, evaluator.rows)
@@ -148,7 +155,15 @@ def open_study(
     origin: dict[str, Any],
     joins: bool,
 ) -> optuna.Study:
-    """The stored study, or a new one; a stored one must have been begun with the same, unless it is unused."""
+    """Load or create the study.
+
+    Args:
+        origin: settings, source and identity, see `nas.searching.identity.begun_with`.
+        joins: this process joins a search that another one started.
+
+    Raises:
+        InputError: the stored study is already in use with another origin, or was not made by a search.
+    """
     directions = [objective.direction for objective in objectives]
     study = optuna.create_study(
         storage=open_storage(storage), sampler=sampler, study_name=name, directions=directions, load_if_exists=True
@@ -165,7 +180,7 @@ def open_study(
             optuna_adapter.fail(study, trial)
         stored["settings"] = None
     if stored["settings"] is None:
-        for part, key in reversed(keys.items()):  # the settings last: a study with settings has all of them
+        for part, key in reversed(keys.items()):  # settings last: a study that has them has the other parts, too
             study.set_user_attr(key, origin[part])
     else:
         check_same(address(storage), {part: value or {} for part, value in stored.items()}, origin, joins)
@@ -173,21 +188,25 @@ def open_study(
 
 
 class Limits(NamedTuple):
-    """What ends a search: evaluations, a time of `time.time`, evaluations in a row without a better front."""
+    """Limits of a search.
+
+    evaluations: number of evaluations. until: time (seconds since 1970) after which none starts. patience: number of
+    evaluations in a row that do not improve the front.
+    """
 
     evaluations: int
     until: float
     patience: float
 
     def store(self, study: optuna.Study) -> None:
-        """Write them into the study, so that workers keep to them."""
+        """Write the limits into the study, where workers read them."""
         study.set_user_attr(EVALUATIONS_KEY, self.evaluations)
         shared = {name: getattr(self, name) for name in ("until", "patience")}
         study.set_user_attr(LIMITS_KEY, {name: value for name, value in shared.items() if value < math.inf})
 
 
 class _Search:
-    """The loop of one process; everything that must survive it is in the study."""
+    """The loop of one process. All lasting state is in the study."""
 
     def __init__(
         self,
@@ -201,7 +220,7 @@ class _Search:
     ) -> None:
         self.study = study
         settings = study.user_attrs[SETTINGS_KEY]
-        self.label = f"{settings['sampler']}-{settings['seed']}"  # in the log, as the search's journal is named
+        self.label = f"{settings['sampler']}-{settings['seed']}"  # for the log; the name of the search's journal
         self.weights = weights
         self.callbacks = callbacks
         self.worker = worker
@@ -211,20 +230,20 @@ class _Search:
         self.rng = rng
         self.observed: dict[Architecture, np.ndarray] = {}
         self.front = GrowingFront(len(reader.objectives))
-        self.prior = 0  # observations that were there before the search
-        self.failures: list[str] = []  # reasons of the evaluations that failed in a row, since this process began
+        self.prior = 0  # number of prior observations
+        self.failures: list[str] = []  # reasons of the latest evaluations, as far back as all failed
         self.stale = 0  # evaluations since the last improvement of the front, without prior observations
-        self._read = 0
+        self._read = 0  # trials with lower numbers have been read
         self._unfinished: list[int] = []  # trial ids
         self._sync(begins=True)
-        self.failures.clear()  # what made them fail may have been mended
+        self.failures.clear()  # the cause of earlier failures may have been fixed
         self.interrupted = self._running if worker.alone else []
         if self._read or not worker.alone:
-            study.sampler.reseed_rng()  # or it would repeat its earlier proposals
+            study.sampler.reseed_rng()  # otherwise the sampler would repeat its earlier proposals
 
     @property
     def done(self) -> int:
-        """Evaluations so far."""
+        """Number of evaluations so far, without prior observations."""
         return len(self.observed) - self.prior
 
     def run(self, limits: Limits, progress: Callable[[SearchProgress], None] | None) -> None:
@@ -252,7 +271,7 @@ class _Search:
                 repeats = 0
             trial = self._next_trial()
             if self.worker.is_fatal(trial):
-                self._fail(trial, f"{MAX_TAKEN_UP + 1} processes ended over it: it may take too much memory")
+                self._fail(trial, f"it ended {MAX_TAKEN_UP + 1} processes in a row: it may need too much memory")
                 self._sync()
                 continue
             with self.worker.evaluating(trial):
@@ -272,12 +291,12 @@ class _Search:
         while self.interrupted:
             trial_id = optuna_adapter.trial_id(self.interrupted.pop(0))
             if optuna_adapter.stored_trial(self.study, trial_id).state == TrialState.RUNNING:
-                # A trial object of the stored trial keeps the choices already made and asks the sampler for the others.
+                # This trial object keeps the choices already made and asks the sampler for the others.
                 return optuna.Trial(self.study, trial_id)
         return self.worker.ask()
 
     def _step(self, trial: optuna.Trial) -> bool:
-        """Evaluate one trial and store its values. False if no other architecture was evaluated than before."""
+        """Evaluate one trial and store its values. False if it evaluated no new architecture."""
         try:
             architecture = self.reader.space.choose(trial)
         except StorageError:
@@ -305,21 +324,21 @@ class _Search:
         self.study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
 
     def _tell(self, trial: optuna.Trial, values: np.ndarray) -> None:
-        # Another worker may have reclaimed and finished the trial, if this one was silent for too long.
+        # Another worker may have reclaimed and finished the trial if this one sent no heartbeat for too long.
         if reason := self.reader.reason(values):
             self._fail(trial, reason)
             return
-        told = trial.constraints if self.reader.constraints else {}
+        stored = trial.constraints if self.reader.constraints else {}
         for constraint in self.reader.constraints:
-            if str(constraint) not in told:
+            if str(constraint) not in stored:
                 value = values[self.reader.metrics.index(constraint.metric)]
                 trial.set_constraint(str(constraint), float(constraint.violation(value)))
         self.study.tell(trial, values[: len(self.reader.objectives)].tolist(), skip_if_finished=True)
 
     def _sync(self, begins: bool = False) -> None:
-        """Read the trials that finished since the last call, in this process or another one; all when a search begins.
+        """Read the trials that any process has finished since the last call.
 
-        Those that finished since it began are logged, and passed to the callbacks.
+        begins: read all trials at the start of the loop, without logging them or passing them to callbacks.
         """
         trials = list(self._changing())
         self._unfinished = [optuna_adapter.trial_id(trial) for trial in trials if not trial.state.is_finished()]
@@ -342,16 +361,16 @@ class _Search:
                 self.stale = 0 if improved else self.stale + (not is_prior)
 
     def _settle_weights(self, trial: optuna.trial.FrozenTrial) -> None:
-        """Keep the weights of a trial that is on the front, and remove those of one that is not or was given up."""
+        """Keep the weights of a finished trial if it is on the front; remove those of dominated and failed trials."""
         assert self.weights is not None
         architecture = self.reader.architecture(trial.params)
         if trial.state.is_finished() and architecture is not None:
             self.weights.settle(architecture, trial.number, self._front_losses(self.reader.values(trial)))
 
     def _changing(self) -> Iterator[optuna.trial.FrozenTrial]:
-        """Trials that were unfinished at the last call, and those that began since.
+        """Trials that were unfinished at the last call, and new ones.
 
-        Few trials are read one by one, since reading the whole study takes the longer the more trials it has.
+        A few unfinished trials are read one by one, because reading a whole study takes longer the more trials it has.
         """
         if not self._read or len(self._unfinished) > _MANY_UNFINISHED:
             trials, unfinished = self.study.get_trials(deepcopy=False), set(self._unfinished)
@@ -366,11 +385,11 @@ class _Search:
                 yield optuna_adapter.stored_trial(self.study, trial_id)
 
     def _improves(self, values: np.ndarray) -> bool:
-        """True if an evaluation (metrics,) improves the front. It is then added to the front."""
+        """Add an evaluation (metrics,) to the front. False if it does not improve the front."""
         losses = self._front_losses(values)
         return losses is not None and self.front.add(losses)
 
     def _front_losses(self, values: np.ndarray) -> np.ndarray | None:
-        """Losses (m,) of an evaluation (metrics,); None where it failed or broke a constraint."""
+        """Losses (m,) of an evaluation (metrics,); None if it failed or violates a constraint."""
         losses = self.reader.losses(values)
         return losses if np.isfinite(losses).all() and self.reader.violation(values) <= 0 else None

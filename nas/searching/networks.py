@@ -1,4 +1,4 @@
-"""The files of one network of a front: ONNX model, text and, where it was trained, its weights."""
+"""The files of one network on a front: ONNX model, text and, if it was trained, its weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def network_name(place: int, count: int) -> str:
-    """Name of a network's files by its place on a front of so many: 03 for the fourth."""
+    """File name of the network at a place (from 0) on a front of `count` networks, such as 03 for the fourth."""
     return f"{place:0{max(2, len(str(count - 1)))}d}"
 
 
@@ -24,8 +24,8 @@ def write_network(
 ) -> None:
     """Write `STEM.onnx`, `STEM.txt` and, with trained weights, `STEM.safetensors`.
 
-    Without trained weights, those in the ONNX model are random. The model's metadata say which they are (`weights`),
-    what was measured (`values`, JSON) and, beside trained weights, how inputs were normalized.
+    Without trained weights, the ONNX model has random ones. Its metadata name the kind of weights (`weights`), the
+    measured values (`values`, JSON) and, for trained weights, the normalization of inputs.
     """
     from nas.evaluation.export import load_weights, save_onnx
     from nas.evaluation.trainable import Trainable

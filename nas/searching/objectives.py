@@ -1,4 +1,4 @@
-"""What a search optimizes: metrics with a direction, and constraints, both parsed from short strings."""
+"""Objectives and constraints of a search, parsed from short strings."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from search_spaces.common.errors import InputError
 
 
 def parse_objectives(objectives: str | Iterable[str | Metric]) -> tuple[Metric, ...]:
-    """Objectives from a comma-separated string or from a list of strings (`Metric.parse`); Metrics pass through.
+    """Parse objectives: a comma-separated string, or an iterable of strings (see `Metric.parse`) and Metrics.
 
-    Raises InputError for an empty list, a bad direction or a metric given twice.
+    Raises InputError for an empty list, a bad direction or a repeated metric.
     """
     items = objectives.split(",") if isinstance(objectives, str) else list(objectives)
     parsed = tuple(item if isinstance(item, Metric) else Metric.parse(item) for item in items)
@@ -31,7 +31,7 @@ def parse_objectives(objectives: str | Iterable[str | Metric]) -> tuple[Metric, 
 
 
 def to_losses(values: np.ndarray, objectives: Sequence[Metric]) -> np.ndarray:
-    """Objective values (..., m) in their own units as losses (..., m), every one to be minimized; NaN stays NaN."""
+    """Convert objective values (..., m) in their own units to losses (..., m), all minimized; NaN stays NaN."""
     return np.asarray(values, dtype=float) * [objective.sign for objective in objectives]
 
 
@@ -40,7 +40,7 @@ _CONSTRAINT = re.compile(r"\s*([\w.@-]+)\s*(<=|>=)\s*(\S+)\s*")
 
 @dataclass(frozen=True)
 class Constraint:
-    """A bound that a metric has to keep, in the metric's own unit."""
+    """A bound on a metric, in the metric's own unit."""
 
     metric: str
     op: Literal["<=", ">="]
@@ -48,7 +48,7 @@ class Constraint:
 
     @classmethod
     def parse(cls, text: str) -> Constraint:
-        """`"pixel3_latency_ms <= 8"` or `"cifar10_validation_accuracy >= 90"`. Raises InputError."""
+        """Parse `"pixel3_latency_ms <= 8"` or `"cifar10_validation_accuracy >= 90"`. Raises InputError."""
         match = _CONSTRAINT.fullmatch(text)
         if not match:
             raise InputError(f"bad constraint {text!r}: write METRIC <= NUMBER or METRIC >= NUMBER")
@@ -62,12 +62,12 @@ class Constraint:
         return cls(metric, op, bound)  # type: ignore[arg-type]  # the pattern admits only the two operators
 
     def violation(self, values: np.ndarray) -> np.ndarray:
-        """By how much values (...) break the bound, in the metric's unit; at most zero where it is kept."""
+        """How far values (...) exceed the bound, in the metric's unit; at most zero if they satisfy it."""
         excess = np.asarray(values, dtype=float) - self.bound
         return excess if self.op == "<=" else -excess
 
     def value(self, violation: float) -> float:
-        """The metric's value that has this violation."""
+        """The metric's value for a violation: the inverse of `violation`."""
         return self.bound + violation if self.op == "<=" else self.bound - violation
 
     def __str__(self) -> str:
@@ -75,7 +75,7 @@ class Constraint:
 
 
 def parse_constraints(constraints: str | Iterable[str | Constraint] | None) -> tuple[Constraint, ...]:
-    """Constraints from a comma-separated string or a list of strings; Constraint instances pass through."""
+    """Parse constraints: a comma-separated string, or an iterable of strings and Constraints. Raises InputError."""
     if constraints is None:
         return ()
     items = constraints.split(",") if isinstance(constraints, str) else constraints

@@ -1,4 +1,4 @@
-"""An evaluation of the user's own: a function that trains a network and returns its metrics."""
+"""Evaluation by a function of the user's, which trains a network and returns its metrics."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ if TYPE_CHECKING:
     from nas.searching.record import TrialRecord
     from search_spaces import Architecture, SearchSpace
 
-INITIAL_SEED = 0  # of torch, before each network is built: its initial weights follow from the architecture
+INITIAL_SEED = 0  # of torch before each network is built, so that its initial weights depend on the architecture only
 _ARGUMENTS = ("model", "architecture", "report")
 
 Report = Callable[[int, Mapping[str, float]], bool]
-"""Called by the function after an epoch with its number and values by metric; False if training should end."""
+"""The function calls it after each epoch with the epoch's number and values by metric. False: end the training."""
 EvaluateFunction = Callable[..., Mapping[str, float]]
 """`evaluate(model, architecture, report, **options) -> {metric: value}`, where model is a `torch.nn.Module`."""
 
 
 class FunctionEvaluator:
-    """Values that a function of the user's own returns, beside those that are measured on this machine.
+    """Evaluates networks by a function of the user's, and optionally measures latency and the like on this machine.
 
-    The function gets the network as a trainable PyTorch module with fresh weights, trains it in place, and returns
-    values by metric. Weights that the module then has are kept; further values that it returns are, too. What it raises
-    makes the trial a failed one.
+    The function receives the network as a PyTorch module with fresh weights, trains it in place, and returns values by
+    metric. The trained weights and any further values are stored. If the function raises an exception, the trial fails.
 
     Args:
         space: the search space.
-        function: the function, or `FILE.py:function`, which other processes can open, too.
-        metrics: those that the function returns.
+        function: the function, or `FILE.py:function`, which other processes can open as well.
+        metrics: metrics that the function returns.
         measurement: what is measured before the function is called, such as latency.
         options: keyword arguments of the function.
-        checkpoints: folder for the states of paused trainings, where trainings are begun, paused and continued
-            (`nas.searching.by_cost`). A function with the argument `checkpoint` gets the path of a file of the
-            network's own there: it loads the file, if it exists, and writes it before it returns.
+        checkpoints: folder for paused trainings in searches by cost (`nas.searching.by_cost`). A function with the
+            argument `checkpoint` gets a path there for each network. It loads that file if it exists, and writes it
+            before it returns.
 
-    Raises InputError for a function that does not take these arguments.
+    Raises:
+        InputError: the function does not take these arguments.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class FunctionEvaluator:
 
     @property
     def device(self) -> str:
-        """Where networks are trained, as far as the function lets its caller say it."""
+        """The device that trains networks: the function's option `device`, by default the CPU."""
         return str(self.options.get("device", "cpu"))
 
     @classmethod
@@ -84,14 +84,22 @@ class FunctionEvaluator:
         options: Mapping[str, Any] | None = None,
         checkpoints: Path | None = None,
     ) -> FunctionEvaluator:
-        """The evaluator with these `settings`; `function` is the same `FILE.py:function`, perhaps of another path.
+        """The evaluator with stored `settings`.
 
-        options: that replace those of the settings. Raises InputError for another function, and without one: its file
-        is not run unless somebody names it.
+        Args:
+            space: the search space.
+            settings: see `FunctionEvaluator.settings`.
+            function: the same `FILE.py:function`, perhaps at another path.
+            options: replace those of the settings.
+            checkpoints: folder for paused trainings.
+
+        Raises:
+            InputError: no function is given, since a stored search must not run code by itself, or its code differs
+                from that of the settings.
         """
         if function is None:
             raise InputError(
-                f"the search evaluates by {settings['function']}, Python code that was not run: give --trust to run "
+                f"the search evaluates with {settings['function']}, Python code that was not run: give --trust to run "
                 "it, or --evaluator with its path on this machine"
             )
         replaced = {**settings["options"], **(options or {})}
@@ -99,12 +107,12 @@ class FunctionEvaluator:
             space, function, settings["metrics"], measurement_of(settings["measurement"]), replaced, checkpoints
         )
         if found.settings["sha256"] != settings["sha256"]:
-            raise InputError(f"{function}: another evaluator than the one that the search was begun with")
+            raise InputError(f"{function}: its code differs from the evaluator that the search was started with")
         return found
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All that the values depend on, as plain values; {} for a function that no file is known of."""
+        """All settings that the values depend on, as plain values; {} if the function was not given as a file."""
         if not self.reference:
             return {}
         return {
@@ -120,6 +128,7 @@ class FunctionEvaluator:
         return np.array(values, dtype=float).reshape(-1, len(self.metrics))
 
     def evaluate(self, architecture: Architecture, record: TrialRecord | None = None) -> list[float]:
+        """Values (m,) of one architecture. Its learning curve, further values and weights go into the record."""
         network = Trainable.of(self.space, architecture)
         found: dict[str, float] = {}
         if self.measurement.metrics:
@@ -135,13 +144,20 @@ class FunctionEvaluator:
 
     @property
     def continues(self) -> bool:
-        """True if the function keeps the states of its trainings, and goes on from them."""
+        """True if the function can pause and continue trainings: it has an argument `checkpoint`."""
         return "checkpoint" in inspect.signature(self.function).parameters and "checkpoint" not in self.options
 
     def train(
         self, network: Trainable, architecture: Architecture, report: Report, checkpoint: Path | None = None
     ) -> tuple[dict[str, float], State]:
-        """What the function returns of a network with fresh weights, and the weights that it leaves."""
+        """Call the function on a network with fresh weights.
+
+        Returns:
+            The values by metric and the trained weights.
+
+        Raises:
+            EvaluatorError: the function lacks a metric, returns no numbers, or changed the module's parameters.
+        """
         torch.manual_seed(INITIAL_SEED)
         module = network.module()
         names = module.state_dict().keys()
@@ -150,11 +166,11 @@ class FunctionEvaluator:
             values = self.function(module, architecture, report, **self.options, **state)
         returned = self._returned(values)
         if module.state_dict().keys() != names:
-            raise EvaluatorError("the evaluator changed which weights the model has: train it as it is")
+            raise EvaluatorError("the evaluator added or removed weights of the model: train it as it is")
         return returned, network.state(module)
 
     def _returned(self, values: object) -> dict[str, float]:
-        """What the function returned, checked."""
+        """Check and convert the function's return value."""
         if not isinstance(values, Mapping):
             raise EvaluatorError(f"the evaluator must return {{metric: value}}, not {type(values).__name__}")
         if missing := [metric for metric in self.returned if metric not in values]:
@@ -163,7 +179,7 @@ class FunctionEvaluator:
         try:
             return {str(metric): float(value) for metric, value in values.items()}
         except (TypeError, ValueError):
-            raise EvaluatorError(f"the evaluator returned a value that is no number: {dict(values)}") from None
+            raise EvaluatorError(f"the evaluator returned a value that is not a number: {dict(values)}") from None
 
     def _check_signature(self) -> None:
         try:
@@ -178,7 +194,7 @@ def _go_on(epoch: int, metrics: Mapping[str, float]) -> bool:
 
 
 def code_checksum(file: Path) -> str:
-    """SHA-256 of the code of a Python file and of those beside it that it imports; comments and layout do not count."""
+    """SHA-256 of the code of a Python file and of the files beside it that it imports, without comments and layout."""
     digest, seen, unread = hashlib.sha256(), {file}, [file]
     while unread:
         tree = _parsed(unread.pop(0))
@@ -196,7 +212,7 @@ def _parsed(file: Path) -> ast.Module:
 
 
 def _beside(folder: Path, tree: ast.Module) -> Iterator[Path]:
-    """The files of a folder that code imports: modules, and all of a package."""
+    """The files in a folder that the code imports: modules, and all files of a package."""
     for node in ast.walk(tree):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []

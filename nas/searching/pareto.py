@@ -1,6 +1,6 @@
-"""Pareto fronts and their indicators: hypervolume and IGD+, on losses (every objective is minimized).
+"""Pareto fronts and their quality indicators, hypervolume and IGD+, on losses (every objective is minimized).
 
-Rows with a NaN or an infinite value stand for failed evaluations: they are never on a front and count for nothing.
+Rows with a NaN or infinite value are failed evaluations. They are never on a front and do not affect indicators.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from nas.searching.objectives import to_losses
 from predictors.metrics import Metric
 from search_spaces.common.errors import InputError
 
-REFERENCE_POINT = 1.1  # in every objective, where the true front spans 0 to 1
+REFERENCE_POINT = 1.1  # in every objective, in units in which the true front spans 0 to 1
 
 
 def non_dominated(losses: np.ndarray) -> np.ndarray:
-    """Mask (n,) of the rows of losses (n, m) that no other row dominates; equal rows are all kept."""
+    """Mask (n,) of the rows of losses (n, m) that no other row dominates. Equal rows are all kept."""
     import moocore
 
     losses = np.asarray(losses, dtype=float)
@@ -30,14 +30,18 @@ def non_dominated(losses: np.ndarray) -> np.ndarray:
 
 
 def joined(front: np.ndarray, point: np.ndarray) -> np.ndarray | None:
-    """A front's losses (k, m) with a finite point (m,) and without what it dominates; None where it adds nothing."""
+    """Add a finite point (m,) to a front's losses (k, m) and drop the points that it dominates.
+
+    Returns:
+        The new front, or None if the front weakly dominates the point.
+    """
     if (front <= point).all(axis=1).any():
         return None
     return np.vstack([front[~(point <= front).all(axis=1)], point])
 
 
 def hypervolume(losses: np.ndarray, reference: Sequence[float] | np.ndarray) -> float:
-    """Volume between losses (n, m) and the reference point (m,); higher is better, 0 for no points."""
+    """Volume that losses (n, m) dominate, up to the reference point (m,). Higher is better; 0 for no points."""
     import moocore
 
     losses = np.asarray(losses, dtype=float)
@@ -48,11 +52,12 @@ def hypervolume(losses: np.ndarray, reference: Sequence[float] | np.ndarray) -> 
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """The true front of a whole table, as the fixed yardstick of every search on it.
+    """The true Pareto front of a table, against which searches on it are measured.
 
-    objectives: m objectives; all values given to the methods are (n, m), in the metrics' own units.
-    true_front: (k, m) losses, sorted by the first objective.
-    limit: (m,) worst loss that counts (the accuracy floor); infinite where there is no floor.
+    Attributes:
+        objectives: m objectives. Values given to the methods are (n, m), in the metrics' own units.
+        true_front: (k, m) losses, sorted by the first objective.
+        limit: (m,) worst loss that counts (the accuracy floor); infinite without a floor.
     """
 
     objectives: tuple[Metric, ...]
@@ -61,10 +66,15 @@ class Reference:
 
     @classmethod
     def of_table(cls, values: np.ndarray, objectives: Sequence[Metric], floor: float | None = None) -> Reference:
-        """Reference from the values (n, m) of all architectures of a table.
+        """Compute the reference from a table.
 
-        Architectures whose accuracy is below `floor` (in the accuracy's unit) are left out. Raises InputError where
-        nothing is left.
+        Args:
+            values: (n, m) values of all architectures.
+            objectives: m objectives.
+            floor: architectures with a lower accuracy, in its own unit, are ignored.
+
+        Raises:
+            InputError: no architecture is left.
         """
         limit = np.full(len(objectives), np.inf)
         if floor is not None:
@@ -88,17 +98,20 @@ class Reference:
         return self.true_front.max(axis=0)
 
     def scale(self, losses: np.ndarray) -> np.ndarray:
-        """Losses (n, m) in units of the true front's span: its ideal becomes 0, its nadir 1; NaN beyond the floor."""
+        """Scale losses (n, m) so that the true front's ideal is 0 and its nadir 1. Rows beyond the floor become NaN."""
         span = self.nadir - self.ideal
         scaled = (losses - self.ideal) / np.where(span > 0, span, 1.0)
         return np.where((losses <= self.limit).all(axis=1, keepdims=True), scaled, np.nan)
 
     def ratio(self, values: np.ndarray) -> float:
-        """Hypervolume of values (n, m) divided by that of the true front: 0 to 1, higher is better."""
+        """Hypervolume of values (n, m) divided by that of the true front. Higher is better, 1 at most."""
         return self._hypervolume(self.scale(to_losses(values, self.objectives))) / self._true_hypervolume
 
     def igd_plus(self, values: np.ndarray) -> float:
-        """Mean distance (IGD+) from the true front to values (n, m), in spans; lower is better, infinite for none."""
+        """IGD+: mean distance from the true front to values (n, m), in units of the front's span. Lower is better.
+
+        It is infinite if no row of the values is finite and within the floor.
+        """
         import moocore
 
         scaled = self.scale(to_losses(values, self.objectives))
@@ -106,13 +119,13 @@ class Reference:
         return float(moocore.igd_plus(scaled, ref=self.scale(self.true_front))) if len(scaled) else float("inf")
 
     def curve(self, values: np.ndarray) -> np.ndarray:
-        """Ratio (n,) after each of the n evaluations of values (n, m), in order."""
+        """Hypervolume ratio (n,) after each of n evaluations with values (n, m), in their order."""
         scaled = self.scale(to_losses(values, self.objectives))
         front = np.empty((0, scaled.shape[1]))
         curve = np.zeros(len(scaled))
         current = 0.0
         for i, point in enumerate(scaled):
-            # Most points change nothing; NaN fails the first comparison.
+            # Most points leave the front as it is. NaN fails the first comparison.
             if (point < REFERENCE_POINT).all() and (better := joined(front, point)) is not None:
                 front = better
                 current = self._hypervolume(front) / self._true_hypervolume

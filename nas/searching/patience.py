@@ -1,4 +1,4 @@
-"""Storages that wait where a database goes away for some time: nothing is lost or doubled."""
+"""Storages that survive an outage of their database: calls wait and are repeated, no trial is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from optuna.storages import BaseStorage
 
 from search_spaces.common.errors import InputError
 
-TIMEOUT = "NAS_STORAGE_TIMEOUT"  # environment variable, which further processes of a search inherit
+TIMEOUT = "NAS_STORAGE_TIMEOUT"  # environment variable, which helper processes of a search inherit
 DEFAULT_TIMEOUT_SECONDS = 600.0
 FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.5, 30.0
-SETTLING_SECONDS = 60.0  # after it is back, in which workers that still live send heartbeats: nobody counts as gone
-_FOR_GOOD = (
+SETTLING_SECONDS = 60.0  # after an outage: live workers send heartbeats first, before any worker counts as gone
+_PERMANENT_ERRORS = (
     "disk is full",
     "no space left",
     "readonly",
@@ -27,7 +27,7 @@ _FOR_GOOD = (
     "no such table",
     "malformed",
 )
-_USED = (  # methods of databases that Optuna's cache in front of them calls
+_CACHE_CALLS = (  # private methods that Optuna's cache calls on a database storage
     "_create_new_trial", "_get_best_trial_id", "_get_trials", "_set_trial_param",
 )  # fmt: skip
 
@@ -36,11 +36,11 @@ Storage = TypeVar("Storage", bound=BaseStorage)
 
 
 class StorageError(InputError):
-    """A storage that cannot be read or written: no trial is to blame."""
+    """A storage cannot be read or written. This is not the fault of a trial."""
 
 
 def timeout_seconds() -> float:
-    """How long a storage that does not answer is waited for."""
+    """How long calls wait for a storage that does not answer. Raises InputError for a bad environment variable."""
     text = os.environ.get(TIMEOUT, "")
     try:
         return float(text) if text else DEFAULT_TIMEOUT_SECONDS
@@ -49,28 +49,30 @@ def timeout_seconds() -> float:
 
 
 def set_timeout(seconds: float) -> None:
-    """Wait so long, in this process and in those that it starts."""
+    """Set the timeout of this process and of the processes that it starts."""
     os.environ[TIMEOUT] = f"{seconds:g}"
 
 
 @lru_cache
 def patient(kind: type[Storage]) -> type[Storage]:
-    """A class of storages that try again, with growing pauses, while the database does not answer.
+    """Subclass a storage so that its methods retry, with growing pauses, while the database does not answer.
 
-    Instances have `place`, what to call the storage in messages. Methods raise StorageError where the database has not
-    come back after `timeout_seconds()`, and at once where waiting does not help, as on a full disk.
+    Methods raise StorageError if the database does not answer for `timeout_seconds()`, and at once if waiting does not
+    help, as with a full disk. The attribute `place` names the storage in messages.
     """
     public = [name for name, value in vars(BaseStorage).items() if callable(value) and not name.startswith("_")]
-    names = [name for name in (*public, *_USED) if hasattr(kind, name)]
-    methods: dict[str, Any] = {name: _patiently(getattr(kind, name)) for name in names}
+    names = [name for name in (*public, *_CACHE_CALLS) if hasattr(kind, name)]
+    methods: dict[str, Any] = {name: _retrying(getattr(kind, name)) for name in names}
     answers: dict[str, Any] = {"record_heartbeat": None, "_get_stale_trial_ids": []}
     for name, answer in answers.items():
         if hasattr(kind, name):
-            methods[name] = _once(getattr(kind, name), answer)
+            methods[name] = _tried_once(getattr(kind, name), answer)
     return type(kind.__name__, (kind,), {"place": "the storage", "came_back": -SETTLING_SECONDS, **methods})
 
 
-def _patiently(method: Callable[..., Any]) -> Callable[..., Any]:
+def _retrying(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The method, called again while the database does not answer."""
+
     @wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         began, pause, limit = time.monotonic(), FIRST_PAUSE_SECONDS, timeout_seconds()
@@ -80,22 +82,22 @@ def _patiently(method: Callable[..., Any]) -> Callable[..., Any]:
             except UpdateFinishedTrialError:
                 if pause == FIRST_PAUSE_SECONDS:
                     raise
-                result = True  # the first try reached the database, but its answer did not reach us
+                result = True  # the first call reached the database, only its answer was lost
             except Exception as error:
                 reason = _reason(error)
                 if reason is None:
                     raise
-                if any(sign in reason.lower() for sign in _FOR_GOOD):
-                    raise StorageError(f"cannot use {self.place}: {reason}; what it already holds is kept") from error
-                left = began + limit - time.monotonic()
-                if left <= 0:
+                if any(sign in reason.lower() for sign in _PERMANENT_ERRORS):
+                    raise StorageError(f"cannot use {self.place}: {reason}; stored trials are kept") from error
+                remaining = began + limit - time.monotonic()
+                if remaining <= 0:
                     raise StorageError(
                         f"{self.place} has not answered for {limit:g} s ({reason}): nothing is lost; run the same "
                         "command again when it is back"
                     ) from error
                 if pause == FIRST_PAUSE_SECONDS:
-                    log.warning("%s does not answer (%s): trying again for up to %g s", self.place, reason, limit)
-                time.sleep(min(pause, left))
+                    log.warning("%s does not answer (%s): retrying for up to %g s", self.place, reason, limit)
+                time.sleep(min(pause, remaining))
                 pause = min(2 * pause, MAX_PAUSE_SECONDS)
                 continue
             if pause > FIRST_PAUSE_SECONDS:
@@ -106,8 +108,8 @@ def _patiently(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _once(method: Callable[..., Any], answer: Any) -> Callable[..., Any]:
-    """A method whose answer can wait: it is called again later. `answer` stands for it while it is not known."""
+def _tried_once(method: Callable[..., Any], answer: Any) -> Callable[..., Any]:
+    """The method without retries, for calls that recur anyway. It returns `answer` while the database is away."""
 
     @wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -124,7 +126,7 @@ def _once(method: Callable[..., Any], answer: Any) -> Callable[..., Any]:
 
 
 def _reason(error: BaseException) -> str | None:
-    """Why a database or a proxy did not answer, on one line; None for any other error."""
+    """Why a database or proxy did not answer, in one line; None for any other error."""
     from sqlalchemy.exc import SQLAlchemyError
 
     cause = error.__cause__ if isinstance(error, StorageInternalError) and error.__cause__ else error

@@ -1,4 +1,4 @@
-"""Prior observations: measurements that exist before a search, which does not make them again."""
+"""Prior observations: measurements from before a search, which it uses and does not repeat."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from search_spaces import Architecture, SearchSpace
 
-PRIOR_KEY = "nas:prior"  # trial user attribute: the values were there before the search
+PRIOR_KEY = "nas:prior"  # trial user attribute: the values are a prior observation
 PriorObservations = Mapping["Architecture", Sequence[float]]
 """Values by architecture, in the order of the evaluator's metrics."""
 
@@ -28,9 +28,10 @@ PriorObservations = Mapping["Architecture", Sequence[float]]
 def add_prior_observations(
     study: optuna.Study, reader: TrialReader, prior: PriorObservations, metrics: Sequence[str]
 ) -> None:
-    """Store prior observations as finished trials, but for architectures that were evaluated already.
+    """Store prior observations as finished trials, except for architectures that the study has already evaluated.
 
-    metrics: those of the observations' values.
+    Args:
+        metrics: the metrics of the observations' values, in their order.
     """
     evaluated = {reader.architecture(trial.params) for trial in filter(is_evaluated, stored_trials(study))}
     columns = [metrics.index(metric) for metric in reader.metrics]
@@ -42,7 +43,7 @@ def add_prior_observations(
 def _finished(
     reader: TrialReader, architecture: Architecture, values: np.ndarray, system_attrs: dict[str, Any]
 ) -> FrozenTrial:
-    """A trial with these values (metrics,)."""
+    """A finished trial with these values (metrics,); a failed one if a value is not finite."""
     chosen, failure = FixedTrial(architecture.as_dict()), reader.reason(values)
     reader.space.choose(chosen)
     violations = {
@@ -61,9 +62,7 @@ def _finished(
 
 
 def read_prior_observations(path: Path, space: SearchSpace, metrics: Sequence[str]) -> dict[Architecture, list[float]]:
-    """Read prior observations from a CSV file, such as `front.csv` of another search.
-
-    Rows without a value for every metric are left out.
+    """Read prior observations from a CSV file, such as `front.csv` of another search. Incomplete rows are skipped.
 
     Args:
         path: a file with a column `architecture` or `arch`, in the space's notation, and a column for each metric.
@@ -74,7 +73,7 @@ def read_prior_observations(path: Path, space: SearchSpace, metrics: Sequence[st
         The m values of each architecture.
 
     Raises:
-        InputError: the file cannot be read; the message names the line or column.
+        InputError: the file is unreadable or malformed. The message names the line or column.
     """
     table = parse_csv(read_bytes(path), path)
     if missing := [metric for metric in metrics if metric not in table.columns]:

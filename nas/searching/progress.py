@@ -11,13 +11,17 @@ from nas.searching.pareto import hypervolume, joined
 
 FRAME_POINTS = 10
 Progress = Callable[[str, int, int], None]
-"""Called with what is done, how far, of how much."""
+"""Called with a label, the steps done and the steps in total."""
 
 
 class SearchProgress(NamedTuple):
-    """Evaluations done and wanted, networks on the front so far, and its hypervolume as of `GrowingFront`.
+    """The progress of a search.
 
-    best: the best value of each objective on the front, in its own unit; empty while nothing is on it.
+    Attributes:
+        done, wanted: evaluations so far and in total.
+        front: networks on the front.
+        hypervolume: of the front, in the unit of `GrowingFront`.
+        best: best value of each objective on the front, in its own unit; empty for an empty front.
     """
 
     done: int
@@ -34,17 +38,18 @@ class SearchProgress(NamedTuple):
 def labelled(
     progress: Progress | None, label: str, number: int = 0, count: int = 1
 ) -> Callable[[SearchProgress], None] | None:
-    """A callback for the search of this number of `count` searches: it passes on how far all of them are."""
+    """A callback for search `number` (from 0) of `count` equal searches. It reports the progress of all of them."""
     if progress is None:
         return None
     return lambda now: progress(f"{label}: {now}", number * now.wanted + now.done, count * now.wanted)
 
 
 class GrowingFront:
-    """The front of m losses that come one by one, and its hypervolume.
+    """A front of m losses that grows point by point, and its hypervolume.
 
-    The hypervolume's unit is the box that the first `FRAME_POINTS` points span, up to its worst corner: where no truth
-    is known, this says how far a search has come from a random start, and it never falls once these points are there.
+    The first `FRAME_POINTS` points span a box. Its worst corner is the reference point, its volume the unit of the
+    hypervolume. No true front is needed: the number shows the progress since the start. It never falls after these
+    points.
     """
 
     def __init__(self, m: int) -> None:
@@ -53,7 +58,7 @@ class GrowingFront:
         self._first: list[np.ndarray] = []
 
     def add(self, losses: np.ndarray) -> bool:
-        """Add a finite point (m,). False if the front dominates it."""
+        """Add a finite point (m,). False if the front weakly dominates it."""
         before, better = self.points, joined(self.points, losses)
         if better is not None:
             self.points = better
@@ -65,16 +70,17 @@ class GrowingFront:
         return better is not None
 
     def _added(self, front: np.ndarray, point: np.ndarray) -> float:
-        """The volume of the point's box but for what the front (k, m) dominates of it: a front cut off at the point.
+        """Hypervolume that a point (m,) adds to a front (k, m): its own, less the part that the front dominates.
 
-        Most of a front is dominated when it is cut off, so this takes far less time than the whole front's volume.
+        That part is the hypervolume of the front clipped at the point. Clipping makes most of its points dominated, so
+        this is much faster than the hypervolume of the whole front.
         """
         inside, corner = self._framed(np.maximum(front, point))
         alone, _ = self._framed(point[None])
         return hypervolume(alone, corner) - hypervolume(inside, corner)
 
     def _framed(self, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Losses (n, m) and the worst corner (m,) in spans of the first points."""
+        """Losses (n, m) and the worst corner (m,), in units of the box of the first points."""
         best, worst = np.min(self._first, axis=0), np.max(self._first, axis=0)
         span = np.where(worst > best, worst - best, 1.0)
         return (losses - best) / span, (worst - best) / span

@@ -1,4 +1,4 @@
-"""Reads any Optuna study as the result of a search, with its space or without; nothing is created or changed."""
+"""Read any Optuna study as the result of a search, with or without its space. The storage is not changed."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 
 
 class RecordedSpace(SearchSpace):
-    """A study's space whose code is missing or is not to be run: an architecture is its choices, and is not built.
+    """Stands for a space whose code is missing or not trusted. Its architectures are choices that cannot be built.
 
-    reason: why not, and what helps; one line.
+    Attributes:
+        reason: why not, and the remedy, in one line.
     """
 
     def __init__(self, name: str, reason: str) -> None:
@@ -42,7 +43,7 @@ class RecordedSpace(SearchSpace):
 
 
 def load_studies(storage: str | Path | BaseStorage, name: str | None = None) -> list[optuna.Study]:
-    """The storage's studies in the order in which they were begun, or the one of that name; InputError for no such."""
+    """All studies of a storage, oldest first, or the one of this name. Raises InputError if it does not exist."""
     opened = open_storage(storage, existing=True)
     names = [study.study_name for study in opened.get_all_studies()]
     if name is not None and name not in names:
@@ -51,22 +52,26 @@ def load_studies(storage: str | Path | BaseStorage, name: str | None = None) -> 
 
 
 def is_untrusted(reference: str | None, trust: bool) -> bool:
-    """True for code in a file (`FILE.py:CLASS`) that a stored search names, where it is not trusted."""
+    """True if a stored search names code in a file (`FILE.py:CLASS`) that is not trusted."""
     return not trust and plug_ins.is_file(reference or "")
 
 
 def read_study(
     study: optuna.Study, space: str | None = None, trust: bool = False, options: Mapping[str, Any] | None = None
 ) -> SearchResult:
-    """What a search, or an objective function of somebody's own, has found so far.
+    """Read the result of a study so far.
 
     Args:
-        study: of `nas.search`, or of `study.optimize` with any sampler.
-        space: the study's space, where it does not say, or another path of it. A file is run.
+        study: a study of `nas.search`, or of `study.optimize` with any sampler.
+        space: the study's space, if the study does not name it or if its file has moved. A file is run.
         trust: run the Python file that the study names as its space.
-        options: of `space`, where the study does not say.
+        options: options of `space`. They replace those that the study names.
 
-    The result's space is a `RecordedSpace` where there is none, or where its code is missing or not trusted.
+    Returns:
+        The result. Its space is a `RecordedSpace` if the study names none, or if its code is missing or not trusted.
+
+    Raises:
+        InputError: the settings in the study are damaged, or `space` cannot be loaded.
     """
     settings = study.user_attrs.get(SETTINGS_KEY) or study.user_attrs.get(SPACE_KEY, {})
     try:
@@ -78,13 +83,13 @@ def read_study(
     result = SearchResult.of_study(study, TrialReader(found, objectives, constraints))
     if SETTINGS_KEY in study.user_attrs or result.evaluated.architectures:
         return result
-    # The trials of somebody's own objective function may choose other things than the space does.
+    # The trials of the user's own objective function may have other parameters than the space.
     recorded = RecordedSpace(found.name, f"its trials do not choose what the space {found.name} asks for")
     return SearchResult.of_study(study, TrialReader(recorded, objectives, constraints))
 
 
 def _objectives(study: optuna.Study, settings: Mapping[str, Any]) -> tuple[Metric, ...]:
-    """Named by the search, by `study.set_metric_names`, by the study's sampler, or by number."""
+    """Objectives as named by the search, by `study.set_metric_names`, by the study's sampler, or else by number."""
     if SETTINGS_KEY in study.user_attrs:
         return parse_objectives(settings["objectives"])
     names = study.metric_names or [Metric.parse(text).name for text in settings.get("objectives", ())]
@@ -94,7 +99,7 @@ def _objectives(study: optuna.Study, settings: Mapping[str, Any]) -> tuple[Metri
 
 
 def _metric(name: str, direction: StudyDirection) -> Metric:
-    """A metric of any name, which may hold colons."""
+    """A metric with any name, which may contain colons."""
     guess = Metric.parse(name.partition(":")[0].strip() or "?")
     return replace(guess, name=name, direction="maximize" if direction == StudyDirection.MAXIMIZE else "minimize")
 

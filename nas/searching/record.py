@@ -1,4 +1,4 @@
-"""What an evaluation leaves in its trial beside the objectives: learning curve, further values, trained weights."""
+"""What an evaluation stores in its trial besides objectives: learning curve, further values, trained weights."""
 
 from __future__ import annotations
 
@@ -15,25 +15,23 @@ if TYPE_CHECKING:
 
     from nas.searching.weights import WeightFolder, Weights
 
-EPOCH_KEY = "nas:epoch:"  # trial user attribute, with the epoch's number: values by metric after this epoch
-FURTHER_KEY = "nas:further"  # trial user attribute: values by metric that no objective asked for, such as test scores
-SPREAD_KEY = (
-    "nas:spread"  # trial user attribute: low and high value by metric, and what they are, where it was repeated
-)
-WEIGHTS_KEY = "nas:weights"  # trial user attribute: path of the file with the trained weights, where they were written
+EPOCH_KEY = "nas:epoch:"  # prefix of trial user attributes `nas:epoch:N`: values by metric after epoch N
+FURTHER_KEY = "nas:further"  # trial user attribute: values of metrics that are no objectives, such as test scores
+SPREAD_KEY = "nas:spread"  # trial user attribute: by repeated metric, low and high value and what these are
+WEIGHTS_KEY = "nas:weights"  # trial user attribute: path to which the trained weights were written
 
 
 class TrialRecord:
-    """Writes into one running trial of a search. weights: where weights are kept; None: nowhere."""
+    """Writes into one running trial of a search. weights: folder for trained weights; None discards them."""
 
     def __init__(self, study: optuna.Study, trial: optuna.Trial, weights: WeightFolder | None) -> None:
         self.study, self.trial, self.weights = study, trial, weights
 
     def report(self, epoch: int, metrics: Mapping[str, float]) -> bool:
-        """Record values after an epoch; False where one is not finite, since the training has diverged.
+        """Record values after an epoch. False if one is not finite, as when the training has diverged.
 
-        They are the user attribute `nas:epoch:N` of the trial. The first is also the trial's intermediate value of this
-        step, which Optuna's plots read.
+        The trial's user attribute `nas:epoch:N` stores them. The first value is also the trial's intermediate value,
+        which Optuna's plots show.
         """
         values = {name: float(value) for name, value in metrics.items()}
         self.trial.set_user_attr(f"{EPOCH_KEY}{epoch}", values)
@@ -42,13 +40,17 @@ class TrialRecord:
         return all(map(math.isfinite, values.values()))
 
     def spread(self, spreads: Mapping[str, tuple[float, float, str]]) -> None:
-        """Keep between which values measurements lie, by metric: low, high, and what these are."""
+        """Store the spread of repeated measurements by metric: low value, high value, and what these are."""
         if spreads:
             known = self.trial.user_attrs.get(SPREAD_KEY, {})
             self.trial.set_user_attr(SPREAD_KEY, known | {metric: list(spread) for metric, spread in spreads.items()})
 
     def keep(self, further: Mapping[str, float], weights: Weights | None = None) -> Path | None:
-        """Keep values that are no objectives, and trained weights, or a copy of their file; its path."""
+        """Store further values, and trained weights or a copy of their file.
+
+        Returns:
+            The path of the weights; None if there are none or no folder is given.
+        """
         if finite := {name: value for name, value in further.items() if math.isfinite(value)}:
             self.trial.set_user_attr(FURTHER_KEY, finite)
         if weights is None or self.weights is None:

@@ -1,4 +1,4 @@
-"""`ReplaySampler`: the base of samplers that choose a whole architecture before a trial asks its first question."""
+"""`ReplaySampler`: base class of samplers that choose a whole architecture before the trial's first `suggest_*`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ CHOICES_KEY = "nas:choices"  # trial system attribute: the architecture that was
 
 
 class ReplaySampler(BaseSampler):
-    """Writes down what `choose` gives, and answers the trial's questions with it.
+    """Stores the architecture of `choose` in the trial and answers its `suggest_*` calls from it.
 
-    Trials that were enqueued, or that are finished after an interruption, have their choices already.
+    `choose` is not called for enqueued and resumed trials, which already have their choices.
     """
 
     def __init__(self, seed: int) -> None:
@@ -48,12 +48,12 @@ class ReplaySampler(BaseSampler):
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        """Replay the chosen architecture; names that do not belong to the space are random."""
+        """Replay the chosen architecture. A name outside the space gets a random value."""
         choices = trial.system_attrs.get(CHOICES_KEY, {})
         if param_name in choices:
             return choices[param_name]
         return self._random.sample_independent(study, trial, param_name, param_distribution)
 
     def reseed_rng(self) -> None:
-        """Only names outside the space: the architecture's randomness comes from the seed and the trial's number."""
+        """Reseed names outside the space. The architecture's randomness follows from the seed and the trial number."""
         self._random.reseed_rng()

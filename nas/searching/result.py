@@ -1,4 +1,4 @@
-"""The result of a search: what was evaluated, the Pareto front, and its files."""
+"""The result of a search: evaluated architectures, the Pareto front, and its files."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from nas.searching.trials import TrialReader
     from search_spaces import Architecture, SearchSpace
 
-SETTINGS_KEY = "nas:settings"  # study user attribute: what the search was started with
-PREDICTED_KEY = "nas:predicted"  # trial system attribute: mean and standard deviation of each metric, where predicted
-SHOWN_VIOLATIONS = 5  # networks that are shown where none keeps the constraints
-MAX_ATTEMPTS = 10  # to replace a folder while others do
+SETTINGS_KEY = "nas:settings"  # study user attribute: the settings that the search was started with
+PREDICTED_KEY = "nas:predicted"  # trial system attribute: by predicted metric, mean and standard deviation
+SHOWN_VIOLATIONS = 5  # networks that are shown if none satisfies the constraints
+MAX_ATTEMPTS = 10  # to replace a folder that other processes replace, too
 
 
 class Evaluated(NamedTuple):
-    """n distinct architectures in the order of their trials, and objective values (n, m), NaN where one failed."""
+    """n distinct architectures in the order of their trials, and objective values (n, m); NaN marks a failure."""
 
     architectures: list[Architecture]
     values: np.ndarray
@@ -47,10 +47,16 @@ class Evaluated(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SearchResult:
-    """What a search found.
+    """The result of a search.
 
-    violation: (n,) the largest violation of a constraint, in its metric's unit; at most 0 where all are kept, NaN where
-    unknown. bounded: (n,) values of each metric that only constraints bound.
+    Attributes:
+        study: the Optuna study.
+        space: the search space.
+        objectives: m objectives.
+        evaluated: n architectures and their values.
+        violation: (n,) largest violation of a constraint, in its metric's unit; at most 0 if all are satisfied, NaN if
+            unknown.
+        bounded: (n,) values of each metric that has a constraint and is no objective.
     """
 
     study: optuna.Study
@@ -69,7 +75,7 @@ class SearchResult:
             if architecture is not None:
                 found.setdefault(architecture, trial)
         values = np.array([reader.values(trial) for trial in found.values()]).reshape(-1, len(reader.metrics))
-        # Constraints of somebody's own study are known by their violations alone.
+        # A study of the user's own stores the violations of its constraints, not the constraints.
         stored = [max(trial.constraints.values(), default=0.0) for trial in found.values()]
         m = len(reader.objectives)
         bounded = dict(zip(reader.metrics[m:], values[:, m:].T, strict=True))
@@ -79,17 +85,17 @@ class SearchResult:
 
     @property
     def feasible(self) -> np.ndarray:
-        """Mask (n,) of the evaluations that broke no constraint."""
+        """Mask (n,) of the evaluations that satisfy all constraints."""
         return self.violation <= 0
 
     @property
     def feasible_values(self) -> np.ndarray:
-        """Objective values (n, m), NaN where an evaluation failed or broke a constraint."""
+        """Objective values (n, m); NaN in rows that failed or violate a constraint."""
         return np.where(self.feasible[:, None], self.evaluated.values, np.nan)
 
     @property
     def least_violating(self) -> list[dict[str, Any]]:
-        """The evaluations that break a constraint least: architecture, objectives, bounded metrics, violation."""
+        """The evaluations with the smallest violations: architecture, objectives, bounded metrics, violation."""
         order = np.argsort(self.violation, kind="stable")  # NaN comes last
         rows = [i for i in order if np.isfinite(self.evaluated.values[i]).all()][:SHOWN_VIOLATIONS]
         bounded = [{name: float(values[i]) for name, values in self.bounded.items()} for i in rows]
@@ -100,7 +106,7 @@ class SearchResult:
 
     @property
     def failures(self) -> list[dict[str, str]]:
-        """Trials that failed, in their order: what was chosen, and why it failed; each architecture once."""
+        """Failed trials in their order, each architecture once: its choices and the reason."""
         found: dict[str, str] = {}
         for trial in self.study.get_trials(deepcopy=False, states=(TrialState.FAIL,)):
             if FAILED_KEY in trial.user_attrs:
@@ -109,14 +115,14 @@ class SearchResult:
 
     @property
     def _front(self) -> list[int]:
-        """Indices of the feasible non-dominated evaluations, best in the first objective first."""
+        """Indices of the feasible non-dominated evaluations, sorted by the first objective, best first."""
         losses = to_losses(self.feasible_values, self.objectives)
         front = np.flatnonzero(non_dominated(losses))
         return front[np.lexsort(losses[front].T[::-1])].tolist()
 
     @property
     def front(self) -> list[dict[str, Any]]:
-        """The Pareto front as a table: one row per architecture, in the space's notation, with its objective values."""
+        """The Pareto front as rows: an architecture in the space's notation and its objective values."""
         return [self._row(i) for i in self._front]
 
     def _row(self, i: int) -> dict[str, Any]:
@@ -126,7 +132,7 @@ class SearchResult:
 
     @property
     def expected(self) -> dict[Architecture, dict[str, tuple[float, float]]]:
-        """What a guided sampler expected of networks before they were measured: mean and standard deviation."""
+        """Mean and standard deviation by metric that the sampler predicted before a network was measured."""
         found: dict[Architecture, dict[str, tuple[float, float]]] = {}
         for trial in self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
             predicted = trial.system_attrs.get(PREDICTED_KEY, {})
@@ -139,9 +145,9 @@ class SearchResult:
 
     @property
     def predicted(self) -> dict[str, np.ndarray]:
-        """Of each objective (k, 3): expected mean, its standard deviation, and measured value; of k guided choices.
+        """For each objective (k, 3): predicted mean, standard deviation and measured value of k guided choices.
 
-        A value that was known before, such as a count of parameters, was not expected and is left out.
+        Values that were counted instead of predicted, such as parameters, are left out.
         """
         expected = self.expected
         rows = [i for i, architecture in enumerate(self.evaluated.architectures) if architecture in expected]
@@ -157,12 +163,12 @@ class SearchResult:
 
     @property
     def further(self) -> dict[Architecture, dict[str, float]]:
-        """Values that no objective asked for, such as test scores: for the end, and for the front's networks only."""
+        """Values of metrics that are no objectives, such as test scores. Report them for the final front only."""
         return self._attribute(FURTHER_KEY)
 
     @property
     def trial_numbers(self) -> dict[Architecture, int]:
-        """Number of the trial that counts for each evaluated architecture, as in the study and in its log."""
+        """Number of the first finished trial of each architecture, as in the study and in its log."""
         found: dict[Architecture, int] = {}
         for trial in filter(is_evaluated, self.study.get_trials(deepcopy=False)):
             with suppress(InputError):  # incomplete choices
@@ -171,19 +177,24 @@ class SearchResult:
 
     @property
     def spreads(self) -> dict[Architecture, dict[str, tuple[float, float, str]]]:
-        """Of repeated measurements by metric: low and high value, and what these are."""
+        """Spread of repeated measurements by metric: low value, high value, and what these are."""
         return self._attribute(SPREAD_KEY)
 
     def missing_weights(self, folder: Path) -> dict[int, str]:
-        """Places on the front of networks that were trained, but whose weights are neither in a result folder nor where
-        they were written; and where that was.
+        """Trained networks on the front whose weights are lost.
+
+        Args:
+            folder: the result folder, to which weights may have been moved.
+
+        Returns:
+            By place on the front, the path to which the weights were written.
         """
         recorded, front = self._attribute(WEIGHTS_KEY), [self.evaluated.architectures[i] for i in self._front]
         paths = {place: recorded[arch] for place, arch in enumerate(front) if arch in recorded}
         return {place: path for place, path in paths.items() if find_weights(path, folder) is None}
 
     def _attribute(self, key: str) -> dict[Architecture, Any]:
-        """A user attribute of the trial that counts for each architecture, where it has it."""
+        """A user attribute of the first complete trial of each architecture that has it."""
         found: dict[Architecture, Any] = {}
         for trial in self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
             if key in trial.user_attrs:
@@ -191,7 +202,12 @@ class SearchResult:
         return found
 
     def hypervolume(self, reference: Reference | Sequence[float]) -> float:
-        """Ratio to the true front's hypervolume, or the volume up to a point (m,) in the metrics' own units."""
+        """Hypervolume of the feasible evaluations.
+
+        Args:
+            reference: a `Reference`, which makes it the ratio to the true front's hypervolume, or a reference point
+                (m,) in the metrics' own units.
+        """
         values = self.evaluated.values[self.feasible]
         if isinstance(reference, Reference):
             return reference.ratio(values)
@@ -200,10 +216,14 @@ class SearchResult:
     def save(self, folder: str | Path, others: Mapping[str, tuple[SearchResult, Architecture]] | None = None) -> None:
         """Write `front.csv`, `summary.json` and the front's networks (`nas.searching.networks`).
 
-        Everything is written aside first, so that the folder never holds half a result. Raises InputError where the
-        disk refuses.
+        Everything is written to a temporary folder first, so that the folder never holds half a result.
 
-        others: networks of other searches that are written beside those of the front, by the names of their files.
+        Args:
+            folder: the result folder.
+            others: networks of other searches to write beside those of the front, by file name.
+
+        Raises:
+            InputError: the files cannot be written.
         """
         folder = Path(folder)
         try:
@@ -238,7 +258,7 @@ class SearchResult:
         (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
 
     def _write_network(self, stem: Path, architecture: Architecture, results: Path) -> None:
-        """Write the files of an evaluated network, with the weights that are kept of it."""
+        """Write the files of an evaluated network, with its stored weights if there are any."""
         recorded = self._attribute(WEIGHTS_KEY).get(architecture)
         values = self._row(self.evaluated.architectures.index(architecture)) | self.further.get(architecture, {})
         weights = None if recorded is None else find_weights(recorded, results)
@@ -246,7 +266,7 @@ class SearchResult:
 
 
 def _replace_folder(path: Path, written: Path) -> None:
-    """Put the folder of the same name in `written` at `path`, also while another search puts its own there."""
+    """Move the folder `written / path.name` to `path`, even while other processes do the same."""
     for attempt in range(MAX_ATTEMPTS):
         with suppress(FileNotFoundError):
             os.replace(path, written / f"replaced-{attempt}")

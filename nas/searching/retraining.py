@@ -1,4 +1,4 @@
-"""Training a network of a finished search longer, as it was trained in the search otherwise, for shipping."""
+"""Retraining a network of a finished search for deployment: the search's training, usually with more epochs."""
 
 from __future__ import annotations
 
@@ -32,11 +32,13 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Retraining:
-    """How a network is trained again.
+    """Settings of a retraining.
 
-    settings: of the training, in place of those of the search. device: to train on. data: path of the data set, if it
-    has moved, or if the search trained nothing. function: the user's own evaluator, `FILE.py:function`, which is run;
-    required where the search was begun with one.
+    Attributes:
+        settings: training settings that replace those of the search.
+        device: PyTorch device to train on.
+        data: path of the data set, if it has moved or if the search trained nothing.
+        function: the user's evaluator, `FILE.py:function`, which is run; required if the search used one.
     """
 
     settings: Mapping[str, Any]
@@ -55,15 +57,23 @@ def retrain(
 ) -> dict[str, Any]:
     """Train an architecture from scratch, and write its files (`nas.searching.networks`) and `summary.json`.
 
-    Data set, split, seeds and all settings but `how.settings` are the search's. An interrupted built-in training goes
-    on where it was; a finished one is not made again.
+    Data set, split, seeds and all settings except `how.settings` are those of the search. An interrupted built-in
+    training resumes. A finished one is not repeated.
 
     Args:
-        source: where the search's values came from (`nas.searching.sources.source_of`).
+        space: the search space.
+        architecture: the architecture to train.
+        source: the source of the search's values (`nas.searching.sources.source_of`).
+        how: changes to the search's training.
         stem: folder and name of the files.
+        progress: called with "epochs", the epochs done and the epochs in total.
 
-    Returns the summary: scores by metric, and how they came about. Raises InputError where the folder holds another
-    training, where the search trained nothing and no data set is given, and where the training diverges.
+    Returns:
+        The summary: architecture, network, training settings, and scores by metric.
+
+    Raises:
+        InputError: the folder holds another training, the search trained nothing and no data set is given, or the
+            training diverges.
     """
     network = Trainable.of(space, architecture)
     run = _Own(space, source, how) if "evaluator" in source else _BuiltIn(space, source, how)
@@ -89,7 +99,7 @@ def retrain(
 
 
 class _BuiltIn:
-    """The training that the project brings."""
+    """The built-in training."""
 
     def __init__(self, space: SearchSpace, source: Source, how: Retraining) -> None:
         measured = source.get("measurement")
@@ -121,7 +131,7 @@ class _BuiltIn:
 
 
 class _Own:
-    """The training by the user's own function."""
+    """Training by the user's own function."""
 
     def __init__(self, space: SearchSpace, source: Source, how: Retraining) -> None:
         if how.data is not None:

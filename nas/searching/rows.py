@@ -1,4 +1,4 @@
-"""Searching a table that lacks architectures of its space: every proposal becomes the nearest row that is left."""
+"""Search in an incomplete table: each proposal of a sampler is replaced by the nearest row that is left."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 class RowSpace:
-    """The space of a table's rows, its architectures: they are drawn, changed and mixed among themselves.
+    """A search space restricted to the rows of a table. `sample`, `mutate` and `crossover` return rows.
 
-    Everything else is the search space's own.
+    All other attributes are those of the search space.
     """
 
     def __init__(self, space: SearchSpace, rows: Sequence[Architecture]) -> None:
@@ -45,7 +45,7 @@ class RowSpace:
         return self.rows[int(rng.integers(self.size))]
 
     def mutate(self, arch: Architecture, rng: np.random.Generator) -> Architecture:
-        """The row nearest to the changed architecture, but another one."""
+        """The row nearest to a mutation of `arch`, other than `arch` itself if possible."""
         return self.nearest(self.space.mutate(arch, rng).as_dict(), {arch}, rng) or arch
 
     def crossover(self, a: Architecture, b: Architecture, rng: np.random.Generator) -> Architecture:
@@ -57,14 +57,14 @@ class RowSpace:
     def nearest(
         self, choices: Mapping[str, Any], taken: Set[Architecture], rng: np.random.Generator
     ) -> Architecture | None:
-        """A random one of the rows outside `taken` that share most choices; None where no row is left."""
+        """The row outside `taken` that shares most choices, a random one of several; None if no row is left."""
         shared = (self._table == self._coded(choices)).sum(axis=1)
         shared[[self._row[row] for row in taken if row in self._row]] = -1
         best = np.flatnonzero(shared == shared.max())
         return self.rows[int(best[rng.integers(len(best))])] if shared.max() >= 0 else None
 
     def _coded(self, choices: Mapping[str, Any]) -> np.ndarray:
-        """A number (names,) for each name's value; -1 where it is not chosen, -2 where no row has the value."""
+        """Integer codes (names,) of choices: -1 for a name without a choice, -2 for a value that no row has."""
         coded = np.full(len(self._column), -1)
         for name, value in choices.items():
             if name in self._column:
@@ -73,21 +73,21 @@ class RowSpace:
 
 
 def among_rows(space: SearchSpace, rows: Sequence[Architecture] | None) -> SearchSpace:
-    """The space of these rows; the space itself, where they are None."""
+    """The space restricted to these rows; the space itself if they are None."""
     return space if rows is None else cast("SearchSpace", RowSpace(space, rows))
 
 
 def sampler_of_rows(sampler: BaseSampler, space: SearchSpace, seed: int) -> BaseSampler:
-    """The sampler, made to choose rows where the space consists of some; one that was made for it does so itself."""
+    """Wrap the sampler in a `RowSampler` if the space is a `RowSpace`, unless it was made for this space."""
     if isinstance(space, RowSpace) and getattr(sampler, "space", None) is not space:
         return RowSampler(sampler, space, seed)
     return sampler
 
 
 class RowSampler(ReplaySampler):
-    """Another sampler, whose proposals become the nearest rows that have not been taken yet.
+    """Replaces the proposals of another sampler by the nearest rows that are left.
 
-    The other sampler sees the rows as what it has chosen, and learns from their values.
+    The other sampler sees the rows as its own choices and learns from their values.
     """
 
     def __init__(self, sampler: BaseSampler, space: RowSpace, seed: int) -> None:
@@ -107,24 +107,24 @@ class RowSampler(ReplaySampler):
         self.sampler.reseed_rng()
 
     def _proposed(self, study: Study, trial: FrozenTrial) -> dict[str, Any]:
-        """What the other sampler would choose, as far as the space allows it."""
+        """Choices of the other sampler, up to the first combination that the space rejects."""
         self.sampler.before_trial(study, trial)
-        trial = stored_trial(study, trial_id(trial))  # with what the other sampler has written down
+        trial = stored_trial(study, trial_id(trial))  # with attributes that the other sampler has written
         searched = self.sampler.infer_relative_search_space(study, trial)
         proposal = _Proposal(study, trial, self.sampler, self.sampler.sample_relative(study, trial, searched))
-        with suppress(InputError):  # the nearest row to what goes together so far
+        with suppress(InputError):  # an infeasible combination: the choices so far have a nearest row, too
             self.space.choose(proposal)
         return proposal.choices
 
     def _taken(self, study: Study) -> set[Architecture]:
-        """Rows that are evaluated or being evaluated."""
+        """Rows that have been or are being evaluated."""
         chosen = (trial.params or trial.system_attrs.get(CHOICES_KEY, {}) for trial in stored_trials(study))
         keys = (frozenset(choices.items()) for choices in chosen)
         return {self._row_of[key] for key in keys if key in self._row_of}
 
 
 class _Proposal:
-    """A trial's `suggest_*` methods, answered by a sampler without touching the trial."""
+    """A trial's `suggest_*` methods, answered by a sampler without changing the trial."""
 
     def __init__(self, study: Study, trial: FrozenTrial, sampler: BaseSampler, relative: Mapping[str, Any]) -> None:
         self.study, self.trial, self.sampler, self.relative = study, trial, sampler, relative

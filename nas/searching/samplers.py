@@ -27,19 +27,19 @@ _PLAIN: dict[str, Callable[[int], BaseSampler]] = {
     "random": lambda seed: optuna.samplers.RandomSampler(seed=seed),
     "nsga2": lambda seed: optuna.samplers.NSGAIISampler(population_size=POPULATION_SIZE, seed=seed),
     "nsga3": lambda seed: optuna.samplers.NSGAIIISampler(population_size=POPULATION_SIZE, seed=seed),
-    # The default TPE repeats itself on categorical spaces; the multivariate one does so far less.
+    # On categorical spaces, the default TPE often repeats itself. The multivariate one does so much less.
     "tpe": lambda seed: optuna.samplers.TPESampler(multivariate=True, seed=seed),
     "optuna-gp": lambda seed: optuna.samplers.GPSampler(seed=seed, warn_independent_sampling=False),
 }
 
 
 def list_samplers() -> list[str]:
-    """Names that `create_sampler` takes."""
+    """Names that `create_sampler` accepts."""
     return sorted([*_PLAIN, *list_predictors()])
 
 
 def check_sampler(name: str) -> None:
-    """Raise InputError for a name that `create_sampler` does not take."""
+    """Raise InputError for a name that `create_sampler` does not accept."""
     if name not in _PLAIN and not is_predictor(name):
         raise unknown("sampler", name, list_samplers())
 
@@ -54,16 +54,24 @@ def create_sampler(
     predictor: Callable[[], Predictor] | None = None,
     **options: Any,
 ) -> BaseSampler:
-    """An Optuna sampler: random, nsga2, nsga3, tpe, optuna-gp, or the name of a predictor that guides it: rlm, gnn, gp,
-    gp-choices, forest, ridge, one of an installed package, or several joined as in rlm+gp.
+    """Create an Optuna sampler by name.
 
-    For the guided ones, `predictor` makes the predictor of each refit (by default a new one of that name), and
-    `options` are n_startup, refit_every, pool, fresh, given and acquisition of `PredictorSampler`. Raises InputError
-    for an unknown name.
+    Args:
+        name: random, nsga2, nsga3, tpe, optuna-gp, or a predictor that guides the search: rlm, gnn, gp, gp-choices,
+            forest, ridge, one of an installed package, or several as in rlm+gp.
+        space: the search space.
+        objectives: see `nas.searching.objectives.parse_objectives`.
+        seed: of the sampler.
+        constraints: see `nas.searching.objectives.parse_constraints`.
+        predictor: creates the predictor of each refit, by default a new one of that name.
+        options: n_startup, refit_every, pool, fresh, given and acquisition of `PredictorSampler`.
+
+    Raises:
+        InputError: unknown name.
     """
     check_sampler(name)
     if is_predictor(name):
-        make = predictor or partial(create, name)  # samples differ by the seed that the search gives each fit
+        make = predictor or partial(create, name)  # the search gives each fit its own seed
         return PredictorSampler(space, make, objectives, seed=seed, constraints=constraints, **options)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)

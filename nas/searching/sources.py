@@ -1,4 +1,4 @@
-"""Where a search's values come from, as plain values by which another process can go on with it."""
+"""The source of a search's values, as plain values from which another process recreates the evaluator."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ Source = Mapping[str, Any]
 
 
 def source_of(evaluator: Evaluator) -> dict[str, Any]:
-    """A table or a predictor by name and checksum, or how networks are measured.
+    """The source of an evaluator's values, as plain values.
 
-    Of an evaluator of the user's own its `settings`, plain values on which its values depend; {} if it has none.
+    It is the name and checksum of a table or predictor, or the settings of a measurement. For an evaluator of the
+    user's it is its attribute `settings`, plain values that its results depend on; {} without that attribute.
     """
     if isinstance(evaluator, TableEvaluator):
         return {**evaluator.benchmark.source, "sha256": evaluator.benchmark.checksum(evaluator.metrics)}
@@ -37,13 +38,13 @@ def source_of(evaluator: Evaluator) -> dict[str, Any]:
 
 
 def measured_metrics(source: Source) -> list[str]:
-    """Metrics whose values depend on the machine, or on what trains there."""
+    """Metrics that are measured, or returned by a function of the user's: machine and packages may affect them."""
     own = source.get("evaluator", {})
     return [*own.get("metrics", ()), *(own or source).get("measurement", {}).get("metrics", ())]
 
 
 def used_settings(source: Source) -> dict[str, Any]:
-    """The settings of a source, without those of a training or of timing where it does neither."""
+    """The settings of a source that its metrics use: none of training without a data set, none of timing without it."""
     kept = dict(source)
     if isinstance(kept.get("evaluator"), Mapping):
         kept["evaluator"] = used_settings(kept["evaluator"])
@@ -67,11 +68,20 @@ def open_evaluator(
     function: str | None = None,
     checkpoints: Path | None = None,
 ) -> Evaluator:
-    """The evaluator of a source.
+    """Recreate the evaluator of a source.
 
-    path_override: path of the table, the checkpoint or the data set on this machine, if it differs from the name.
-    device: to train on. function: the user's own, `FILE.py:function`, which is run; required where the source is one.
-    checkpoints: folder for the states of trainings. Raises InputError where the data set is another one.
+    Args:
+        source: see `source_of`.
+        space: the search space.
+        metrics: metrics of a table or predictor; a measurement and a function have their own.
+        path_override: path of the table, checkpoint or data set on this machine, if it differs.
+        device: PyTorch device to train on.
+        function: the user's evaluator, `FILE.py:function`, which is run; required if the source is one.
+        checkpoints: folder for training checkpoints.
+
+    Raises:
+        InputError: the data set or function is another one, or the evaluator exists only in the script that started
+            the search.
     """
     if "benchmark" in source:
         path = path_override or source["benchmark"]
@@ -81,6 +91,6 @@ def open_evaluator(
     if "evaluator" in source:
         return FunctionEvaluator.of_settings(space, source["evaluator"], function, checkpoints=checkpoints)
     if "measurement" not in source:
-        raise InputError("how this search evaluates is known to the script that began it only: start that once more")
+        raise InputError("only the script that started this search knows its evaluator: run that script again")
     measurement = measurement_of(source["measurement"], space.input_shape, path_override, device)
     return MeasuredEvaluator(space, measurement, checkpoints)

@@ -1,4 +1,4 @@
-"""Where a search keeps its trials: memory, a journal file that survives SIGKILL, or a database."""
+"""Storages of trials: memory, a journal file that survives SIGKILL, or a database."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _FIRST_BYTES = b'{"op_code"'
 _SQLITE = b"SQLite format 3\0"
 PROXY_TIMEOUT_SECONDS = 10
 HEARTBEAT_SECONDS = 20  # between two heartbeats of a worker
-GRACE_SECONDS = 60  # without a heartbeat, after which a worker counts as gone
+GRACE_SECONDS = 60  # a worker without a heartbeat for so long counts as gone
 
 
 class JournalFile(JournalFileBackend):
-    """Optuna's journal file, made safe against processes that are killed while they write.
+    """Optuna's journal file, made safe against writers that are killed.
 
-    A killed writer leaves a line without its end, to which Optuna would append, and a lock file, for which it would
-    wait 30 s. Here every write first drops an unfinished line, and the lock is one that the kernel frees.
+    A killed writer leaves an unfinished line, to which Optuna would append, and a lock file, for which Optuna would
+    wait 30 s. Here each write first drops an unfinished line, and the kernel releases the lock of a dead process.
     """
 
     def __init__(self, path: Path) -> None:
@@ -50,11 +50,11 @@ class JournalFile(JournalFileBackend):
         if not _FIRST_BYTES.startswith(first_bytes):
             raise InputError(f"{path} is not the journal of a search: give the path of a new file")
         super().__init__(str(path))
-        self._syncs = True  # a finished trial is worth waiting for the disk
+        self._syncs = True  # wait for the disk whenever a trial finishes
 
     @contextmanager
     def one_sync(self) -> Iterator[None]:
-        """Many writes that wait for the disk once, at the end."""
+        """A context whose writes wait for the disk once, at its end."""
         self._syncs = False
         try:
             yield
@@ -106,15 +106,20 @@ def _size_of_whole_lines(file: Any) -> int:
 
 
 def _disk_error(path: Path, error: OSError) -> StorageError:
-    return StorageError(f"cannot use {path}: {error.strerror}; what it already holds is kept")
+    return StorageError(f"cannot use {path}: {error.strerror}; stored trials are kept")
 
 
 def open_storage(storage: str | Path | BaseStorage | None, existing: bool = False) -> BaseStorage:
-    """Optuna storage: None is in memory, a path a journal file, a URL a database or a proxy of one.
+    """Open an Optuna storage. Calls wait during an outage of a database or proxy (`nas.searching.patience`).
 
-    `sqlite:///…`, an SQLite file and `postgresql://…` are databases; `grpc://host:port` is what
-    `optuna.storages.run_grpc_proxy_server` serves; where they go away later, calls wait (`nas.searching.patience`).
-    existing: nothing is created. Raises InputError where it cannot be opened.
+    Args:
+        storage: None for memory, a path for a journal or an existing SQLite file, a URL for a database
+            (`sqlite:///…`, `postgresql://…`) or for a gRPC proxy (`grpc://host:port`, see
+            `optuna.storages.run_grpc_proxy_server`), or an Optuna storage, which is returned as it is.
+        existing: do not create the storage if it does not exist.
+
+    Raises:
+        InputError: the storage cannot be opened.
     """
     if storage is None:
         return InMemoryStorage()
@@ -139,14 +144,14 @@ def open_storage(storage: str | Path | BaseStorage | None, existing: bool = Fals
 
 
 def address(storage: str | Path | BaseStorage | None) -> str:
-    """What to call a storage in messages: its path, or its URL without user and password."""
+    """Name of a storage for messages: its path, or its URL without user and password."""
     if storage is None or isinstance(storage, BaseStorage):
         return "the storage"
     return str(storage).rpartition("@")[2] if "://" in str(storage) else str(storage)
 
 
 def _local_file(storage: str) -> Path | None:
-    """The file of a journal's path or of an SQLite URL; None for any other storage."""
+    """The file behind a path or an SQLite URL; None for any other storage."""
     if "://" not in storage:
         return Path(storage)
     scheme, _, path = storage.partition(":///")
@@ -162,7 +167,7 @@ def _is_sqlite(path: Path) -> bool:
 
 
 def _journal(path: Path) -> BaseStorage:
-    """A journal whose every line could be read: Optuna believes what they hold."""
+    """Open a journal and read all of it, since Optuna does not check what the lines contain."""
     file = JournalFile(path)
     try:
         storage = JournalStorage(file)
@@ -171,7 +176,7 @@ def _journal(path: Path) -> BaseStorage:
             for trial in storage.get_all_trials(id_, deepcopy=False):
                 numbers = (*(trial.values or ()), *trial.intermediate_values.values())
                 if not all(isinstance(number, int | float) for number in numbers):
-                    raise ValueError("a value that is no number")
+                    raise ValueError("a value that is not a number")
     except InputError:
         raise
     except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -184,7 +189,7 @@ def _damage(path: Path) -> StorageError:
 
 
 def _database(url: str, existing: bool, tries: int = 5) -> BaseStorage:
-    """Opened once more where another process makes the tables at the same time."""
+    """Open a database. Try again if another process creates the tables at the same time."""
     from sqlalchemy.exc import DatabaseError
 
     try:
@@ -208,7 +213,7 @@ def _database(url: str, existing: bool, tries: int = 5) -> BaseStorage:
 
 
 def _proxy(url: str) -> BaseStorage:
-    """The storage that a gRPC proxy stands for."""
+    """Connect to the storage behind a gRPC proxy."""
     from urllib.parse import urlsplit
 
     from optuna.storages import GrpcStorageProxy

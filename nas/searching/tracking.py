@@ -1,6 +1,6 @@
-"""Trackers: the trials of a search as runs of MLflow, Weights & Biases or TensorBoard, by their own clients.
+"""Trackers log the trials of a search to MLflow, Weights & Biases or TensorBoard.
 
-A tracker is a callback of `nas.search`. Each package is optional and is imported when its tracker is opened.
+A tracker is a callback of `nas.search`. It uses the package's own client, which is imported when the tracker opens.
 """
 
 from __future__ import annotations
@@ -25,14 +25,19 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 log = logging.getLogger(__name__)
-_NOT_IN_MLFLOW = re.compile(r"[^\w\-. :/]")  # characters that names of metrics and params must not have there
+_NOT_IN_MLFLOW = re.compile(r"[^\w\-. :/]")  # characters that MLflow forbids in names of metrics and parameters
 
 
 class TrackedTrial(NamedTuple):
-    """A finished trial as trackers write it.
+    """A finished trial as it is tracked.
 
-    values: finite values by metric in its own unit: measured ones, and `METRIC_predicted`. network: in the space's own
-    notation. failure: why there are no values; empty where there are. began, ended: milliseconds since 1970.
+    Attributes:
+        number: the trial's number in the study.
+        choices: the trial's parameters.
+        values: finite values by metric in its own unit: measured ones, and predicted ones as `METRIC_predicted`.
+        network: the architecture in the space's notation; empty if the choices are incomplete.
+        failure: the reason if the trial failed, else empty.
+        began, ended: milliseconds since 1970.
     """
 
     number: int
@@ -68,7 +73,7 @@ def _milliseconds(time: datetime | None) -> int:
 
 
 class Backend(Protocol):
-    """Where trials are written to."""
+    """Writes trials to a tracking service."""
 
     def write(self, trial: TrackedTrial) -> None: ...
 
@@ -76,7 +81,7 @@ class Backend(Protocol):
 
 
 class MLflow:
-    """A run for every trial, in an experiment for the search. target: tracking URI of MLflow."""
+    """One experiment per search and one run per trial. target: tracking URI of MLflow."""
 
     def __init__(self, target: str, search: str) -> None:
         from mlflow import MlflowClient
@@ -99,11 +104,11 @@ class MLflow:
         self.client.set_terminated(run.info.run_id, "FAILED" if trial.failure else "FINISHED", trial.ended)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: `write` terminates each run."""
 
 
 class WandB:
-    """A run for the search, with a step for every trial. target: project of Weights & Biases."""
+    """One run per search and one step per trial. target: project of Weights & Biases."""
 
     def __init__(self, target: str, search: str) -> None:
         import wandb
@@ -119,7 +124,7 @@ class WandB:
 
 
 class TensorBoard:
-    """A curve for every metric over the trials, and the trials as hyperparameters. target: folder of event files."""
+    """One curve per metric over the trials, and each trial's choices as hyperparameters. target: log folder."""
 
     def __init__(self, target: str, search: str) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -145,11 +150,11 @@ BACKENDS: dict[str, tuple[Callable[[str, str], Backend], str]] = {
     "wandb": (WandB, "PROJECT"),
     "tensorboard": (TensorBoard, "FOLDER"),
 }
-"""What opens a tracker, and what it takes."""
+"""Backend classes by name, with what each takes as its target."""
 
 
 class Tracker:
-    """A callback of `nas.search` that writes every finished trial; one that cannot be written never ends the search."""
+    """A callback of `nas.search` that tracks each finished trial. A backend's errors never end the search."""
 
     def __init__(self, backend: Backend, name: str, reader: TrialReader) -> None:
         self.backend, self.name, self.reader = backend, name, reader
@@ -160,23 +165,23 @@ class Tracker:
             return
         try:
             self.backend.write(TrackedTrial.of(trial, self.reader))
-        except Exception as error:  # a server that is away, say; its clients raise errors of many kinds
+        except Exception as error:  # clients raise errors of many kinds, for instance when a server is down
             self.missed += 1
             if self.missed == 1:
-                log.warning("%s: trial %d is not tracked: %s", self.name, trial.number, describe(error))
+                log.warning("%s: trial %d was not tracked: %s", self.name, trial.number, describe(error))
 
     def close(self) -> None:
-        """Finish what is written, and warn of the trials that are not."""
+        """Close the backend, and warn if trials were not tracked."""
         try:
             self.backend.close()
         except Exception as error:
-            log.warning("%s: not closed: %s", self.name, describe(error))
+            log.warning("%s: could not be closed: %s", self.name, describe(error))
         if self.missed > 1:
-            log.warning("%s: %d trials are not tracked", self.name, self.missed)
+            log.warning("%s: %d trials were not tracked", self.name, self.missed)
 
 
 def check_trackers(trackers: Sequence[str]) -> None:
-    """InputError for one that is not `mlflow:URI`, `wandb:PROJECT` or `tensorboard:FOLDER`."""
+    """Raise InputError for a tracker that is not `mlflow:URI`, `wandb:PROJECT` or `tensorboard:FOLDER`."""
     for tracker in trackers:
         kind, _, target = tracker.partition(":")
         if kind not in BACKENDS:
@@ -187,7 +192,7 @@ def check_trackers(trackers: Sequence[str]) -> None:
 
 @contextmanager
 def tracking(trackers: Sequence[str], search: str, reader: TrialReader) -> Iterator[list[Tracker]]:
-    """Open trackers, `KIND:TARGET`, for the search of this name. InputError where one cannot be opened."""
+    """A context with open trackers (`KIND:TARGET`) for a search. Raises InputError if one cannot be opened."""
     check_trackers(trackers)
     found: list[Tracker] = []
     try:

@@ -1,4 +1,4 @@
-"""The log of a search: a line per finished trial, with what was predicted, what was measured, and what failed."""
+"""The log of a search: one line per finished trial with measured values, predictions and failures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 def log_missing(path: Path, search: str, study: optuna.Study, reader: TrialReader) -> None:
-    """Log the finished trials that a search's log lacks, since the process that logs was killed before."""
+    """Log the finished trials that are missing from a search's log because its process was killed before."""
     try:
         logged = set(re.findall(rf" {re.escape(search)}, trial (\d+): ", path.read_text(encoding="utf-8")))
     except OSError:  # a log that cannot be written does not end a search
@@ -35,12 +35,12 @@ def log_missing(path: Path, search: str, study: optuna.Study, reader: TrialReade
 
 
 def has_result(trial: FrozenTrial) -> bool:
-    """True for an evaluated trial, and for a stretch of a training that was paused at its end."""
+    """True for an evaluated trial, and for a part of a training that was paused afterwards."""
     return is_evaluated(trial) or (trial.state.is_finished() and VALUES_KEY in trial.user_attrs)
 
 
 def describe_trial(trial: FrozenTrial, reader: TrialReader) -> str:
-    """Number, values beside their predictions, failure and network of a finished trial, in one line."""
+    """Describe a finished trial in one line: number, values with their predictions, failure, duration, network."""
     architecture = reader.architecture(trial.params)
     network = reader.space.format(architecture) if architecture else f"incomplete choices {trial.params}"
     predicted = trial.system_attrs.get(PREDICTED_KEY, {})
@@ -49,7 +49,7 @@ def describe_trial(trial: FrozenTrial, reader: TrialReader) -> str:
     for metric, found in zip(reader.metrics, reader.values(trial).tolist(), strict=True):
         value = float(stretch.get(metric, found))
         mean, std = predicted.get(metric, (0.0, 0.0))
-        expected = f"predicted {mean:.5g} ± {std:.2g}" if std else ""  # a count is no prediction
+        expected = f"predicted {mean:.5g} ± {std:.2g}" if std else ""  # counted, not predicted
         if math.isfinite(value):
             shown = f"{value:.0f}" if value.is_integer() else f"{value:.6g}"
             values.append(f"{metric} {shown}{f' ({expected})' if expected else ''}")

@@ -1,4 +1,4 @@
-"""Reading architectures and metric values back from the trials of an Optuna study."""
+"""Read architectures and metric values from the trials of an Optuna study."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ if TYPE_CHECKING:
 
     from search_spaces import Architecture, SearchSpace
 
-FAILED_KEY = "nas:failed"  # trial user attribute: why its choices or its evaluation gave no finite values
+FAILED_KEY = "nas:failed"  # trial user attribute: why the trial has no finite values
 
 
 def is_evaluated(trial: FrozenTrial) -> bool:
-    """Whether a trial is finished, and not only given up by a process that is gone."""
+    """True if a trial is complete, or failed for a recorded reason. False if its process was only interrupted."""
     return trial.state == TrialState.COMPLETE or (trial.state == TrialState.FAIL and FAILED_KEY in trial.user_attrs)
 
 
 class TrialReader:
-    """Reads trials of one search.
+    """Reads the trials of a search.
 
-    `metrics` names the objectives' metrics, then those that only constraints bound; `keys` are their `Metric.key`s.
+    Attributes:
+        metrics: names of the m objectives, then of metrics that have a constraint and are no objectives.
+        keys: the `Metric.key` of each.
     """
 
     def __init__(self, space: SearchSpace, objectives: Sequence[Metric], constraints: Sequence[Constraint]) -> None:
@@ -42,7 +44,7 @@ class TrialReader:
         self._architectures: dict[tuple[tuple[str, Any], ...], Architecture | None] = {}
 
     def architecture(self, choices: Mapping[str, Any]) -> Architecture | None:
-        """The architecture with these choices; None where they are incomplete or of another space."""
+        """The architecture with these choices; None if they are incomplete or belong to another space."""
         key = tuple(choices.items())
         if key not in self._architectures:
             try:
@@ -52,15 +54,15 @@ class TrialReader:
         return self._architectures[key]
 
     def remember(self, architecture: Architecture) -> None:
-        """Spare `architecture` the work of rebuilding this one from its trial."""
+        """Cache an architecture for later calls of `architecture`."""
         self._architectures[architecture.choices] = architecture
 
     def reason(self, values: np.ndarray) -> str:
-        """Why values (metrics,) are those of a failed evaluation; "" where all are finite."""
+        """Why an evaluation with values (metrics,) failed; "" if all are finite."""
         return ", ".join(f"{m} is {v}" for m, v in zip(self.metrics, values, strict=True) if not np.isfinite(v))
 
     def values(self, trial: FrozenTrial) -> np.ndarray:
-        """All metrics of a finished trial, in their own units; NaN where unknown, as in a failed trial."""
+        """Values (metrics,) of a finished trial in the metrics' own units; NaN if unknown, as in a failed trial."""
         known: dict[str, float] = {}
         for constraint in self.constraints:
             if str(constraint) in trial.constraints:
@@ -69,11 +71,11 @@ class TrialReader:
         return np.array([known.get(metric, np.nan) for metric in self.metrics])
 
     def losses(self, values: np.ndarray) -> np.ndarray:
-        """Losses (..., m), lower is better, of metric values (..., len(metrics))."""
+        """Convert metric values (..., metrics) to losses (..., m), lower is better."""
         return np.stack([o.sign * values[..., self.metrics.index(o.name)] for o in self.objectives], axis=-1)
 
     def violation(self, values: np.ndarray) -> np.ndarray:
-        """The largest violation (...) of a constraint by metric values (..., len(metrics)); 0 where all are kept."""
+        """Largest violation (...) of a constraint by metric values (..., metrics); 0 if all are satisfied."""
         worst = np.zeros(values.shape[:-1])
         for constraint in self.constraints:
             worst = np.maximum(worst, constraint.violation(values[..., self.metrics.index(constraint.metric)]))

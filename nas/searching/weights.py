@@ -1,4 +1,4 @@
-"""Trained weights of a search's front: a file for each network on it, and none for others."""
+"""Trained weights of the networks on a search's front. Weights of dominated networks are removed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 WEIGHTS_FOLDER_KEY = "nas:weights"  # study user attribute: path of the folder with the weights of its front
 
 Weights = Path | tuple["State", Mapping[str, str]]
-"""A file of weights, or tensors by name and what their file is to say beside them."""
+"""A file of weights, or tensors by name and the metadata of their file."""
 
 
 def write_weights(path: Path, weights: Weights) -> None:
-    """Write a file of weights; it is complete or absent."""
+    """Write a file of weights atomically."""
     from nas.evaluation.export import save_weights
 
     if isinstance(weights, Path):
@@ -35,26 +35,30 @@ def write_weights(path: Path, weights: Weights) -> None:
 
 
 class WeightFolder:
-    """A folder with the weights of one study's trials, `NUMBER.safetensors`.
+    """A folder with the weights of a study's trials, `NUMBER.safetensors`.
 
-    Several processes may share it: each removes files of finished trials only, and all agree which those are.
+    Several processes may share it. Each removes files of finished trials only, and all agree on which to remove.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.absolute()
-        self._front: dict[Architecture, tuple[int, np.ndarray]] = {}  # trial's number and losses
+        self._front: dict[Architecture, tuple[int, np.ndarray]] = {}  # trial number and losses (m,)
 
     def write(self, number: int, weights: Weights) -> Path:
-        """Write a trial's weights; the path of their file."""
+        """Write a trial's weights and return the path of their file."""
         path = self._path(number)
         write_weights(path, weights)
         return path
 
     def settle(self, architecture: Architecture, number: int, losses: np.ndarray | None) -> None:
-        """Take note of a finished trial, and remove the weights that are no longer on the front.
+        """Update the front with a finished trial and remove the weights of networks that are not on it.
 
-        losses: (m,); None for a trial that failed or breaks a constraint. Of two trials of an architecture, the first
-        counts, as in `SearchResult`.
+        If an architecture has two trials, the first counts, as in `SearchResult`.
+
+        Args:
+            architecture: the trial's architecture.
+            number: the trial's number.
+            losses: (m,), or None if the trial failed or violates a constraint.
         """
         first, _ = self._front.get(architecture, (number, None))
         if first < number or losses is None:
@@ -75,7 +79,15 @@ class WeightFolder:
 
 
 def find_weights(recorded: str, folder: Path) -> Path | None:
-    """The file of a trial's weights: where it was written, or in a result folder to which it was moved or copied."""
+    """Find a trial's file of weights.
+
+    Args:
+        recorded: path to which it was written.
+        folder: result folder, to which it may have been moved or copied.
+
+    Returns:
+        The file; None if it exists in neither place.
+    """
     written = Path(recorded)
     moved = folder / "studies" / "weights" / written.parent.name / written.name
     return next((path for path in (moved, written) if path.is_file()), None)

@@ -1,7 +1,7 @@
-"""Workers: the processes that share a search. They reclaim stale trials of workers that are gone.
+"""Workers: the processes that share a search. They reclaim the stale trials of workers that are gone.
 
-A worker on this machine is gone if no process has its id, or one that was started later. A worker on another machine is
-gone if its heartbeat stopped; only databases store heartbeats (see `nas.searching.storage`).
+A worker on this machine is gone if no process has its id and start time. A worker on another machine is gone if its
+heartbeat has stopped; only databases store heartbeats (see `nas.searching.storage`).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from nas.searching.record import EPOCH_KEY
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
-_WORKER_KEY = "nas:worker:"  # study user attribute of every process: whether it is running
-_OWNER_KEY = "nas:worker"  # trial user attribute: the process that evaluates it
-_TAKEN_UP_KEY = "nas:taken_up"  # trial user attribute: how often in a row it was begun again without an epoch between
-_EPOCHS_KEY = "nas:epochs_before"  # trial user attribute: epochs reported when it was last begun again
+_WORKER_KEY = "nas:worker:"  # prefix of a study user attribute for each worker: running or finished
+_OWNER_KEY = "nas:worker"  # trial user attribute: the worker that evaluates it
+_TAKEN_UP_KEY = "nas:taken_up"  # trial user attribute: restarts in a row without a new epoch between them
+_EPOCHS_KEY = "nas:epochs_before"  # trial user attribute: epochs reported before the last restart
 _RUNNING, _FINISHED = "running", "finished"
-MAX_TAKEN_UP = 2  # times that a trial is begun again: what ends every process must not end the search
+MAX_TAKEN_UP = 2  # restarts of a trial, so that a trial that kills each process does not end the search
 RECLAIM_INTERVAL_SECONDS = 2.0
 
 
@@ -45,10 +45,10 @@ class Worker:
         self._looked = -RECLAIM_INTERVAL_SECONDS
 
     def __enter__(self) -> Worker:
-        # Register before looking: of two workers that start at once, at least one sees the other.
+        # Register first: if two workers start at the same time, at least one sees the other.
         self.study.set_user_attr(_WORKER_KEY + self.name, _RUNNING)
         self.alone = not self.has_others()
-        if self.alone:  # this worker reclaims all their trials
+        if self.alone:  # the loop resumes the trials of all former workers
             self._forget([worker for worker in self._running() if worker != self.name])
         return self
 
@@ -66,11 +66,11 @@ class Worker:
 
     @contextmanager
     def evaluating(self, trial: optuna.Trial) -> Iterator[None]:
-        """A context in which other workers see that this process evaluates the trial.
+        """A context that marks the trial as evaluated by this worker and sends its heartbeats.
 
-        Where a user interrupts it, the trial is given back: the next process that asks gets it.
+        If the user interrupts it, the trial is enqueued again for the next worker that asks.
         """
-        # A trial without a heartbeat would never be missed: the owner, for whom others wait, comes after it.
+        # Others wait for a trial with an owner. Set the owner after the first heartbeat, so that its loss is noticed.
         with optuna_adapter.heartbeat(self.study, trial):
             before = trial.user_attrs
             trial.set_user_attr(_OWNER_KEY, self.name)
@@ -85,12 +85,12 @@ class Worker:
                 raise
 
     def is_fatal(self, trial: optuna.Trial) -> bool:
-        """True if several processes in a row have ended over the trial, without an epoch of training."""
+        """True if the trial has ended `MAX_TAKEN_UP + 1` processes in a row without a new epoch of training."""
         attrs = trial.user_attrs
         return bool(attrs.get(_OWNER_KEY)) and _times_in_vain(attrs) >= MAX_TAKEN_UP
 
     def reclaim_stale_trials(self) -> None:
-        """Enqueue the running trials of workers that are gone. The next worker that asks gets one of them."""
+        """Enqueue the running trials of workers that are gone, for the next workers that ask."""
         if time.monotonic() < self._looked + RECLAIM_INTERVAL_SECONDS:
             return
         self._looked = time.monotonic()
@@ -103,7 +103,7 @@ class Worker:
         self._forget(gone)
 
     def others_at_work(self, trials: list[FrozenTrial]) -> int:
-        """Number of running trials that other live workers own. Workers whose end would go unnoticed do not count."""
+        """Number of running trials of other live workers. A worker whose end would go unnoticed does not count."""
         owners = [t.user_attrs.get(_OWNER_KEY, "") for t in trials if t.state == TrialState.RUNNING]
         return sum(owner not in ("", self.name) and self._is_seen(owner) for owner in owners)
 
@@ -121,22 +121,22 @@ class Worker:
         return host != self.host or (pid.isdigit() and _started(int(pid)) == started)
 
     def _is_seen(self, worker: str) -> bool:
-        """True if the end of the worker would be noticed."""
+        """True if this process would notice the end of the worker."""
         here = worker.rsplit(":", 2)[0] == self.host
         return optuna_adapter.has_heartbeat(self.study) or (here and self._is_alive(worker))
 
     def _give_back(self, trial: FrozenTrial) -> None:
+        """Fail a running trial and enqueue a copy of it."""
         if optuna_adapter.fail(self.study, trial):  # False if another process was quicker
             with _unwarned():
                 RetryHeartbeatStaleTrialCallback(inherit_intermediate_values=True)(self.study, trial)
 
 
 def _started(pid: int) -> str | None:
-    """When a process started, as a mark that no later one has; None if there is none, or no more than its status."""
+    """Start time of a process, unique across reboots; None if there is no such process or it is a zombie."""
     try:
-        fields = (
-            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        )  # after the name, which may be anything
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        fields = stat.rpartition(")")[2].split()  # after the name, which may contain anything
         boot = Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
     except OSError:
         return None if Path("/proc/self/stat").exists() else _exists(pid)
@@ -144,7 +144,7 @@ def _started(pid: int) -> str | None:
 
 
 def _exists(pid: int) -> str | None:
-    """A mark if there is such a process, on systems that do not tell when it started."""
+    """A constant instead of the start time, on systems without /proc; None if there is no such process."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -160,7 +160,7 @@ def _epochs(attrs: Mapping[str, Any]) -> int:
 
 
 def _times_in_vain(attrs: Mapping[str, Any]) -> int:
-    """How often a trial was begun again since its training last came on."""
+    """Restarts of a trial since its training last reported a new epoch."""
     return 0 if _epochs(attrs) > attrs.get(_EPOCHS_KEY, 0) else attrs.get(_TAKEN_UP_KEY, 0)
 
 

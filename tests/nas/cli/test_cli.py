@@ -265,7 +265,7 @@ def test_search_by_measuring_writes_its_results_and_resumes(
     assert run(monkeypatch, *command, "--out", str(tmp_path), "--json") == 0
     assert json.loads(capsys.readouterr().out) == result
     assert run(monkeypatch, *command, "--out", str(tmp_path), "--trainings", "2") == 2
-    assert "begun with measurement.seeds [0], not [0, 1]" in capsys.readouterr().err
+    assert "started with measurement.seeds [0], not [0, 1]" in capsys.readouterr().err
 
 
 def test_every_search_has_a_folder_of_its_own_by_default(
@@ -292,7 +292,7 @@ def test_every_search_has_a_folder_of_its_own_by_default(
     assert (tmp_path / first / "front.csv").read_bytes() == front
     assert written("params,flops", evaluations=8) == first
     assert run(monkeypatch, *command, "params", "--out", first) == 2
-    assert "begun with objectives ['params:min', 'flops:min'], not ['params:min']" in capsys.readouterr().err
+    assert "started with objectives ['params:min', 'flops:min'], not ['params:min']" in capsys.readouterr().err
     (tmp_path / "mine.py").write_text(code.format(12))
     assert run(monkeypatch, *command, "params,flops") == 2
     assert "builds other networks" in (error := capsys.readouterr().err)

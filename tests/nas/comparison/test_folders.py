@@ -83,7 +83,7 @@ def test_of_two_searches_that_claim_one_folder_at_once_one_is_refused(tmp_path: 
     with ThreadPoolExecutor(8) as pool:
         messages = list(pool.map(attempt, range(8)))
     assert messages.count("") == 1
-    assert sum("begun with space" in message for message in messages) == 7
+    assert sum("started with space" in message for message in messages) == 7
     assert [path.name for path in tmp_path.iterdir()] == ["search.json"]
 
 
@@ -120,7 +120,7 @@ def test_the_same_command_of_another_day_is_found(tmp_path: Path) -> None:
 def test_a_folder_with_other_searches_is_refused(tmp_path: Path) -> None:
     claim(tmp_path, ["rlm-0"], ORIGIN, {})
     other = {**ORIGIN, "settings": {"space": "t"}}
-    with pytest.raises(InputError, match=r"holds another search, begun with space 's', not 't': .*--new"):
+    with pytest.raises(InputError, match=r"holds another search, started with space 's', not 't': .*--new"):
         claim(tmp_path, ["rlm-0"], other, {})
     with pytest.raises(InputError, match="holds the search rlm-0, too"):
         claim(tmp_path, ["nsga2-0"], ORIGIN, {})

@@ -90,7 +90,7 @@ def test_values_measured_in_another_way_are_not_mixed(switches: SearchSpace, tmp
         return Measurement(("params", "flops", "cpu_latency_ms"), latency=LatencyTask(warmup=0, runs=runs))
 
     run(switches, tmp_path, measurement=timed(1))
-    with pytest.raises(InputError, match=r"begun with measurement\.latency\.runs 1, not 2"):
+    with pytest.raises(InputError, match=r"started with measurement\.latency\.runs 1, not 2"):
         run(switches, tmp_path, measurement=timed(2))
 
 

@@ -71,7 +71,7 @@ def test_unknown_metric_suggests_the_nearest(data: Dataset) -> None:
 
 
 def test_nobody_searches_by_a_test_score(space: SearchSpace, data: Dataset) -> None:
-    with pytest.raises(InputError, match="digits_test_accuracy is for the end: search by digits_accuracy"):
+    with pytest.raises(InputError, match="digits_test_accuracy is kept for the final report"):
         MeasuredEvaluator(space, Measurement(("digits_test_accuracy", "flops"), data))
 
 

@@ -167,7 +167,7 @@ def test_a_network_that_ends_every_process_is_given_up_after_two_more_tries(tmp_
     assert begun[0] not in evaluator.seen
     assert len(result.evaluated.architectures) == 8
     (failure,) = result.failures
-    assert "3 processes ended over it" in failure["reason"]
+    assert "it ended 3 processes in a row" in failure["reason"]
 
 
 def test_a_training_that_comes_on_is_never_given_up(tmp_path: Path) -> None:

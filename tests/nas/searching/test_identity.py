@@ -67,9 +67,9 @@ def mine(folder: Path, kernel: int = 3, more: str = "") -> SearchSpace:
 
 def test_a_space_whose_file_was_edited_is_refused_with_what_differs_and_the_remedy(tmp_path: Path) -> None:
     run(tmp_path, mine(tmp_path))
-    with pytest.raises(InputError, match=r"builds other networks \(32 of 32 sampled ones\): .* another search \(--new"):
+    with pytest.raises(InputError, match=r"other networks \(32 of 32 sampled ones differ\): .* another search \(--new"):
         run(tmp_path, mine(tmp_path, kernel=5), 5)
-    with pytest.raises(InputError, match="begun with a space of other choices"):
+    with pytest.raises(InputError, match="started with a space with other choices"):
         run(tmp_path, mine(tmp_path, more=", 16"), 5)
     assert len(read_search(tmp_path / "j.log").study.trials) == 3
     run(tmp_path, mine(tmp_path), 5)
@@ -125,7 +125,7 @@ def test_a_study_without_a_fingerprint_is_refused(tmp_path: Path) -> None:
     run(tmp_path, mine(tmp_path))
     lines = (tmp_path / "j.log").read_text().splitlines(keepends=True)
     (tmp_path / "j.log").write_text("".join(line for line in lines if identity.IDENTITY_KEY not in line))
-    with pytest.raises(InputError, match="kept no fingerprint"):
+    with pytest.raises(InputError, match="stored no fingerprint"):
         run(tmp_path, mine(tmp_path))
 
 
@@ -225,7 +225,7 @@ def test_what_changes_measured_values_is_refused_and_the_rest_is_a_warning(
         return
     with caplog.at_level(logging.WARNING):
         check(source, source, **change)
-    assert "here: the search was begun with" in caplog.text
+    assert "here: the search was started with" in caplog.text
 
 
 # --- what is kept

@@ -123,7 +123,7 @@ def test_what_cannot_be_shared_is_refused(evaluator: Callable[..., FunctionEvalu
     chosen = optuna.samplers.RandomSampler()
     cases = ((own, "random", "s.journal"), (evaluator(), "random", None), (evaluator(), chosen, "s.journal"))
     for evaluation, sampler, storage in cases:
-        with pytest.raises(InputError, match="2 jobs need a storage, a sampler by name"):
+        with pytest.raises(InputError, match="2 jobs need a storage, a sampler given by name"):
             search(SPACE, "size:min", evaluation, sampler, 3, storage=storage, jobs=2)
     with pytest.raises(InputError, match="jobs must be at least 1"):
         search(SPACE, "size:min", evaluator(), "random", 3, jobs=0)

@@ -116,8 +116,8 @@ def test_what_it_raises_fails_the_trial_with_file_and_line(space: SearchSpace, f
     [
         ("return {'map': 1.0}", "the evaluator returned no 'mAP'; it returned map"),
         ("return 1.0", r"must return \{metric: value\}, not float"),
-        ("return {'mAP': 'good'}", "a value that is no number"),
-        ("model.extra = __import__('torch').nn.Linear(1, 1); return {'mAP': 1}", "changed which weights the model has"),
+        ("return {'mAP': 'good'}", "a value that is not a number"),
+        ("model.extra = __import__('torch').nn.Linear(1, 1); return {'mAP': 1}", "added or removed weights"),
     ],
 )
 def test_a_broken_contract_ends_the_search_at_once(
@@ -190,7 +190,7 @@ def test_a_worker_runs_the_function_only_where_it_is_named_or_trusted(
     read_search(journal).study.set_user_attr("nas:evaluations", 5)
     assert len(join(journal, trust=True).evaluated.architectures) == 5
     file.write_text(CODE.replace("0.5", "0.7"))
-    with pytest.raises(InputError, match="another evaluator than the one that the search was begun with"):
+    with pytest.raises(InputError, match="its code differs from the evaluator that the search was started with"):
         join(journal, trust=True)
 
 

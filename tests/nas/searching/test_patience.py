@@ -73,7 +73,7 @@ def test_a_search_goes_on_when_its_database_answers_again(database: str, caplog:
         result = run(database, evaluator)
     assert len(result.evaluated.architectures) == EVALUATIONS == len(evaluator.seen) == len(set(evaluator.seen))
     said = [record.getMessage() for record in caplog.records]
-    assert any("does not answer (database is locked): trying again for up to 600 s" in line for line in said)
+    assert any("does not answer (database is locked): retrying for up to 600 s" in line for line in said)
     assert any("answers again" in line for line in said)
 
 
@@ -105,7 +105,7 @@ def test_a_full_disk_is_said_at_once_and_what_was_stored_is_kept(database: str) 
     sqlalchemy.event.listen(engine, "connect", full)
     try:
         study = optuna.load_study(study_name="search", storage=open_storage(database))
-        with pytest.raises(StorageError, match="disk is full; what it already holds is kept"):
+        with pytest.raises(StorageError, match="disk is full; stored trials are kept"):
             study.set_user_attr("long", ["x" * 1000] * 1000)
     finally:
         sqlalchemy.event.remove(engine, "connect", full)

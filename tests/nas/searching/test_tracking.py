@@ -171,9 +171,9 @@ def test_a_service_that_is_away_does_not_end_the_search(
         studies = tracked("mlflow:http://away", tmp_path)
     assert len(measured(studies)) == 4
     first, close, last = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    assert re.fullmatch("mlflow:http://away: trial 0 is not tracked: .*ConnectionError: no route to host", first)
-    assert re.fullmatch("mlflow:http://away: not closed: .*ConnectionError: no route to host", close)
-    assert last == "mlflow:http://away: 4 trials are not tracked"
+    assert re.fullmatch("mlflow:http://away: trial 0 was not tracked: .*ConnectionError: no route to host", first)
+    assert re.fullmatch("mlflow:http://away: could not be closed: .*ConnectionError: no route to host", close)
+    assert last == "mlflow:http://away: 4 trials were not tracked"
 
 
 def test_callbacks_get_failed_trials_too() -> None:
