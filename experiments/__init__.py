@@ -1,1 +1,1 @@
-"""Reproducible studies: each module is one command that rebuilds its tables and figures."""
+"""Reproducible experiments: each module is one command that produces its tables and figures."""

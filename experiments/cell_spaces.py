@@ -1,9 +1,9 @@
 """Five cell spaces, a few labels each: `python -m experiments.cell_spaces`.
 
 For each of NASNet, Amoeba, PNAS, ENAS and DARTS, a predictor learns the digits accuracy of 16 of the population's
-networks (DARTS: 100) and ranks the others. All predictors also know the trained populations of the *other* spaces;
-`alone` does without these. The RLM has seen generated spaces only. The ceiling is Kendall's τ between the accuracies of
-two training seeds.
+networks (DARTS: 100) and ranks the others. It also learns the trained populations of the *other* spaces, except in
+rows named `alone`. The RLM was pretrained on generated spaces only. The ceiling is Kendall's τ between the accuracies
+of two training seeds.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ LABELS = {"darts": 100}
 KINDS = ("rlm", "gnn", "gp", "forest", "ridge")
 PREDICTORS = tuple(name for kind in KINDS for name in (kind, f"{kind} alone"))
 BASE = "rlm-generated"
-EVERY, QUICK_MOST = 500, 40
+MAX_NETWORKS, QUICK_MAX_NETWORKS = 500, 40  # of each other space, and to test on
 SAMPLES = 32
 
 
 def score(predictor: str, space: str, most: int, seed: int) -> Scores:
-    """Kendall's τ on the networks of `space` that were not learned; of other spaces at most `most` each are known."""
+    """Kendall's τ on at most `most` other networks of `space`. At most `most` of each other space are learned."""
     from scipy.stats import kendalltau
 
     import predictors
@@ -62,7 +62,7 @@ def _population(space: str) -> tuple[list[str], np.ndarray]:
 
 
 def _others(space: str, most: int) -> tuple[list[str], np.ndarray]:
-    """Texts and accuracies of all populations but that of `space`, of each at most `most`."""
+    """Texts and accuracies of all populations except that of `space`, at most `most` of each."""
     texts: list[str] = []
     accuracies = []
     for other in OTHERS:
@@ -74,7 +74,7 @@ def _others(space: str, most: int) -> tuple[list[str], np.ndarray]:
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder in which finished rows are kept.")] = Path("results/cell-spaces"),
+    out: Annotated[Path, typer.Option(help="Folder for finished rows and tables.")] = Path("results/cell-spaces"),
     seeds: Seeds = 5,
     first_seed: FirstSeed = 0,
     only: Annotated[str, typer.Option(help="Predictors, separated by commas.")] = ",".join(PREDICTORS),
@@ -82,9 +82,9 @@ def main(
     quick: Quick = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train and rank; a table of means over the seeds."""
+    """Train and rank; print a table of means over the seeds."""
     names = chosen(only, PREDICTORS)
-    spaces, most, seeds = (SPACES[:1], QUICK_MOST, 1) if quick else (SPACES, EVERY, seeds)
+    spaces, most, seeds = (SPACES[:1], QUICK_MAX_NETWORKS, 1) if quick else (SPACES, MAX_NETWORKS, seeds)
     tasks = [
         (predictor, space, most, seed)
         for space in spaces

@@ -1,7 +1,7 @@
-"""`make demo`: the whole way on digits201, from ONNX text to Pareto fronts, in a few minutes on two cores.
+"""`make demo`: from ONNX text to Pareto fronts on digits201, in a few minutes on two cores.
 
-Ranks unseen networks with the RLM and the GNN, then searches with RLM-guided, GNN-guided, NSGA-II and random samplers,
-and compares every front with the true one.
+The demo ranks unseen networks with the RLM and the GNN. Then it searches with four samplers (RLM, GNN, NSGA-II and
+random) and compares each front with the true one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nas.searching.progress import Progress
 from search_spaces.common.files import replacing
 
 OBJECTIVES = "digits_accuracy,cpu_latency_ms"
-FLOOR = "digits_accuracy >= 50"  # what guesses is of no interest, however fast
+FLOOR = "digits_accuracy >= 50"  # a network that guesses is useless, however fast
 SAMPLERS = ("rlm", "gnn", "nsga2", "random")
 METRICS = ("digits_accuracy", "cpu_latency_ms")
 TRAIN, TEST = 200, 1000
@@ -36,7 +36,7 @@ QUICK_GUIDED = {"n_startup": 5, "refit_every": 5, "fresh": 40}
 def rank_unseen(
     benchmark: Benchmark, size: int, most: int, progress: Progress
 ) -> dict[tuple[str, str], tuple[np.ndarray, np.ndarray]]:
-    """(predictor, metric) → true and predicted values (most,) after learning from `size` other networks."""
+    """By (predictor, metric), true and predicted values (most,) after learning from `size` other networks."""
     import predictors
 
     texts = benchmark.load_texts(progress)

@@ -1,4 +1,4 @@
-"""Tables of measured networks, a family each: our populations, and those of `$NAS_DATA`."""
+"""Tables of measured networks, one per family: populations that come with the project, and tables of `$NAS_DATA`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def available(metric: str) -> list[str]:
 
 @lru_cache(maxsize=2)
 def labelled(family: str, metric: str) -> Labelled:
-    """One family's table of accuracies, or of latencies on one device; networks without a value are left out."""
+    """A family's networks with their accuracies, or their latencies on one device ("latency")."""
     from nas.benchmarks import load_benchmark
 
     if family not in TABLES or metric == "latency":
@@ -60,11 +60,11 @@ def labelled(family: str, metric: str) -> Labelled:
 
 
 def _own_family() -> Benchmark:
-    """The table that `experiments.own_family` makes, of a space that exists in these experiments alone."""
+    """The table that `experiments.own_family` makes."""
     from nas.benchmarks import load_benchmark
 
     if not own_family.table().exists():
-        raise InputError(f"{own_family.table()} is not there: run `python -m experiments.own_family`")
+        raise InputError(f"{own_family.table()} does not exist: run `python -m experiments.own_family`")
     return load_benchmark(own_family.table(), own_family.SPACE)
 
 

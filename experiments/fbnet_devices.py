@@ -1,9 +1,9 @@
 """FBNet's 10^21 networks, an accuracy and four devices, on predictions alone: `python -m experiments.fbnet_devices`.
 
-The RLM learns the latencies of some hundred networks on four devices from `$NAS_DATA/fbnet.csv.gz`, and digits accuracy
-from `digits-fbnet`, networks of the same blocks in a small skeleton. NSGA-II then searches the whole space by what is
-predicted, without one measurement. Latencies of these devices are sums over blocks: formulas that are fitted to a half
-of the table's rows and checked on the other give the truth of every network, and so of the front that was found.
+The RLM learns latencies of a few hundred networks on four devices from `$NAS_DATA/fbnet.csv.gz`, and digits accuracy
+from `digits-fbnet`, which has the same blocks in a small skeleton. NSGA-II then searches the whole space on predictions
+alone. The latencies of these devices are sums over blocks. Formulas fitted to one half of the table and checked on the
+other half therefore give the true latencies of each network on the front.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 DEVICES = ("raspi4", "pixel3", "eyeriss", "fpga")
 LATENCIES = tuple(f"{device}_latency_ms" for device in DEVICES)
 ACCURACY = "digits_accuracy"
-EXACT = 1e-3  # greatest relative error of a formula on rows that it has not seen
+EXACT = 1e-3  # largest relative error allowed for a formula on the half of the table to which it was not fitted
 
 
 class Formulas:
-    """Latencies (n, devices) of architectures, each device's the sum over its blocks; fitted to values (n, devices)."""
+    """Latencies (n, devices) of architectures as sums over their blocks, fitted to values (n, devices)."""
 
     def __init__(self, architectures: Sequence[Architecture], values: np.ndarray) -> None:
         self._options = {pair: i for i, pair in enumerate(sorted({c for a in architectures for c in a.choices}))}
@@ -52,7 +52,7 @@ class Formulas:
 
 
 class Predicted:
-    """An evaluator: the accuracy of an architecture in the small skeleton, its latencies in the published one."""
+    """An evaluator that predicts accuracy in the small skeleton, and latencies in the published one."""
 
     metrics = (ACCURACY, *LATENCIES)
 
@@ -75,12 +75,12 @@ def truth(path: Path) -> tuple[list[Architecture], np.ndarray, Formulas]:
     formulas = Formulas(table.architectures[:half], values[:half])
     error = float(np.abs(formulas(table.architectures[half:]) / values[half:] - 1).max())
     if error > EXACT:
-        raise InputError(f"{path}: latencies of {', '.join(DEVICES)} are no sums over blocks (off by {error:.2%})")
+        raise InputError(f"{path}: latencies of {', '.join(DEVICES)} are not sums over blocks (error {error:.2%})")
     return list(table.architectures), values, formulas
 
 
 def learned(kind: str, size: int, seed: int, architectures: Sequence[Architecture], values: np.ndarray) -> Predicted:
-    """Predictors of the latencies, from so many networks of the table, and of the accuracy, from the population."""
+    """Fit predictors: latencies on `size` networks of the table, accuracy on the population."""
     import predictors
 
     rows = np.random.default_rng(seed).permutation(len(architectures))[:size]
@@ -93,7 +93,7 @@ def learned(kind: str, size: int, seed: int, architectures: Sequence[Architectur
 
 
 def checked(predicted: np.ndarray, true: np.ndarray) -> list[dict[str, float | str]]:
-    """Per device, predicted against true latencies (k, devices) of the k networks of a front."""
+    """Per device, compare predicted with true latencies (k, devices) of the k networks on a front."""
     from scipy.stats import spearmanr
 
     return [
@@ -109,9 +109,9 @@ def checked(predicted: np.ndarray, true: np.ndarray) -> list[dict[str, float | s
 
 
 def main(
-    kind: Annotated[str, typer.Option("--predictor", help="What predicts: rlm, gnn, ridge, forest.")] = "rlm",
-    size: Annotated[int, typer.Option(min=10, help="Networks whose latencies are learned.")] = 500,
-    evaluations: Annotated[int, typer.Option(min=20, help="Networks whose predictions the search asks for.")] = 2000,
+    kind: Annotated[str, typer.Option("--predictor", help="Predictor: rlm, gnn, ridge or forest.")] = "rlm",
+    size: Annotated[int, typer.Option(min=10, help="Number of networks whose latencies are learned.")] = 500,
+    evaluations: Annotated[int, typer.Option(min=20, help="Number of networks that the search predicts.")] = 2000,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     quick: Quick = False,
     as_json: AsJson = False,
@@ -126,7 +126,7 @@ def main(
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     folder = os.environ.get("NAS_DATA")
     if folder is None:
-        raise InputError("NAS_DATA names no folder: set it to the one that holds fbnet.csv.gz")
+        raise InputError("NAS_DATA is not set: set it to the folder that holds fbnet.csv.gz")
     if quick:
         kind, size, evaluations = "ridge", 100, 60
     architectures, values, formulas = truth(Path(folder) / "fbnet.csv.gz")
@@ -151,8 +151,8 @@ def main(
     if as_json:
         print_json(summary)
         return
-    print_table(f"Front of {len(front)} networks, found by predictions of the {kind}, by its true latencies", rows)
-    print(f"{100 * kept:.0f} % of the front are a front by the true latencies, too")
+    print_table(f"True latencies of the {len(front)} networks on the front that {kind} predicted", rows)
+    print(f"{100 * kept:.0f} % of the front are non-dominated by true latencies, too")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Accuracy from few architectures, NAS-Bench-201: `python -m experiments.few_labels --first-seed 10` (hours).
 
-Every predictor learns CIFAR-10 validation accuracies of N networks and ranks all others by test accuracy. It is what
-`nas compare` does; this writes tables, too.
+Each predictor learns the CIFAR-10 validation accuracies of N networks and ranks all others. The ranks are compared with
+test accuracies. This is `nas compare`, with tables in Markdown.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from search_spaces.common.files import replacing
 
 BENCHMARK = "nasbench201"
 METRICS = ("cifar10_validation_accuracy", "cifar10_test_accuracy")
-QUICK_BENCHMARK, QUICK_METRICS = "digits201", ("digits_accuracy", "digits_accuracy")  # hundreds of networks, no table
+QUICK_BENCHMARK, QUICK_METRICS = "digits201", ("digits_accuracy", "digits_accuracy")  # needs no published table
 PREDICTORS = ("rlm", "gnn", "gp", "gp-choices", "forest", "ridge")
 SIZES, QUICK_SIZES = (78, 156, 469, 781), (8,)
 SHOWN = {
@@ -35,7 +35,7 @@ SHOWN = {
 
 
 def markdown(compared: Compared) -> str:
-    """A table for each of `SHOWN`: a row per predictor, a column per size, mean ± standard deviation over the seeds."""
+    """One table for each entry of `SHOWN`: a row per predictor, a column per size, mean ± std over the seeds."""
     rows, sizes = compared.rows(), compared.comparison.sizes
     tables = []
     for measure, (title, digits) in SHOWN.items():
@@ -61,7 +61,7 @@ def main(
     quick: Quick = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare the predictors; writes tables.md and figures."""
+    """Compare the predictors and write scores, tables.md and figures."""
     sizes, seeds = (QUICK_SIZES, 1) if quick else (SIZES, seeds)
     benchmark, metrics = (QUICK_BENCHMARK, QUICK_METRICS) if quick else (BENCHMARK, METRICS)
     comparison = Comparison(benchmark, *metrics, tuple(chosen(only, PREDICTORS)), sizes, seeds, (), first_seed)

@@ -1,14 +1,14 @@
 """Hypervolume against cost: `python -m experiments.front_by_cost --study front` (hours).
 
-`front`: the three problems of `experiments.pareto`, with 12 and 200 epochs of training. A 12-epoch accuracy costs 12,
-the full one 200, and only full ones count. All budgets are marks of one search: a row is a policy's share of the true
-front's hypervolume once so much is spent. `rlm-full` is the same policy with full trainings only. With
-`--problems digits`: the population `digits-resnet`, whose trainings pause after 1, 2, 4 and 8 of 16 epochs and cost the
-seconds that they took. The RLM is `rlm-generated` there, which has read no network of it.
+`front`: the three problems of `experiments.pareto`, with trainings of 12 or 200 epochs. A 12-epoch accuracy costs 12,
+a full one 200, and only full ones count. A row is a policy's share of the true front's hypervolume after each budget of
+one search. `rlm-full` is the same policy with full trainings only. `--problems digits` uses the population
+`digits-resnet`, whose trainings pause after 1, 2, 4 and 8 of 16 epochs and cost their measured seconds. The RLM is
+`rlm-generated` there, which has seen none of these networks.
 
-`curves`: Kendall's τ of the full accuracy, from 100 networks that are known in full: by the last value (the 12-epoch
-accuracy), by the RLM from text and 12-epoch accuracy, by the RLM from text alone; and the latter by joint samples,
-which decode the 12-epoch accuracy before.
+`curves`: Kendall's τ of the full accuracy, from 100 fully trained networks. Predictors are the last value (the 12-epoch
+accuracy), the RLM with text and 12-epoch accuracy, the RLM with text alone, and the RLM with text and joint samples, in
+which it decodes the 12-epoch accuracy first.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from nas import SearchResult
 
 LOW, FULL = 12, 200  # epochs of NAS-Bench-201
-DIGITS, CURVE = "digits", (1, 2, 4, 8, 16)  # the population with curves, and epochs at which its trainings may pause
+DIGITS, CURVE = "digits", (1, 2, 4, 8, 16)  # the population with curves, and the epochs of its fidelities
 EPOCH_SECONDS = "epoch_s"
 BUDGETS = (5, 10, 20, 50)  # in full trainings
 POLICIES = ("rlm", "rlm-full", "asha", "hyperband", "random")
@@ -43,17 +43,23 @@ KNOWN, RANKED, SAMPLES = 100, 1000, 16
 
 
 class Study(StrEnum):
-    """What is measured."""
+    """The two studies of this module."""
 
     front = "front"
     curves = "curves"
 
 
 class Problem(NamedTuple):
-    """What is searched for in a table, and what trainings cost there.
+    """A search problem on a table, with the costs of trainings.
 
-    floor: accuracy in % under which no network is of interest. cost: as of `search_by_cost`. unit: what a full training
-    costs, in the unit of the cost. base: the RLM's checkpoint, of which no network of the table is known.
+    Attributes:
+        table: the table of trained networks.
+        objectives: m objectives.
+        floor: accuracy in % below which a network does not count.
+        fidelities: epochs after which a training may pause.
+        cost: see `search_by_cost`.
+        unit: cost of one full training.
+        base: the RLM's checkpoint, which has seen no network of the table.
     """
 
     table: Benchmark
@@ -66,7 +72,7 @@ class Problem(NamedTuple):
 
     @classmethod
     def named(cls, name: str) -> Problem:
-        """One of S1, S2 and S3, or of the digits."""
+        """The problem S1, S2, S3 or digits."""
         if name != DIGITS:
             return cls(load_table(), parse_objectives(PROBLEMS[name]), FLOORS[name], (LOW, FULL), EPOCHS, FULL, BASE)
         table = load_benchmark("digits-resnet")
@@ -76,13 +82,13 @@ class Problem(NamedTuple):
 
     @property
     def metrics(self) -> list[str]:
-        """Objectives, and the cost where it is a metric."""
+        """The objectives' names, and the cost if it is a metric."""
         names = [objective.name for objective in self.objectives]
         return names if self.cost == EPOCHS else [*names, self.cost]
 
 
 def front_score(problem: str, policy: str, trainings: int, seed: int) -> Scores:
-    """Shares of the true hypervolume once each budget is spent, and after each full training's worth."""
+    """Shares of the true hypervolume after each of `BUDGETS`, and after each cost of a full training."""
     import optuna
 
     import predictors
@@ -103,7 +109,7 @@ def front_score(problem: str, policy: str, trainings: int, seed: int) -> Scores:
 
 
 def shares_by_cost(found: SearchResult, reference: Reference, trainings: int, unit: float) -> list[float]:
-    """Share of the true hypervolume after 1, 2, … full trainings' worth, each of which costs `unit`."""
+    """Share of the true hypervolume after the cost of 1, 2, … full trainings, each of which costs `unit`."""
     trials = [trial for trial in found.study.get_trials(deepcopy=False) if COST_KEY in trial.user_attrs]
     spent = np.cumsum([trial.user_attrs[COST_KEY] for trial in trials])
     full = [trial.values for trial in trials]
@@ -114,7 +120,7 @@ def shares_by_cost(found: SearchResult, reference: Reference, trainings: int, un
 
 
 def curve_score(predictor: str, known: int, ranked: int, seed: int) -> Scores:
-    """Kendall's τ of full accuracies of other networks."""
+    """Kendall's τ of the full accuracies of `ranked` networks, from `known` others."""
     from scipy.stats import kendalltau
 
     import predictors
@@ -134,7 +140,7 @@ def curve_score(predictor: str, known: int, ranked: int, seed: int) -> Scores:
 
 
 def draw(folder: Path, tasks: list[Task], rows: list[Scores]) -> None:
-    """A figure per problem: means over the seeds with one standard deviation, `front-by-cost-S1.png` and so on."""
+    """Draw a figure per problem, such as `front-by-cost-S1.png`: mean ± one standard deviation over the seeds."""
     from nas.reporting.plots import plot_hypervolume
 
     for problem in dict.fromkeys(task[0] for task in tasks):
@@ -147,18 +153,18 @@ def draw(folder: Path, tasks: list[Task], rows: list[Scores]) -> None:
 
 
 def main(
-    study: Annotated[Study, typer.Option(help="What to measure.")] = Study.front,
+    study: Annotated[Study, typer.Option(help="The study to run.")] = Study.front,
     trainings: Annotated[int, typer.Option(min=1, help="Budget of each search, in full trainings.")] = BUDGETS[-1],
     seeds: Seeds = 10,
     first_seed: FirstSeed = 0,
     problems: Annotated[str, typer.Option(help="Of S1, S2, S3, digits; separated by commas.")] = ",".join(PROBLEMS),
     only: Annotated[str | None, typer.Option(help="Policies or predictors, separated by commas.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder in which finished rows are kept.")] = Path("results/front-by-cost"),
+    out: Annotated[Path, typer.Option(help="Folder for finished rows and figures.")] = Path("results/front-by-cost"),
     quick: Quick = False,
     jobs: Jobs = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Search or rank, show means over the seeds, and draw them."""
+    """Search or rank; print means over the seeds and draw them."""
     every = range(first_seed, first_seed + (2 if quick else seeds))
     if study == Study.curves:
         names = chosen(only or ",".join(PREDICTORS[:1] if quick else PREDICTORS), PREDICTORS)

@@ -1,10 +1,11 @@
 """One model, five metrics of NAS-Bench-201: accuracy, then four latencies: `python -m experiments.joint_metrics`.
 
-Every predictor learns all five from 1,000 architectures and ranks all others: from the text alone, with the true
-accuracy given, and with the true latency of one of the devices given. Figures are Spearman's rank correlations.
-`same text` knows the whole table, and of each network the mean of those with its text: a text hardly tells more. On
-some devices operators that compute nothing, which no text has, take time, too: `gp-choices` and `ridge on choices` see
-which operation each edge has, and no text.
+Each predictor learns all five metrics of 1,000 architectures and ranks all others: from the text alone, given the true
+accuracy, and given the true latency of one device. Figures are Spearman's rank correlations.
+
+`same text` is an upper bound for predictors that read text: each network's value is the mean over all networks of the
+table with the same text. On some devices, operators without effect take time although the text omits them. `gp-choices`
+and `ridge on choices` read the operation of each edge instead of the text.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ SAMPLES = 16
 
 
 def score(predictor: str, size: int, most: int, seed: int) -> Scores:
-    """Spearman's correlation of each metric on at most `most` others; ` | x`: with x given."""
+    """Spearman's correlation of each metric on at most `most` other networks; `a | x` is a's, given x."""
     from scipy.stats import spearmanr
 
     import predictors
@@ -67,7 +68,7 @@ def score(predictor: str, size: int, most: int, seed: int) -> Scores:
 
 
 def _means(texts: list[str], values: np.ndarray) -> np.ndarray:
-    """For each network (n,) the mean of the values of all with its text."""
+    """For each network, the mean value (n,) of all networks with the same text."""
     _, group, counts = np.unique(texts, return_inverse=True, return_counts=True)
     return (np.bincount(group, values) / counts)[group]
 
@@ -75,7 +76,7 @@ def _means(texts: list[str], values: np.ndarray) -> np.ndarray:
 def _ridge_on_choices(
     architectures: Sequence[Architecture], values: Mapping[str, np.ndarray], train: np.ndarray, test: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """What ridge regression on one-hot choices makes of those to test, by metric; its penalty by cross-validation."""
+    """Predictions of ridge regression on one-hot choices, by metric. Cross-validation selects the penalty."""
     from sklearn.linear_model import RidgeCV
     from sklearn.preprocessing import OneHotEncoder
 
@@ -89,7 +90,7 @@ def _short(metric: str) -> str:
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder in which finished rows are kept.")] = Path("results/joint-metrics"),
+    out: Annotated[Path, typer.Option(help="Folder for finished rows and tables.")] = Path("results/joint-metrics"),
     seeds: Seeds = 5,
     first_seed: FirstSeed = 0,
     only: Annotated[str, typer.Option(help="Predictors, separated by commas.")] = ",".join(PREDICTORS),
@@ -97,7 +98,7 @@ def main(
     quick: Quick = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train and rank; a table of means over the seeds."""
+    """Train and rank; print a table of means over the seeds."""
     size, most, seeds = (30, 60, 1) if quick else (1000, 15_625, seeds)
     names = chosen(only, PREDICTORS)
     tasks = [(p, size, most, seed) for seed in range(first_seed, first_seed + seeds) for p in names]

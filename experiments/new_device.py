@@ -1,11 +1,10 @@
 """A new device from ten measurements, NAS-Bench-201: `python -m experiments.new_device`.
 
-The other devices' latencies are known of all networks; of the new device, ten networks are measured and all others are
-ranked, with the other devices given. The RLM has the ten as its only examples, and their ratios to the known devices as
-targets (`nas/new_device.py`); the other predictors learn the ten together with 1,000 networks' latencies on the other
-devices. `nearest` ranks by the known device that ranks the ten
-best, and `regression` is a ridge regression from the logarithms of all known devices. Figures are Spearman's rank
-correlations.
+All networks have been measured on the other devices. Ten are measured on the new device, and all others are ranked,
+given their latencies on the other devices. The RLM has the ten as its only examples, and their ratios to the known
+devices as targets (`nas/new_device.py`). The other predictors learn the ten together with the latencies of 1,000
+networks on the other devices. `nearest` ranks by the known device that ranks the ten best. `regression` is a ridge
+regression on the logarithms of all known devices. Figures are Spearman's rank correlations.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ MEASURED = 10
 RIVALS_TRAIN = 1000
 TEST = 2000
 SAMPLES = 16
-EVERY, QUICK_MOST = (15_625, 21), (60, 2)
+SIZES, QUICK_SIZES = (15_625, 21), (60, 2)  # networks at most, and known devices
 
 
 def score(predictor: str, device: str, most: int, others: int, seed: int) -> Scores:
-    """Spearman's correlation on `TEST` networks that were not measured, knowing `others` other devices."""
+    """Spearman's correlation on `TEST` networks (at most `most`), given their latencies on `others` other devices."""
     from scipy.stats import spearmanr
 
     import predictors
@@ -61,7 +60,7 @@ def score(predictor: str, device: str, most: int, others: int, seed: int) -> Sco
 
 
 def _known(others: int) -> dict[str, np.ndarray]:
-    """Latencies of the first so many of the devices that are never new."""
+    """Latencies on the first `others` devices that are never new."""
     table = load_benchmark("nasbench201")
     names = [name for name in table.metrics if name.endswith("_latency_ms") and name not in NEW]
     return {name: table.values(name) for name in names[:others]}
@@ -83,7 +82,7 @@ def _learned(
     train: np.ndarray,
     test: np.ndarray,
 ) -> np.ndarray:
-    """The new device's latencies of the rows `test` (n,): of the rows `train`, it knows those of the first ten."""
+    """Predict the new device's latencies (n,) of the rows `test`. Of the rows `train`, the first ten are measured."""
     measured = np.where(np.arange(len(train)) < MEASURED, latency[train], np.nan)
     model.fit([texts[i] for i in train], {**{name: values[train] for name, values in known.items()}, device: measured})
     given = {name: values[test] for name, values in known.items()}
@@ -95,7 +94,7 @@ def _short(metric: str) -> str:
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder in which finished rows are kept.")] = Path("results/new-device"),
+    out: Annotated[Path, typer.Option(help="Folder for finished rows and tables.")] = Path("results/new-device"),
     seeds: Seeds = 5,
     first_seed: FirstSeed = 0,
     only: Annotated[str, typer.Option(help="Predictors, separated by commas.")] = ",".join(PREDICTORS),
@@ -103,11 +102,11 @@ def main(
     quick: Quick = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train and rank; a table of means over the seeds."""
+    """Train and rank; print a table of means over the seeds."""
     names = chosen(only, PREDICTORS)
-    devices, (most, others) = NEW, EVERY
+    devices, (most, others) = NEW, SIZES
     if quick:
-        devices, (most, others), seeds = NEW[:1], QUICK_MOST, 1
+        devices, (most, others), seeds = NEW[:1], QUICK_SIZES, 1
     numbers = range(first_seed, first_seed + seeds)
     tasks = [(p, d, most, others, seed) for d in devices for p in names for seed in numbers]
     rows = compute(tasks, score, out, jobs)

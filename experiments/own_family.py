@@ -1,6 +1,6 @@
-"""Train the own family's networks on digits and time them: `python -m experiments.own_family` (a quarter of an hour).
+"""Train and time networks of `own_space.py` on digits: `python -m experiments.own_family` (15 minutes).
 
-The table, `results/own-family/digits-own.csv.gz`, is what `experiments.unseen_spaces --families own` reads.
+`experiments.unseen_spaces --families own` reads the table, `results/own-family/digits-own.csv.gz`.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ NETWORKS, QUICK_NETWORKS = 200, 4
 
 
 def table(folder: Path = FOLDER) -> Path:
-    """Where the table is, once it is made."""
+    """Path of the table in a folder."""
     return folder / "digits-own.csv.gz"
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder for the table and for what is measured so far.")] = FOLDER,
+    out: Annotated[Path, typer.Option(help="Folder for the table and for finished measurements.")] = FOLDER,
     quick: Quick = False,
 ) -> None:
-    """Train and time; what is done is kept."""
+    """Train and time the networks. An interrupted run resumes."""
     count = QUICK_NETWORKS if quick else NETWORKS
     population = Population("digits-own", SPACE, {}, count, proxies=False, latency_passes=2)
     with progress_bar("own family") as bar:

@@ -1,4 +1,4 @@
-"""Inverted residual blocks in plain PyTorch, as a user's own search space: nothing of this project but the trial."""
+"""A search space of inverted residual blocks, written in plain PyTorch as a user would: it imports only PyTorch."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 ACTIVATIONS = {"relu6": nn.ReLU6, "hardswish": nn.Hardswish}
-IMAGE = torch.zeros(1, 1, 8, 8)  # the input that the network is read with
+IMAGE = torch.zeros(1, 1, 8, 8)  # example input, from which shapes are derived
 
 
 class Gate(nn.Module):
-    """Channels weighted by what a small network sees of their means."""
+    """Squeeze-and-excitation: a small network of the channels' means weights the channels."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class Gate(nn.Module):
 
 
 class InvertedResidual(nn.Module):
-    """Expansion, a convolution per channel, a gate or none, and projection; a residual where shapes agree."""
+    """Expansion, depthwise convolution, optional gate and projection, with a skip connection if shapes agree."""
 
     def __init__(self, width: int, out: int, stride: int, kernel: int, ratio: int, gate: bool, activation: str) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class InvertedResidual(nn.Module):
 
 
 def build(trial: Any) -> nn.Module:
-    """A network for digits: three stages of one to three blocks, each with a kernel and a ratio of its own."""
+    """A network for digits: three stages of one to three blocks, each block with its own kernel and ratio."""
     activation = trial.suggest_categorical("activation", list(ACTIVATIONS))
     width = trial.suggest_categorical("stem", [8, 16])
     layers: list[nn.Module] = [nn.Conv2d(1, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)]

@@ -1,9 +1,9 @@
 """Hypervolume against true evaluations, NAS-Bench-201: `python -m experiments.pareto --first-seed 10` (hours).
 
 Three problems: S1 (CIFAR-10 validation accuracy, FPGA), S2 (CIFAR-100 validation accuracy, a Xeon Gold 6226) and S3
-(CIFAR-10 validation accuracy, Raspberry Pi 4, Eyeriss). A row is a sampler's share of the true front's hypervolume
-after so many evaluations, and how many it took to so much of it: one more than were made where it was not reached.
-A kept row counts as long as the code of searches and predictors is the same.
+(CIFAR-10 validation accuracy, Raspberry Pi 4, Eyeriss). A row gives a sampler's share of the true front's hypervolume
+after 20 to 500 evaluations, and the number of evaluations to 90, 95 and 99 % of it (one more than were made if it was
+not reached). Finished rows are reused while the result versions of searches and predictors stay the same.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ PROBLEMS = {
     "S3": "cifar10_validation_accuracy,raspi4_latency_ms,eyeriss_latency_ms",
 }
 SAMPLERS = ("random", "nsga2", "nsga3", "tpe", "gp", "gnn", "rlm")
-FLOORS = {"S1": 50.0, "S2": 20.0, "S3": 50.0}  # accuracy in % under which no network is of interest
-BY_THOMPSON = ("gnn by thompson", "rlm by thompson")  # only where they are asked for
+FLOORS = {"S1": 50.0, "S2": 20.0, "S3": 50.0}  # accuracy in % below which a network does not count
+BY_THOMPSON = ("gnn by thompson", "rlm by thompson")  # run only if `--only` names them
 MARKS = (20, 50, 100, 200, 500)
 SHARES = (0.90, 0.95, 0.99)
 DRAWN = 50  # points of a curve in the plot
@@ -38,7 +38,7 @@ QUICK = ("random", "nsga2", "tpe")
 
 
 def score(problem: str, name: str, evaluations: int, seed: int) -> Scores:
-    """Shares of the true hypervolume at `MARKS` and, for the plot, along the search; evaluations to `SHARES`."""
+    """Shares of the true hypervolume at `MARKS` and, for the plot, along the search; evaluations to reach `SHARES`."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -55,7 +55,7 @@ def score(problem: str, name: str, evaluations: int, seed: int) -> Scores:
 
 @lru_cache(maxsize=1)
 def load_table() -> Benchmark:
-    """NAS-Bench-201 with its texts at hand: writing them again takes a quarter of a search, and changes nothing."""
+    """NAS-Bench-201 with a lookup table instead of `to_text`, since writing texts takes a quarter of a search."""
     table = load_benchmark("nasbench201")
     texts = dict(zip(table.architectures, table.load_texts(), strict=True))
     table.space.to_text = texts.__getitem__
@@ -63,19 +63,19 @@ def load_table() -> Benchmark:
 
 
 def scores(curve: np.ndarray) -> Scores:
-    """What is kept of a curve (n,) of shares of the true hypervolume after each evaluation."""
+    """The row of a curve (n,) of shares of the true hypervolume after each evaluation."""
     row = {f"HV@{mark}": float(curve[mark - 1]) for mark in MARKS if mark <= len(curve)}
     row |= {f"to {share:.0%}": float(np.argmax([*(curve >= share), True]) + 1) for share in SHARES}
     return row | {f"at {place}": float(curve[place - 1]) for place in _places(len(curve))}
 
 
 def _places(evaluations: int) -> list[int]:
-    """After how many evaluations a curve is drawn."""
+    """Numbers of evaluations at which a curve is drawn."""
     return np.unique(np.linspace(1, evaluations, min(DRAWN, evaluations)).round().astype(int)).tolist()
 
 
 def draw(folder: Path, tasks: list[Task], rows: list[Scores]) -> None:
-    """A figure per problem: means over the seeds with one standard deviation, `hypervolume-S1.png` and so on."""
+    """Draw a figure per problem, such as `hypervolume-S1.png`: mean ± one standard deviation over the seeds."""
     from nas.reporting.plots import plot_hypervolume
 
     for problem in dict.fromkeys(task[0] for task in tasks):
@@ -96,12 +96,12 @@ def main(
     first_seed: FirstSeed = 0,
     problems: Annotated[str, typer.Option(help="Of S1, S2, S3; separated by commas.")] = ",".join(PROBLEMS),
     only: Annotated[str, typer.Option(help="Samplers, separated by commas.")] = ",".join(SAMPLERS),
-    out: Annotated[Path, typer.Option(help="Folder in which finished rows are kept.")] = Path("results/pareto"),
+    out: Annotated[Path, typer.Option(help="Folder for finished rows and figures.")] = Path("results/pareto"),
     quick: Annotated[bool, typer.Option(help="Plain samplers, 100 evaluations, two seeds: under two minutes.")] = False,
     jobs: Jobs = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Search, show means over the seeds, and draw them."""
+    """Search; print means over the seeds and draw them."""
     if quick:
         evaluations, seeds, only = 100, 2, ",".join(QUICK)
     names = chosen(only, (*SAMPLERS, *BY_THOMPSON))

@@ -1,4 +1,4 @@
-"""What all commands of this package share: their options, and the function that runs them."""
+"""Shared options of the experiments' commands, and the function that runs a command."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from search_spaces.common.errors import InputError
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 FirstSeed = Annotated[int, typer.Option(min=0, help="The first seed.")]
-Jobs = Annotated[int, typer.Option(min=1, help="Processes of one thread each. Results do not depend on it.")]
-Quick = Annotated[bool, typer.Option("--quick", help="Much less of everything, to see it run: under two minutes.")]
+Jobs = Annotated[int, typer.Option(min=1, help="Processes, of one thread each. Results do not depend on it.")]
+Quick = Annotated[bool, typer.Option("--quick", help="A much smaller run, under two minutes, to see that it works.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds.")]
 
 
 def run_command(main: Callable[..., None]) -> None:
-    """Run `main` as a command. Bad input is one line on standard error, with the command's name, and exit status 1."""
+    """Run `main` as a command. Bad input ends it with one line on standard error and exit status 1."""
     try:
         typer.run(main)
     except InputError as error:

@@ -1,4 +1,4 @@
-"""Tables of experiments: rows computed side by side, kept as they come, summarized over seeds."""
+"""Tables of experiments: rows are computed in parallel, stored as they finish, and summarized over seeds."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from search_spaces.common.errors import unknown
 from search_spaces.common.files import replacing
 
 Task = tuple[Any, ...]
-"""What a row is of, JSON values; the last one is its seed."""
+"""The arguments of a row, JSON values. The last one is its seed."""
 Scores = dict[str, float]
 
 
 def compute(tasks: Sequence[Task], score: Callable[..., Scores], out: Path, jobs: int = 1) -> list[Scores]:
-    """`score(*task)` of every task, by `jobs` processes of one thread each; finished ones are kept in `out`.
+    """Compute `score(*task)` for each task, with `jobs` processes of one thread each.
 
-    Rows of another version of the predictors are computed again.
+    Finished rows are stored in `out` and not computed again, unless the predictors' result version has changed.
     """
     journal = Journal(out / f"rows-{version()}.jsonl")
     names = [json.dumps(task) for task in tasks]
@@ -43,12 +43,12 @@ def compute(tasks: Sequence[Task], score: Callable[..., Scores], out: Path, jobs
 def _score(score: Callable[..., Scores], task: Task) -> Scores:
     import torch
 
-    torch.set_num_threads(1)  # sums depend on the number of threads
+    torch.set_num_threads(1)  # rounding errors depend on the number of threads
     return score(*task)
 
 
 def chosen(names: str, known: Sequence[str]) -> list[str]:
-    """Names that are separated by commas; InputError for one that is not known."""
+    """Split comma-separated names. Raises InputError for a name that is not among the known ones."""
     for name in names.split(","):
         if name not in known:
             raise unknown("row", name, known)
@@ -56,7 +56,7 @@ def chosen(names: str, known: Sequence[str]) -> list[str]:
 
 
 def summarize(tasks: Sequence[Task], rows: Sequence[Scores]) -> list[dict[str, Any]]:
-    """A row for all seeds of what is otherwise the same task: mean, standard deviation and number of each score."""
+    """One row per task for all its seeds: mean and standard deviation of each score, and the number of seeds."""
     groups: dict[Task, list[Scores]] = {}
     for task, row in zip(tasks, rows, strict=True):
         groups.setdefault(task[:-1], []).append(row)
@@ -71,7 +71,7 @@ def summarize(tasks: Sequence[Task], rows: Sequence[Scores]) -> list[dict[str, A
 
 
 def spearman(predicted: np.ndarray, true: np.ndarray) -> float:
-    """Spearman's rank correlation of two (n,), in [-1, 1]; 0 where all are equal, so that none is ranked."""
+    """Spearman's rank correlation of two arrays (n,), in [-1, 1]; 0 if one of them is constant or n < 2."""
     from scipy.stats import spearmanr
 
     if len(true) < 2 or not np.ptp(predicted) or not np.ptp(true):
@@ -84,7 +84,7 @@ Table = dict[str, dict[str, dict[str, float]]]
 
 
 def pivot(summary: Sequence[dict[str, Any]], measure: str, row: int = 0, column: int = 1) -> Table:
-    """One measure of a summary, a row and a column for every value of two parts of its tasks."""
+    """Arrange one measure of a summary by two parts of its tasks: one becomes the rows, one the columns."""
     table: Table = {}
     for found in summary:
         table.setdefault(str(found[f"task{row}"]), {})[str(found[f"task{column}"])] = found[measure]
@@ -92,7 +92,7 @@ def pivot(summary: Sequence[dict[str, Any]], measure: str, row: int = 0, column:
 
 
 def publish(folder: Path, table: Table, label: str, digits: int = 3) -> None:
-    """Write table.md, with each row's mean in the end, and its figure, table.png. label: what the cells are."""
+    """Write table.md, whose last column is each row's mean, and the figure table.png. label: name of the measure."""
     from nas.reporting.plots import plot_scores
 
     columns = list(dict.fromkeys(column for row in table.values() for column in row))
@@ -107,7 +107,7 @@ def publish(folder: Path, table: Table, label: str, digits: int = 3) -> None:
 
 
 def show(title: str, names: Sequence[str], summary: Sequence[dict[str, Any]], as_json: bool) -> None:
-    """Print a summary as a table, `names` for the parts of the tasks, or as JSON."""
+    """Print a summary as a table or as JSON. names: of the parts of its tasks."""
     named = [{names[int(k[4:])] if k.startswith("task") else k: v for k, v in row.items()} for row in summary]
     if as_json:
         print_json(named)

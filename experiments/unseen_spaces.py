@@ -1,10 +1,10 @@
-"""Spaces that nobody has seen: `python -m experiments.unseen_spaces`.
+"""Few labels in unseen spaces: `python -m experiments.unseen_spaces`.
 
-Every predictor learns a few networks of one space and ranks the others (Kendall's τ). The RLM is `rlm-generated`: it
-has read generated spaces alone, so texts, labels and skeletons of all families here are new to it. `gp-choices` is what
-a user would try first. The GNN begins with `gnn-label-free`, which has seen all families here, label-free.
-The metric is an accuracy, or, with `--metric latency`, a device's latency. The tables of `$NAS_DATA` are measured where
-it is set; so is a family of a user's own where `experiments.own_family` has trained it.
+Each predictor learns a few networks of one space and ranks the others (Kendall's τ). The RLM is `rlm-generated`: it was
+pretrained on generated spaces alone, so texts, labels and skeletons of all families here are new to it. `gp-choices` is
+what a user would try first. The GNN starts from `gnn-label-free`, which has seen networks of the published families but
+no accuracies. The metric is an accuracy or, with `--metric latency`, the latency on one device. Tables of
+`$NAS_DATA` are included if the variable is set, and the family `own` if `experiments.own_family` has trained it.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ SAMPLES = 32
 
 
 class Learned(StrEnum):
-    """What is learned of a family."""
+    """The metric that is learned and ranked."""
 
     accuracy = "accuracy"
     latency = "latency"
 
 
 def score(predictor: str, family: str, size: int, tested: int, metric: str, seed: int) -> Scores:
-    """Kendall's τ on at most `tested` of the networks that were not learned."""
+    """Kendall's τ on at most `tested` other networks, after learning `size` networks."""
     from scipy.stats import kendalltau
 
     table = labelled(family, metric)
@@ -51,7 +51,7 @@ def score(predictor: str, family: str, size: int, tested: int, metric: str, seed
 
 
 def _created(predictor: str, seed: int) -> Any:
-    """The predictor; an RLM, alone or in an ensemble, with the base that has seen no published space."""
+    """Create a predictor. RLMs, alone or in an ensemble, get the base `rlm-generated`."""
     import predictors
     from predictors.ensemble import Ensemble
     from predictors.rlm.predictor import RLM
@@ -64,17 +64,17 @@ def _created(predictor: str, seed: int) -> Any:
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder in which finished rows are kept.")] = Path("results/unseen-spaces"),
+    out: Annotated[Path, typer.Option(help="Folder for finished rows and tables.")] = Path("results/unseen-spaces"),
     seeds: Seeds = 5,
     first_seed: FirstSeed = 0,
     families: Annotated[str | None, typer.Option(help="Families, separated by commas; all by default.")] = None,
-    metric: Annotated[Learned, typer.Option(help="What is learned.")] = Learned.accuracy,
+    metric: Annotated[Learned, typer.Option(help="The metric to learn.")] = Learned.accuracy,
     only: Annotated[str, typer.Option(help="Predictors, separated by commas.")] = ",".join(PREDICTORS),
     jobs: Jobs = 1,
     quick: Quick = False,
     as_json: AsJson = False,
 ) -> None:
-    """Learn and rank; a table of means over the seeds for every size."""
+    """Learn and rank; print a table of means over the seeds."""
     names, tables = chosen(only, PREDICTORS), chosen(families or ",".join(available(metric)), FAMILIES[metric])
     sizes, tested = SIZES, MAX_TESTED
     if quick:

@@ -1,19 +1,19 @@
 """T10, real networks: `python -m experiments.zoo`, with the tables of `$NAS_DATA/zoo`.
 
-Three studies; figures are Spearman's rank correlations, of each metric over all networks that were not learned.
+Three studies report Spearman's rank correlation of each metric over all networks that were not learned.
 
-families: a fifth of timm's families is held out as a whole; ImageNet top-1 (of weights that ImageNet-1k alone trained)
-    and milliseconds per image of six devices are predicted. `within` is the mean over held-out families of at least
-    five networks, `covered` the share of true values in the 90 % intervals.
-given: the same, each device predicted with the five others given, and top-1 with all six.
-new: a device of which ten networks, at random, are measured, the five others known of all.
+families: a fifth of timm's families is held out. Predicted are ImageNet top-1 (of weights trained on ImageNet-1k alone)
+    and milliseconds per image on six devices. `within` is the mean correlation within held-out families of at least
+    five networks, `covered` the share of true values inside the 90 % intervals.
+given: the same, with the five other devices given for each device, and all six for top-1.
+new: ten random networks are measured on a new device; all networks have been measured on the five others.
 
-`rlm` decodes each metric alone, latencies with the exact parameters and multiply-accumulates given. Without these,
-`rlm-plain` decodes each alone, as a model for one metric would, and `rlm-sequence` all in one sequence, accuracy first.
-`log-linear` is a regression on the logarithms of parameters and multiply-accumulates, `operators` a random forest on
-them and on counts of operators,
-`regression` a ridge regression on the logarithms of what is given. The RLM's base has seen none of these networks. All
-learn logarithms of latencies. Seeds from 100 chose the settings; 0 to 4 are reported.
+`rlm` decodes each metric by itself; for latencies, the exact parameters and multiply-accumulates are given. Without
+these, `rlm-plain` decodes each metric by itself, and `rlm-sequence` decodes all in one sequence, accuracy first.
+`log-linear` is a regression on the logarithms of parameters and multiply-accumulates. `operators` is a random forest on
+the same and on counts of operators. `regression` is a ridge regression on the logarithms of the given latencies. The
+RLM's base has seen none of these networks. All predictors learn logarithms of latencies. Settings were chosen on seeds
+from 100; seeds 0 to 4 are reported.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PENALTIES = np.logspace(-3, 3, 13)
 
 
 def score(study: str, predictor: str, every: int, seed: int) -> Scores:
-    """One predictor on one choice of families, or of ten networks."""
+    """Scores of one predictor for one random choice of held-out families, or of ten measured networks."""
     zoo = timm_zoo(every)
     if study == "new":
         return _new_device(zoo, predictor, seed)
@@ -63,27 +63,27 @@ def score(study: str, predictor: str, every: int, seed: int) -> Scores:
 
 
 def _held_out(families: np.ndarray, seed: int) -> np.ndarray:
-    """(n,) True for networks of a fifth of the families."""
+    """Mask (n,) of the networks in a random fifth of the families."""
     names = np.random.default_rng(seed).permutation(np.unique(families))
     return np.isin(families, names[: max(1, round(HELD_OUT * len(names)))])
 
 
 def _tests(zoo: Zoo, held_out: np.ndarray, given: bool) -> list[tuple[str, np.ndarray]]:
-    """Rows that each metric is tested on; where devices are given, those that were measured on all of them."""
+    """Rows on which each metric is tested. If devices are given, these are rows with a value of every device."""
     if given:
         held_out = held_out & ~np.isnan([zoo.values[name] for name in SETTINGS]).any(0)
     return [(name, np.flatnonzero(held_out & ~np.isnan(zoo.values[name]))) for name in METRICS]
 
 
 def _costs(zoo: Zoo) -> np.ndarray:
-    """(n, 2) logarithms of exact parameters and multiply-accumulates."""
+    """Logarithms (n, 2) of exact parameters and multiply-accumulates."""
     from predictors.rlm.lines import lines
 
     return np.stack([lines(text).totals[:2] for text in zoo.texts]).astype(float)
 
 
 def _plain(zoo: Zoo, name: str, metric: str, held_out: np.ndarray, seed: int) -> np.ndarray:
-    """Predictions (n,) without reading the networks' structure."""
+    """Predictions (n,) of a baseline: costs, counts of operators or other devices, without the structure."""
     costs = _costs(zoo)
     if name in COSTS:
         return costs[:, COSTS.index(name)]
@@ -100,7 +100,7 @@ def _plain(zoo: Zoo, name: str, metric: str, held_out: np.ndarray, seed: int) ->
 
 
 def _ridge(inputs: np.ndarray, values: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Predictions (n,) for inputs (n, k) of a regression on some rows."""
+    """Predictions (n,) for inputs (n, k) by ridge regression on some rows."""
     from sklearn.linear_model import RidgeCV
 
     inputs = (inputs - inputs[rows].mean(0)) / np.maximum(inputs[rows].std(0), 1e-9)
@@ -108,14 +108,14 @@ def _ridge(inputs: np.ndarray, values: np.ndarray, rows: np.ndarray) -> np.ndarr
 
 
 def _operators(texts: Sequence[str]) -> np.ndarray:
-    """(n, kinds) how often each kind of operator runs in each network."""
+    """Counts (n, kinds) of each kind of operator in each network."""
     from predictors.features import feature_matrix, features
 
     return feature_matrix(texts, sorted({name for text in texts for name in features(text) if " > " not in name}))
 
 
 def _forest(inputs: np.ndarray, values: np.ndarray, rows: np.ndarray, seed: int) -> np.ndarray:
-    """Predictions (n,) for inputs (n, k) of a random forest of some rows."""
+    """Predictions (n,) for inputs (n, k) by a random forest on some rows."""
     from sklearn.ensemble import RandomForestRegressor
 
     forest = RandomForestRegressor(TREES, max_features=1 / 3, random_state=seed)
@@ -123,7 +123,7 @@ def _forest(inputs: np.ndarray, values: np.ndarray, rows: np.ndarray, seed: int)
 
 
 def _target(metric: str, values: np.ndarray) -> np.ndarray:
-    """What predictors learn: the logarithm of a latency."""
+    """Values (n,) that predictors learn: logarithms of latencies, accuracies as they are."""
     return values if metric == TOP1 else np.log(values)
 
 
@@ -163,7 +163,7 @@ def _learned(
 
 
 def _judged(zoo: Zoo, found: Judged) -> Scores:
-    """Correlations across and within families, and coverage."""
+    """Score predictions: correlations across and within families, and coverage."""
     scores: Scores = {}
     for name, (rows, predicted, samples) in found.items():
         true = _target(name, zoo.values[name])[rows]
@@ -206,7 +206,7 @@ def _short(metric: str) -> str:
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder in which finished rows are kept.")] = Path("results/zoo"),
+    out: Annotated[Path, typer.Option(help="Folder for finished rows and tables.")] = Path("results/zoo"),
     seeds: Seeds = 5,
     first_seed: FirstSeed = 0,
     studies: Annotated[str, typer.Option(help="Studies, separated by commas.")] = ",".join(STUDIES),
@@ -215,7 +215,7 @@ def main(
     quick: Quick = False,
     as_json: AsJson = False,
 ) -> None:
-    """Learn and rank; a table of means over the seeds for every study."""
+    """Learn and rank; print a table of means over the seeds for each study."""
     every, seeds = (QUICK_EVERY, 1) if quick else (1, seeds)
     known = list(dict.fromkeys(name for names in PREDICTORS.values() for name in names))
     wanted = chosen(only, known) if only else [name for name in known if not quick or name not in ("gnn", "gp")]

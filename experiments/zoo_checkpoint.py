@@ -1,7 +1,7 @@
-"""`rlm-zoo`, an RLM that knows real networks: `python -m experiments.zoo_checkpoint`, with `$NAS_DATA/zoo`.
+"""`rlm-zoo`, an RLM with real networks as examples: `python -m experiments.zoo_checkpoint`, with `$NAS_DATA/zoo`.
 
-Its examples are the tables' networks with their accuracies and latencies, so it holds numbers of these tables, whose
-notices are on its card. Nothing is trained; intervals are widened until they hold for left-out families.
+The checkpoint contains numbers of these tables, and its card contains their notices. No weights are trained. Intervals
+are calibrated on families that are left out in turn.
 
     nas predict timm:resnet50 my_model.py:build --checkpoint rlm-zoo --metrics imagenet_top1_accuracy,rtx4090_ms
     nas rank 'timm:resnet*' my_model.py:build --checkpoint rlm-zoo \
@@ -41,7 +41,7 @@ text. Made by `python -m experiments.zoo_checkpoint`; **for use, not for compari
 
 
 def joined(zoos: list[Zoo]) -> Zoo:
-    """One row for each text, with the values of all tables; its name and family are the first table's."""
+    """Join tables: one row per text, with the first value of each metric and the first table's name and family."""
     place: dict[str, int] = {}
     sources, families = [], []
     for zoo in zoos:
@@ -62,10 +62,10 @@ def joined(zoos: list[Zoo]) -> Zoo:
 
 def main(
     out: Annotated[Path, typer.Option(help="Folder of the checkpoint.")] = Path("results/rlm-zoo"),
-    base: Annotated[str, typer.Option(help="The RLM whose weights it has.")] = "rlm-base",
+    base: Annotated[str, typer.Option(help="Checkpoint of the RLM that gets the examples.")] = "rlm-base",
     quick: Quick = False,
 ) -> None:
-    """Read the networks, put them into the context, calibrate, and save."""
+    """Read the networks, fit, calibrate and save the RLM."""
     import predictors
     from predictors.exact import exact_costs
     from predictors.metrics import EXACT

@@ -1,4 +1,4 @@
-"""Real networks with measured numbers: the tables of `$NAS_DATA/zoo`, as texts and metrics."""
+"""Real networks with published accuracies and latencies: the tables of `$NAS_DATA/zoo` as texts and metrics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nas.networks import network_text
 from search_spaces.common.errors import InputError
 
 TOP1 = "imagenet_top1_accuracy"
-SPEEDS = "_ms_per_image"  # ends the names of the table's speeds
+SPEEDS = "_ms_per_image"  # suffix of the table's latency columns
 SETTINGS = {
     "rtx3090_ms": "rtx3090_amp_nchw_eager",
     "rtx4090_ms": "rtx4090_amp_nchw_eager",
@@ -24,7 +24,7 @@ SETTINGS = {
     "pro6000_ms": "pro6000_amp_nchw_dynamo",
     "i9_10940x_ms": "i9_10940x_fp32_nchw_dynamo",
     "i7_12700h_ms": "i7_12700h_fp32_nchw_dynamo",
-}  # one setting of each device; GPUs: at the largest batch that fits, CPUs: one image at a time
+}  # one setting per device; GPUs with the largest batch that fits, CPUs with one image at a time
 MIN_AIHUB_NETWORKS = 10
 
 
@@ -38,25 +38,27 @@ class Zoo(NamedTuple):
 
 
 def zoo_rows(name: str) -> list[dict[str, str]]:
-    """Rows of a table of `$NAS_DATA/zoo`."""
+    """Rows of the table `$NAS_DATA/zoo/NAME.csv.gz`. Raises InputError if it does not exist."""
     folder = os.environ.get("NAS_DATA")
     path = Path(folder or "") / "zoo" / f"{name}.csv.gz"
     if not folder or not path.is_file():
-        raise InputError(f"{path}: not there; set NAS_DATA to the folder that holds zoo/{name}.csv.gz")
+        raise InputError(f"{path}: no such file; set NAS_DATA to the folder that holds zoo/{name}.csv.gz")
     with gzip.open(path, "rt", newline="") as file:
         return list(csv.DictReader(file))
 
 
 def timm_source(row: dict[str, str]) -> str:
-    """A row of timm.csv.gz as a source."""
+    """The source (`timm:NAME@SIZE`) of a row of timm.csv.gz."""
     return f"timm:{row['architecture']}@{row['img_size']}" if row["img_size"] else f"timm:{row['architecture']}"
 
 
 @lru_cache(maxsize=2)
 def timm_zoo(every: int = 1, everything: bool = False) -> Zoo:
-    """Every `every`-th architecture of timm: top-1 of weights that ImageNet-1k alone trained, and six devices.
+    """Networks of timm: top-1 of weights trained on ImageNet-1k alone, and latencies on six devices.
 
-    everything: also the speeds of the other settings, and top-1 of weights with a teacher and with more data.
+    Args:
+        every: read every so many-th architecture only.
+        everything: add the latencies in other settings, and top-1 of weights trained with a teacher or more data.
     """
     rows = zoo_rows("timm")[::every]
     sources = [timm_source(row) for row in rows]
@@ -79,9 +81,9 @@ def _top1(rows: list[dict[str, str]], trained_on: str) -> np.ndarray:
 
 
 def aihub_zoo() -> Zoo:
-    """The image networks of AI Hub that torchvision or timm have, and their latencies; a family is a model's name.
+    """Image networks of AI Hub that torchvision or timm have, with their latencies. Each model is its own family.
 
-    A metric for every device, precision and runtime that at least `MIN_AIHUB_NETWORKS` of them were measured on.
+    There is one metric for each device, precision and runtime with at least `MIN_AIHUB_NETWORKS` measured networks.
     """
     rows = [row for row in zoo_rows("aihub") if row["torchvision_name"] or row["timm_name"]]
     place = {model: i for i, model in enumerate(dict.fromkeys(row["model"] for row in rows))}

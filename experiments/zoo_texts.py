@@ -1,11 +1,11 @@
 """Texts of real networks: `python -m experiments.zoo_texts`.
 
-Every architecture of `$NAS_DATA/zoo/timm.csv.gz` at its image size, and the networks of `aihub.csv.gz` that timm,
-torchvision or transformers have, are built without weights and read. The report says how many could be read, how long
-their texts are and what they took, and names those that could not be read. Words are what the RLM learns to read: an
-operator, or a function that is called, and each of its attributes, every function's body once. Signs are all words,
-numbers and signs of a text, brackets and commas among them; lines are its own; operators are those that run.
-Time is that of the processor, without the import of the libraries.
+The command builds each architecture of `$NAS_DATA/zoo/timm.csv.gz` at its image size, and the networks of
+`aihub.csv.gz` that timm, torchvision or transformers have, without weights, and converts them to text. It reports how
+many could be read, the length of their texts and the processor time (without imports), and names the others.
+
+`words` counts operators, function calls and their attributes, with each function's body once. `signs` counts words,
+numbers and punctuation marks, `lines` the lines of the text, `operators` the operators that run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ QUICK = 20
 
 
 class Entry(NamedTuple):
-    """A network of the zoo: what it is called here, where it comes from, and its published parameters (0: unknown)."""
+    """A network of the zoo: its table, its source, and its published number of parameters (0 if unknown)."""
 
     table: str
     source: str
@@ -41,7 +41,7 @@ class Entry(NamedTuple):
 
 
 def entries() -> list[Entry]:
-    """All networks of the zoo that a library may have."""
+    """All networks of the zoo that a library names."""
     found = [Entry("timm", timm_source(row), int(row["params"])) for row in zoo_rows("timm")]
     for row in zoo_rows("aihub"):
         for library in ("torchvision", "timm", "transformers"):
@@ -52,7 +52,7 @@ def entries() -> list[Entry]:
 
 
 def read_entry(entry: Entry) -> dict[str, Any]:
-    """What reading one network gave."""
+    """Read one network: lengths, seconds and whether parameters are exact, or the `reason` why it is unreadable."""
     from predictors.rlm.lines import lines
     from search_spaces.graph.costs import graph_params
     from search_spaces.sources import read_source
@@ -77,7 +77,7 @@ def read_entry(entry: Entry) -> dict[str, Any]:
 
 
 def _words(program: Program) -> int:
-    """Operators and calls of a text, each with its attributes."""
+    """Number of operators, calls and attributes in a text."""
     blocks = (program.main, *program.functions.values())
     return sum(1 + len(item.attrs) for block in blocks for item in block.items)
 
@@ -94,15 +94,15 @@ def _summary(table: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder in which finished rows are kept.")] = Path("results/zoo-texts"),
+    out: Annotated[Path, typer.Option(help="Folder for finished rows.")] = Path("results/zoo-texts"),
     quick: Quick = False,
     as_json: AsJson = False,
 ) -> None:
-    """Read all networks; a summary, and those that could not be read."""
+    """Read all networks; print a summary and the networks that could not be read."""
     found = entries()[:: QUICK if quick else 1]
     journal = Journal(out / "networks.jsonl")
     if any(entry.source not in journal.known for entry in found):
-        read_entry(Entry("timm", "timm:resnet18", 0))  # the import of a library is not a network's time
+        read_entry(Entry("timm", "timm:resnet18", 0))  # import the library before the first measurement
     with progress_bar("networks") as bar:
         for i, entry in enumerate(found):
             if entry.source not in journal.known:

@@ -1,8 +1,7 @@
-"""Parameters and FLOPs of our networks against published tables, row by row: `python -m experiments.checks.exactness`.
+"""Compare parameters and FLOPs with published tables, row by row: `python -m experiments.checks.exactness`.
 
-The tables are read from the folder that the environment variable NAS_DATA names. Parameters are our own count; FLOPs
-are counted as each table's authors did, which is written beside the result. Parameters of a random sample of rows are
-also counted in the ONNX models.
+The environment variable NAS_DATA names the folder with the tables. FLOPs are counted by each table's own convention,
+which the result names. For a random sample of rows, parameters are also counted in the ONNX models.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ Progress = Callable[[str, int, int], None]
 
 
 class Table(NamedTuple):
-    """Published counts of a space's networks. `flops` compares in the table's own way, which `convention` describes."""
+    """Published counts of a space's networks. `flops` compares by the table's own `convention`."""
 
     name: str
     file: str
@@ -48,7 +47,7 @@ class Table(NamedTuple):
 
 
 class Result(NamedTuple):
-    """How many rows, and of them how many with equal counts; `first` names the first row that differs."""
+    """Numbers of rows, of rows with equal counts, and of models with equal counts. `first` names the first mismatch."""
 
     rows: int
     params: int
@@ -74,9 +73,9 @@ def _nasbench101_flops(row: Row, graph: Graph) -> int:
 
 
 def _darts_flops(row: Row, graph: Graph) -> int:
-    """Convolutions by our graph, the rest by the genotype: our graph computes once what the genotype has twice."""
+    """Count convolutions in our graph, and the rest from the genotype, since our graph merges equal computations."""
     kilo = 1 << 10
-    # Elements of one node in the six normal cells and in the two reduction cells, and of the latter's inputs.
+    # Elements of one node in the six normal cells, in the two reduction cells, and of the latter's inputs.
     normal, reduced, entering = 2 * (32 + 16 + 8) * kilo, (16 + 8) * kilo, (64 + 32) * kilo
     # Stem and preprocessing (BatchNorm with scale and shift, ReLU), and the pooling of the last 512 channels.
     total = graph_flops(graph) + 2 * (96 + 416) * kilo + 1280 * kilo + 81 * 512
@@ -119,7 +118,7 @@ def _ofa_lists(row: Row) -> str:
 
 
 def fbnet_params(row: Row) -> int:
-    """A closed formula of the CIFAR-100 variant of HW-NAS-Bench (arXiv 2103.10584), apart from the space's own code."""
+    """Closed formula for the CIFAR-100 variant of HW-NAS-Bench (arXiv 2103.10584), independent of the space's code."""
     kernels, expansions = (3, 3, 3, 3, 5, 5, 5, 5), (1, 1, 3, 6, 1, 1, 3, 6)
     stages = ((16, 1, 1), (24, 4, 1), (32, 4, 2), (64, 4, 2), (112, 4, 1), (184, 4, 2), (352, 1, 1))
     layers = [(width, 1 if i else stride) for width, count, stride in stages for i in range(count)]
@@ -135,7 +134,7 @@ def fbnet_params(row: Row) -> int:
 
 
 def tables() -> list[Table]:
-    """Every table that a space is checked against."""
+    """All tables, with the spaces to check against them."""
     return [
         _nasbench201("cifar10", 10, 32),
         _nasbench201("cifar100", 100, 32),
@@ -180,7 +179,7 @@ def tables() -> list[Table]:
 
 
 def _rows(file: str, most: int | None = None) -> Iterator[Row]:
-    """The table's rows, at most so many."""
+    """Rows of a table, at most `most` of them."""
     folder = os.environ.get("NAS_DATA")
     if not folder:
         raise InputError("set NAS_DATA to the folder with the published tables, such as nasbench201.csv.gz")
@@ -195,7 +194,7 @@ def _rows(file: str, most: int | None = None) -> Iterator[Row]:
 
 
 def compare(table: Table, models: int, seed: int, progress: Progress | None = None, most: int | None = None) -> Result:
-    """All rows (at most so many) by the graph, `models` random ones by the ONNX model too."""
+    """Compare the rows of a table (at most `most`) by their graphs, and `models` random ones also by ONNX models."""
     rows = list(_rows(table.file, most))
     chosen = set(np.random.default_rng(seed).permutation(len(rows))[:models].tolist())
     equal, first = Counter[str](), ""
@@ -216,9 +215,9 @@ def compare(table: Table, models: int, seed: int, progress: Progress | None = No
 
 
 def distinct_texts(most: int | None = None) -> tuple[int, int, bool]:
-    """Number of classes of equal NAS-Bench-201 networks, number of texts, and whether they are one to one.
+    """Numbers of distinct NAS-Bench-201 networks and of distinct texts, and whether they match one to one.
 
-    most: of how many networks; None: of all.
+    most: check so many networks only; None for all.
     """
     space = get_space("nasbench201")
     texts: dict[str, set[str]] = defaultdict(set)
@@ -229,12 +228,12 @@ def distinct_texts(most: int | None = None) -> tuple[int, int, bool]:
 
 
 def main(
-    models: Annotated[int, typer.Option(min=0, help="Random rows per table that are also counted as models.")] = 100,
+    models: Annotated[int, typer.Option(min=0, help="Random rows per table that are also counted in models.")] = 100,
     seed: Annotated[int, typer.Option(min=0, help="Seed of these rows.")] = 0,
     quick: Quick = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare with all tables; exit status 1 if a row differs."""
+    """Compare with all tables. Exit status 1 if a row differs."""
     models, most = (1, 20) if quick else (models, None)
     report, wrong = [], []
     with progress_bar("exactness") as bar:

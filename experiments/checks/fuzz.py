@@ -1,8 +1,8 @@
-"""Mutated model files and texts against the functions that read them: `python -m experiments.checks.fuzz`.
+"""Fuzz the functions that read model files and texts: `python -m experiments.checks.fuzz`.
 
-A case must end in a result or an `InputError`. Another exception, a crash of the process, more than 5 s of processor
-time, more than 1 GB of memory, and a text that does not give itself back are failures; the input of the first failure
-of each kind is kept. Cases run in processes of their own, so that a crash is one more result.
+A mutated input must end in a result or an `InputError`. Failures are any other exception, a crash of the process, more
+than 5 s of processor time, more than 1 GiB of memory, and a text that changes on a round trip. The input of the first
+failure of each kind is stored. Cases run in worker processes, so that a crash is one more result.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from search_spaces.text.program import compact, expand
 from search_spaces.text.syntax import read, write
 
 Progress = Callable[[str, int, int], None]
-STALLED = 60  # seconds on the clock after which a process that uses no processor is ended
+STALLED = 60  # seconds of wall time after which a worker without an answer is killed
 READER = Path(search_spaces.__file__).parent
 OVER_TIME = "too much time"
 OVER_MEMORY = "too much memory"
 _WIDTH = re.compile(r"\b(channels|features|[c-w]\d*) = (\d+)")
 
-# What is not of our making: a Transformer block, shapes that are computed, a branch, a tensor in another file.
+# Models that no space builds: a Transformer block, a computed shape, a branch, a tensor in another file.
 FOREIGN = (
     """<ir_version: 8, opset_import: ["" : 17]>
     attention (float[N,4,8] x) => (float[N,4,8] y)
@@ -82,7 +82,7 @@ FOREIGN = (
 
 
 class Case(NamedTuple):
-    """A mutated input: its file type, and the bytes of the file."""
+    """A mutated input: kind of mutation, file suffix and content."""
 
     kind: str
     suffix: str
@@ -90,18 +90,18 @@ class Case(NamedTuple):
 
 
 Reader = Callable[[Case, Path], object]
-"""What is fuzzed: reads a case, with a folder for files. `read_case` by default."""
+"""The function under test, `read_case` by default. It gets a case and a folder for files."""
 
 
 class Limits(NamedTuple):
-    """What one case may use: processor time, and memory beyond that of a process that has read nothing."""
+    """Limits of one case: processor seconds, and bytes of memory beyond those of an idle worker."""
 
     seconds: int = 5
     memory: int = 1 << 30
 
 
 class Outcome(NamedTuple):
-    """`read`, `refused` (InputError) or `failed`; for a failure where and what."""
+    """`read`, `refused` (InputError) or `failed`; `failure` says what failed where, `message` the details."""
 
     status: str
     failure: str = ""
@@ -113,13 +113,13 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Corpus:
-    """The inputs that cases are mutated from."""
+    """The valid inputs from which cases are mutated."""
 
     texts: list[str]
     models: list[bytes]
 
     def case(self, seed: int, index: int) -> Case:
-        """Case `index` of a seed; any can be made on its own."""
+        """Case `index` of a seed. It does not depend on other cases."""
         rng = np.random.default_rng([seed, index])
         text = self.texts[int(rng.integers(len(self.texts)))]
         model = self.models[int(rng.integers(len(self.models)))]
@@ -133,7 +133,7 @@ class Corpus:
 
 
 def build_corpus(seed: int, each: int = 3) -> Corpus:
-    """Texts and models of random architectures of every space, and models that no space makes."""
+    """Texts and models of random architectures of all spaces, and models that no space builds."""
     texts: list[str] = []
     models = [_foreign(text) for text in FOREIGN]
     for name in list_spaces():
@@ -145,7 +145,7 @@ def build_corpus(seed: int, each: int = 3) -> Corpus:
 
 
 def _narrow(text: str) -> bytes:
-    """The text's model with as few channels as fit: damage to large weights is no damage, and slow."""
+    """The text's model with as few channels as possible: large weights are slow, and damage to them has no effect."""
     for divisor in (64, 32, 16, 8, 4, 2):
         divided = _WIDTH.sub(lambda found: f"{found[1]} = {max(1, int(found[2]) // divisor)}", text)  # noqa: B023
         with suppress(InputError):
@@ -154,7 +154,7 @@ def _narrow(text: str) -> bytes:
 
 
 def _foreign(text: str) -> bytes:
-    """ONNX's own text with the tensors that it only declares as initializers of zeros."""
+    """A model from ONNX's own text format. Tensors that it declares without values become zeros."""
     model = onnx.parser.parse_model(text)
     for info in model.graph.value_info:
         shape = [d.dim_value for d in info.type.tensor_type.shape.dim]
@@ -166,7 +166,7 @@ def _foreign(text: str) -> bytes:
 
 
 def run(case: Case, folder: Path, reader: Reader) -> Outcome:
-    """Give a case to the reader."""
+    """Call the reader with a case and classify the outcome."""
     try:
         reader(case, folder)
     except InputError:
@@ -180,7 +180,7 @@ def run(case: Case, folder: Path, reader: Reader) -> Outcome:
 
 
 def read_case(case: Case, folder: Path) -> None:
-    """Give a text or a model file to all functions that read it."""
+    """Read a text or model file with all functions that accept it, and check the round trip."""
     if case.suffix == ".txt":
         model = from_text(case.data.decode("utf-8", "surrogateescape"))
     else:
@@ -196,7 +196,7 @@ def read_case(case: Case, folder: Path) -> None:
 
 
 def _work(connection: Connection, corpus: Corpus, seed: int, reader: Reader, limits: Limits) -> None:
-    """Run the cases whose numbers come through the connection; limits end the process."""
+    """Run the cases whose numbers arrive through the connection. Exceeding a limit ends the process."""
     at_rest = _memory()
     resource.setrlimit(resource.RLIMIT_AS, (_status("VmSize") + 2 * limits.memory, resource.RLIM_INFINITY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -212,7 +212,7 @@ def _work(connection: Connection, corpus: Corpus, seed: int, reader: Reader, lim
 
 
 def _memory() -> int:
-    """Bytes of memory this process has used at most (`ru_maxrss` would begin with the parent's)."""
+    """Peak memory of this process in bytes (`ru_maxrss` would include the parent's)."""
     return _status("VmHWM")
 
 
@@ -223,7 +223,7 @@ def _status(name: str) -> int:
 
 
 class _Worker:
-    """A process that runs one case at a time, and is started anew when one ends it."""
+    """A process that runs one case at a time. It is restarted if a case ends it."""
 
     def __init__(self, *arguments: object) -> None:
         self.arguments = arguments
@@ -238,12 +238,12 @@ class _Worker:
         child.close()
 
     def give(self, index: int | None) -> None:
-        """Work on this case next; None: no more."""
+        """Send the number of the next case; None ends the worker."""
         self.index, self.since = index, time.monotonic()
         self.connection.send(index)
 
     def outcome(self) -> Outcome:
-        """The outcome of the case in work, which has one or has ended the process."""
+        """The outcome of the current case, which has finished or has ended the process."""
         try:
             outcome = self.connection.recv()
         except EOFError:
@@ -252,7 +252,7 @@ class _Worker:
             ended = signal.Signals(-code).name if code < 0 else f"exit status {code}"
             self.replace()
             return Outcome("failed", OVER_TIME if ended == "SIGXCPU" else f"the process ends: {ended}")
-        if outcome.failure == OVER_MEMORY:  # which the next case would be blamed for
+        if outcome.failure == OVER_MEMORY:  # the peak would be blamed on the next case, too
             self.replace()
         return outcome
 
@@ -269,7 +269,7 @@ class _Worker:
 def outcomes(
     corpus: Corpus, seed: int, count: int, jobs: int = 1, reader: Reader = read_case, limits: Limits | None = None
 ) -> Iterator[tuple[int, Outcome]]:
-    """Case number and outcome of cases 0..count-1, in the order in which they end."""
+    """Yield number and outcome of the cases 0..count-1 as they finish."""
     workers = [_Worker(corpus, seed, reader, limits or Limits()) for _ in range(min(jobs, count))]
     following = iter(range(count))
     for worker in workers:
@@ -293,7 +293,7 @@ def outcomes(
 
 @dataclass
 class Report:
-    """Counts of outcomes by kind of mutation, and failures by what failed."""
+    """Counts of outcomes by kind of mutation, and of failures, each with an example."""
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
@@ -328,7 +328,7 @@ class Report:
 
 
 def fuzz(count: int, seed: int, out: Path, jobs: int = 1, progress: Progress | None = None) -> Report:
-    """Run the cases 0..count-1; inputs of failures go to `out`."""
+    """Run the cases 0..count-1 and write the first input of each failure to `out`."""
     corpus, report = build_corpus(seed), Report()
     for done, (index, outcome) in enumerate(outcomes(corpus, seed, count, jobs), start=1):
         report.add(corpus.case(seed, index), outcome, index, out)
@@ -344,7 +344,7 @@ def main(
     out: Annotated[Path, typer.Option(help="Folder for the inputs of failures.")] = Path("results/fuzz"),
     as_json: AsJson = False,
 ) -> None:
-    """Fuzz the reading functions; exit status 1 if any case fails."""
+    """Fuzz the reading functions. Exit status 1 if a case fails."""
     started = time.perf_counter()
     with progress_bar("fuzz") as bar:
         report = fuzz(count, seed, out, jobs, bar)

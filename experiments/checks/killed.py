@@ -1,8 +1,7 @@
-"""Searches that are killed: `python -m experiments.checks.killed` (minutes).
+"""Searches survive SIGKILL: `python -m experiments.checks.killed` (minutes).
 
-A search of NAS-Bench-201's architectures by their costs is killed by SIGKILL at random moments and run again until it
-is done. What counts is what the journal then holds: every architecture once, as many as were asked for, and a front
-that is the one of the same evaluations computed directly.
+A search in NAS-Bench-201 by costs is killed at random moments and restarted until it is finished. In the end, the
+journal must contain each architecture once, as many as requested, and the front that follows from a direct computation.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ from search_spaces import Architecture, get_space
 from search_spaces.common.errors import InputError
 
 OBJECTIVES = "params:max,flops"
-SLOW = 0.01  # seconds that an evaluation takes, so that kills meet it, too
+SLOW = 0.01  # seconds per evaluation, so that some kills interrupt one
 
 
 class Costs:
-    """Parameters and FLOPs, after a while."""
+    """A slow evaluator of parameters and FLOPs."""
 
     metrics: tuple[str, ...] = ("params", "flops")
 
@@ -50,16 +49,19 @@ class Costs:
 
 
 def work(journal: Path, evaluations: int, sampler: str, space: str) -> None:
-    """One process's search; the next one goes on where it was killed."""
+    """Start or resume the search in this process."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     search(get_space(space), OBJECTIVES, Costs(space), sampler, evaluations, storage=journal)
 
 
 def survive(journal: Path, evaluations: int, kills: int, rng: np.random.Generator, sampler: str, space: str) -> int:
-    """Kill a search at so many random moments and let it end; returns how often it was killed before it had ended.
+    """Kill a search at `kills` random moments, then let it finish.
 
-    A moment is a number of journal lines and a few milliseconds more, in its part of the search, so that kills are
-    spread over all of it.
+    Each moment is a number of finished trials, in its own part of the search, plus a few milliseconds. Hence kills are
+    spread over the whole search.
+
+    Returns:
+        The number of kills that hit a running search.
     """
     killed = 0
     for kill in range(kills):
@@ -71,12 +73,12 @@ def survive(journal: Path, evaluations: int, kills: int, rng: np.random.Generato
         os.kill(process.pid, signal.SIGKILL)
         killed += process.wait() == -signal.SIGKILL
     if _started(journal, evaluations, sampler, space).wait():
-        raise InputError("the search failed when it was run again")
+        raise InputError("the search failed after it was restarted")
     return killed
 
 
 def judged(found: SearchResult, space: str) -> dict[str, Any]:
-    """What a search's journal holds, beside what the same architectures give when they are evaluated directly."""
+    """Compare a search's result with a direct evaluation of its architectures."""
     archs, values = found.evaluated
     direct = Costs(space)(archs)
     best = direct[non_dominated(to_losses(direct, found.objectives))]
@@ -96,7 +98,7 @@ def _started(journal: Path, evaluations: int, sampler: str, space: str) -> subpr
 
 
 def _finished(journal: Path) -> int:
-    """Trials that a journal says are finished: lines with a state and values."""
+    """Number of finished trials in a journal: lines with values."""
     return journal.read_bytes().count(b'"values":[') if journal.exists() else 0
 
 
@@ -105,11 +107,11 @@ def main(
     evaluations: Annotated[int, typer.Option(min=1)] = 200,
     sampler: Annotated[str, typer.Option()] = "nsga2",
     space: Annotated[str, typer.Option()] = "nasbench201",
-    seed: Annotated[int, typer.Option(help="Of the moments.")] = 0,
-    journal: Annotated[Path | None, typer.Option(hidden=True, help="Search there, as a process to be killed.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the moments.")] = 0,
+    journal: Annotated[Path | None, typer.Option(hidden=True, help="Run the search that is killed.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Kill a search, resume it, and look at what is left."""
+    """Kill a search repeatedly, resume it, and check its journal."""
     if journal is not None:
         work(journal, evaluations, sampler, space)
         return

@@ -1,8 +1,8 @@
-"""Searches by cost that are killed: `python -m experiments.checks.kills_by_cost` (minutes).
+"""Searches by cost survive SIGKILL: `python -m experiments.checks.kills_by_cost` (minutes).
 
-A search with fidelities and its worker train tiny networks; one of the two is killed by SIGKILL at a random moment, and
-started again. What counts is what the journal then holds: every stretch once, none without those before it, and curves
-and weights that are, bit for bit, those of trainings without a pause.
+A search with fidelities and its worker train tiny networks. One of the two is killed at a random moment and restarted,
+many times. In the end, the journal must contain each part of a training once, none without the parts before it, and
+curves and weights that equal those of uninterrupted trainings bit for bit.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from search_spaces import get_space
 from search_spaces.common.errors import InputError
 
 FIDELITIES = (1, 3, 9)
-SLOW = 0.05  # seconds that an epoch takes at least, so that kills meet it
+SLOW = 0.05  # seconds per epoch at least, so that some kills interrupt one
 CONTEXT = multiprocessing.get_context("forkserver")
 
 
 def evaluate(model: Any, architecture: Any, report: Any, checkpoint: Path | None = None) -> dict[str, float]:
-    """A tiny training; `digest` is a number of all its weights' bits."""
+    """A tiny training. `digest` is a number that depends on each bit of the trained weights."""
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
     values: dict[str, float] = {}
     first = 1
@@ -53,7 +53,7 @@ def evaluate(model: Any, architecture: Any, report: Any, checkpoint: Path | None
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         values, first = state["values"], state["epoch"] + 1
-        if not report(state["epoch"], values):  # it was killed when it had saved its last epoch
+        if not report(state["epoch"], values):  # the process was killed after it had saved the last epoch
             return {**values, "digest": _digest(model)}
     for epoch in range(first, FIDELITIES[-1] + 1):
         x = torch.randn(8, 1, 8, 8, generator=torch.Generator().manual_seed(epoch))
@@ -84,7 +84,7 @@ def _evaluator(folder: Path | None) -> FunctionEvaluator:
 
 
 def work(folder: Path, budget: float) -> SearchResult:
-    """One process's search; the next one goes on where it was killed."""
+    """Start or resume the search in this process."""
     torch.set_num_threads(1)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     evaluator = _evaluator(folder / "training")
@@ -99,9 +99,12 @@ def _start(folder: Path, budget: float) -> Process:
 
 
 def survive(folder: Path, budget: float, kills: int, rng: np.random.Generator) -> int:
-    """Kill the search or its worker at so many random moments, and let both end; how many kills met them at work.
+    """Kill the search or its worker at `kills` random moments, then let both finish.
 
-    A moment is a size of the journal, which grows between kills, and up to two seconds more.
+    Each moment is the next growth of the journal plus up to two seconds.
+
+    Returns:
+        The number of kills that hit a running process.
     """
     CONTEXT.set_forkserver_preload([__name__])
     journal, killed = folder / "search.journal", 0
@@ -119,7 +122,7 @@ def survive(folder: Path, budget: float, kills: int, rng: np.random.Generator) -
     for process in processes:
         process.join()
     if any(process.exitcode for process in processes):
-        raise InputError("the search failed when it was run again")
+        raise InputError("the search failed after it was restarted")
     return killed
 
 
@@ -128,7 +131,7 @@ def _size(journal: Path) -> int:
 
 
 def judged(found: SearchResult) -> dict[str, Any]:
-    """What a search's journal holds, beside trainings without a pause."""
+    """Compare a search's journal with uninterrupted trainings."""
     trials = found.study.get_trials(states=(TrialState.COMPLETE, TrialState.PRUNED))
     stretches = Counter((str(trial.params), trial.user_attrs[UNTIL_KEY]) for trial in trials)
     lost = sum((at, low) not in stretches for at, until in stretches for low in FIDELITIES if low < until)
@@ -144,7 +147,7 @@ def judged(found: SearchResult) -> dict[str, Any]:
 
 
 def _is_equal(found: SearchResult, trial: optuna.trial.FrozenTrial) -> bool:
-    """True if a training without a pause has the same curve and the same weights."""
+    """True if an uninterrupted training has the same curve and weights."""
     evaluator = _evaluator(None)
     architecture = TrialReader(evaluator.space, found.objectives, []).architecture(trial.params)
     assert architecture is not None
@@ -160,11 +163,11 @@ def _is_equal(found: SearchResult, trial: optuna.trial.FrozenTrial) -> bool:
 
 def main(
     kills: Annotated[int, typer.Option(min=1)] = 20,
-    budget: Annotated[float, typer.Option(min=1, help="Epochs.")] = 800,
-    seed: Annotated[int, typer.Option(help="Of the moments.")] = 0,
+    budget: Annotated[float, typer.Option(min=1, help="Budget in epochs.")] = 800,
+    seed: Annotated[int, typer.Option(help="Seed of the moments.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Kill a search by cost and its worker, resume them, and look at what is left."""
+    """Kill a search by cost and its worker repeatedly, resume them, and check their journal."""
     with tempfile.TemporaryDirectory() as name, progress_bar("killing"):
         folder = Path(name)
         killed = survive(folder, budget, kills, np.random.default_rng(seed))

@@ -1,6 +1,6 @@
-"""Damage to model files and texts: what `experiments.checks.fuzz` feeds the reading functions with.
+"""Mutations of model files and texts for `experiments.checks.fuzz`.
 
-Every function returns a damaged copy and decides with the generator alone, so that a case can be made again.
+Each function returns a damaged copy. It depends on the random generator alone, so that a case is reproducible.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import onnx
 from onnx import ModelProto, TensorProto
 
 Rng = np.random.Generator
-# Sizes and versions that no network has: around zero, and around what 8, 16, 32 and 64 bits hold.
+# Unusual sizes and versions: around zero, and around the limits of 8, 16, 32 and 64 bits.
 NUMBERS = (0, -1, 1, 2, 7, 255, 65_537, 10**6, 2**31 - 1, 2**31, -(2**31), 2**62, 2**63 - 1, -(2**63))
 WORDS = (*map(str, NUMBERS), str(2**64), str(10**40), "1e999", "-0.0", "nan", "é", "\0", '"', "<", ">", "{", "}", "@c")
 _TOKEN = re.compile(r"\w+|\s+|.", re.DOTALL)
@@ -25,12 +25,12 @@ def _pick(items: Sequence[Any], rng: Rng) -> Any:
 
 
 def _times(rng: Rng) -> int:
-    """Mostly one: what is damaged in many places is refused at the first."""
+    """Number of damages, mostly one, since readers refuse an input at its first damage."""
     return int(rng.geometric(0.7))
 
 
 def damage_bytes(data: bytes, rng: Rng) -> bytes:
-    """Once or a few times: bytes flipped, cut out, inserted, or a piece repeated; sometimes the end is missing."""
+    """Once or a few times, flip a bit, delete, insert or repeat bytes, or cut off the end."""
     content = bytearray(data)
     for _ in range(_times(rng)):
         at = int(rng.integers(len(content) + 1))
@@ -50,7 +50,7 @@ def damage_bytes(data: bytes, rng: Rng) -> bytes:
 
 
 def damage_text(text: str, rng: Rng) -> str:
-    """Once or a few times: a token replaced, removed, repeated or swapped with another, or a line moved or repeated."""
+    """Once or a few times, replace, delete, repeat, swap or copy a token or a line."""
     for _ in range(_times(rng)):
         lines = rng.random() < 0.2
         tokens = text.splitlines(keepends=True) if lines else _TOKEN.findall(text)
@@ -76,7 +76,7 @@ def damage_text(text: str, rng: Rng) -> str:
 
 
 def damage_model(data: bytes, rng: Rng) -> bytes:
-    """One or a few fields of the model edited to something valid in protobuf and wrong in ONNX."""
+    """Once or a few times, edit a field of the model: valid in protobuf, mostly wrong in ONNX."""
     model = ModelProto.FromString(data)
     for _ in range(_times(rng)):
         _pick(_EDITS, rng)(model, rng)
@@ -98,7 +98,7 @@ def _edit_node(model: ModelProto, rng: Rng) -> None:
     elif kind == 1:
         node.domain = _pick(["", "ai.onnx", "ai.onnx.ml", "net", "com.microsoft"], rng)
     elif kind == 2 and node.input:
-        node.input[int(rng.integers(len(node.input)))] = _pick(names, rng)  # also later ones: a cycle
+        node.input[int(rng.integers(len(node.input)))] = _pick(names, rng)  # a later one makes a cycle
     elif kind == 3 and node.output:
         node.output[int(rng.integers(len(node.output)))] = _pick(names, rng)
     elif kind == 4:
@@ -197,7 +197,7 @@ def _edit_header(model: ModelProto, rng: Rng) -> None:
 
 
 def _edit_nesting(model: ModelProto, rng: Rng) -> None:
-    """A node with the whole graph as its attribute, some levels deep, or a function that calls itself."""
+    """Nest the whole graph into a node's attribute, one to three levels deep, or add a recursive function."""
     if not model.graph.node:
         return
     node = _pick(model.graph.node, rng)

@@ -1,9 +1,9 @@
 """Rank agreement of our zero-cost proxies with published ones: `python -m experiments.checks.proxies`.
 
-The reference are NASLib's values for 1,104 NAS-Bench-201 architectures (NAS-Bench-Suite-Zero, arXiv 2210.03230), from
-one initialization and one batch of 32 CIFAR-10 images each: `nasbench201_proxies.csv.gz` in the folder that the
-environment variable NAS_DATA names, with the columns arch and zc_PROXY. Ours see synthetic images only. Both are left
-to chance, so beside the agreement stands that of two initializations of our own: about the most to be expected.
+The reference is NASLib's values for 1,104 NAS-Bench-201 architectures (NAS-Bench-Suite-Zero, arXiv 2210.03230), from
+one initialization and one batch of 32 CIFAR-10 images each. They are columns zc_PROXY, beside arch, in
+`$NAS_DATA/nasbench201_proxies.csv.gz`. Our proxies use synthetic images. Since proxies depend on the random
+initialization, the agreement between two initializations of ours is an approximate upper bound.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from search_spaces import get_space
 from search_spaces.common.errors import InputError
 
 TABLE = "nasbench201_proxies.csv.gz"
-MISSING = -1e8  # what NASLib writes where a proxy is undefined
+MISSING = -1e8  # NASLib's value for an undefined proxy
 
 Progress = Callable[[str, int, int], None]
 
@@ -35,14 +35,14 @@ Progress = Callable[[str, int, int], None]
 def main(
     rows: Annotated[int, typer.Option(min=2, help="Random rows of the reference table.")] = 200,
     seed: Annotated[int, typer.Option(help="Seed of rows, weights and images.")] = 0,
-    skip: Annotated[int, typer.Option(min=0, help="Leave out that many rows of this seed first.")] = 0,
-    batch: Annotated[int, typer.Option(min=2, help="Images of a batch.")] = 32,
-    size: Annotated[int, typer.Option(min=8, help="Height and width of an image.")] = 32,
-    proxy: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated. All by default.")] = None,
+    skip: Annotated[int, typer.Option(min=0, help="Skip so many of the random rows.")] = 0,
+    batch: Annotated[int, typer.Option(min=2, help="Images per batch.")] = 32,
+    size: Annotated[int, typer.Option(min=8, help="Height and width of an image in pixels.")] = 32,
+    proxy: Annotated[list[str] | None, typer.Option(help="Only this proxy; may be repeated. All by default.")] = None,
     quick: Quick = False,
     as_json: AsJson = False,
 ) -> None:
-    """Kendall's tau and Spearman's rho per proxy, and processor seconds per network and initialization."""
+    """Print Kendall's tau and Spearman's rho per proxy, and processor seconds per network and initialization."""
     import torch
 
     if quick:
@@ -73,7 +73,7 @@ def _path() -> Path:
 
 
 def read_reference(path: Path) -> tuple[list[str], dict[str, np.ndarray]]:
-    """Architectures (n) and reference values (n,) by proxy, NaN where one is missing or undefined."""
+    """The n architectures and, by proxy, reference values (n,), NaN if missing or undefined."""
     with gzip.open(path, "rt", newline="") as file:
         rows = list(csv.DictReader(file))
     names = [name for name in rows[0] if name.startswith("zc_")] if rows else []
@@ -91,7 +91,7 @@ def _value(cell: str) -> float:
 def _own(
     archs: list[str], names: tuple[str, ...], seeds: tuple[int, int], batch: int, size: int, progress: Progress
 ) -> tuple[dict[str, np.ndarray], float]:
-    """Our values (2, n) by proxy, a row per initialization, and processor seconds per network and initialization."""
+    """By proxy, our values (2, n) of two initializations; and processor seconds per network and initialization."""
     from nas.evaluation.proxies import compute_proxies
 
     space = get_space("nasbench201", input_shape=(3, size, size))
@@ -108,9 +108,10 @@ def _own(
 
 
 def agreement(own: np.ndarray, reference: np.ndarray) -> dict[str, Any]:
-    """Rank correlations of two initializations of ours (2, n) with the reference (n,) where all are defined.
+    """Rank correlations of two initializations of ours (2, n) with the reference (n,), over defined values.
 
-    tau and rho of the first, tau of the second and of the mean of both, and tau between the two (`tau_own`).
+    Returns:
+        tau and rho of the first, tau of the second, tau of both together, and tau between the two (`tau_own`).
     """
     from scipy.stats import kendalltau, spearmanr
 

@@ -1,8 +1,8 @@
-"""What every search space promises, on random architectures of each: `python -m experiments.checks.spaces`.
+"""Check the contract of all search spaces on random architectures: `python -m experiments.checks.spaces`.
 
-Each architecture's ONNX model must pass the checker, run in ONNX Runtime and have the architecture's text; the text
-must parse, and give a model with the same text, parameters and FLOPs. `lines` counts what the RLM reads: the lines
-of the text when all calls are unrolled.
+Each architecture's ONNX model must pass ONNX's checker, run in ONNX Runtime and have the architecture's text. The text
+must parse and give a model with the same text, parameters and FLOPs. `lines` counts what the RLM reads: the lines of
+the text after all function calls are expanded.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PUBLISHED_TOKENS = {
 
 
 class Checked(NamedTuple):
-    """One architecture's text, the processor seconds that text took, and what is wrong (empty: nothing)."""
+    """An architecture's text, the processor seconds to write it, and its failure (empty if there is none)."""
 
     text: str
     seconds: float
@@ -62,12 +62,12 @@ def _space(name: str) -> SearchSpace:
 
 
 def _architecture(name: str, seed: int, index: int, purpose: int = 0) -> Architecture:
-    """Architecture `index` of the random sequence that seed and purpose name; any of them can be drawn on its own."""
+    """Architecture `index` of the random sequence of a seed and purpose. It does not depend on the others."""
     return _space(name).sample(np.random.default_rng([seed, purpose, index]))
 
 
 def check(space: SearchSpace, arch: Architecture, text: str) -> None:
-    """AssertionError that says which promise `arch`, whose text is `text`, does not keep."""
+    """Check an architecture and its text. Raises AssertionError that names the broken promise."""
     import onnx
 
     model = space.to_onnx(arch)
@@ -108,13 +108,13 @@ def _checked(task: tuple[str, int, int]) -> Checked:
         text = space.to_text(arch)
         seconds = time.process_time() - started
         check(space, arch, text)
-    except Exception as error:  # whatever goes wrong is this architecture's failure; the others are still checked
+    except Exception as error:  # any error is a failure of this architecture; the others are still checked
         return Checked(text, seconds, " ".join(f"{what}: {type(error).__name__}: {error}".split()))
     return Checked(text, seconds, "")
 
 
 def checked(name: str, count: int, seed: int, jobs: int = 1) -> Iterator[Checked]:
-    """The space's random architectures 0..count-1, checked by `jobs` processes, in order."""
+    """Check the space's random architectures 0..count-1 with `jobs` processes. Results come in order."""
     tasks = ((name, seed, index) for index in range(count))
     if jobs == 1:
         yield from map(_checked, tasks)
@@ -124,7 +124,7 @@ def checked(name: str, count: int, seed: int, jobs: int = 1) -> Iterator[Checked
 
 
 def summary(name: str, results: Iterable[Checked]) -> tuple[dict[str, Any], str]:
-    """The space's row of the table, and its first failure (empty: none)."""
+    """The space's row of the table, and its first failure (empty if there is none)."""
     from predictors.rlm.lines import lines
 
     counts, characters, seconds, failed, first = [], [], [], 0, ""
@@ -152,7 +152,7 @@ def _row_path(out: Path, name: str) -> Path:
 
 
 def _kept(out: Path | None, settings: dict[str, Any]) -> dict[str, Any] | None:
-    """The row and failure of an earlier run with these settings, if it is there."""
+    """The stored row and failure of an earlier run with these settings; None if there is none."""
     path = _row_path(out, settings["space"]) if out else None
     if path is None or not path.exists():
         return None
@@ -177,16 +177,16 @@ def main(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the architectures.")] = 0,
     jobs: Jobs = 1,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the rows of finished spaces; a run goes on there.")
+        Path | None, typer.Option(help="Folder for rows of finished spaces, from which a run resumes.")
     ] = None,
     quick: Quick = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check and count every space; exit status 1 if an architecture breaks a promise."""
+    """Check all spaces. Exit status 1 if an architecture breaks a promise."""
     count = 1 if quick else count
     names = space or list_spaces()
     for name in names:
-        get_space(name)  # an unknown name is an error before the work, not after it
+        get_space(name)  # report an unknown name before the work starts
     rows, failures = [], []
     with progress_bar("spaces") as bar:
         for name in names:

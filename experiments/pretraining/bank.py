@@ -1,4 +1,4 @@
-"""A bank of spaces to pretrain on: a file per space, with the lines of its networks and label-free targets of each."""
+"""The bank of spaces for pretraining: one file per space, with its networks as lines and their label-free targets."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ PROXIES = ("epe_nas", "grad_norm", "jacov", "l2_norm", "nwot", "snip", "synflow"
 MEASURED = ("cpu_latency_ms", "digits_accuracy", "digits_accuracy_seed0", "digits_accuracy_seed1")
 MAX_LINES = 1500
 MIN_NETWORKS = 40
-NETWORKS, MANY_NETWORKS = 260, 1200  # of a generated space; of every tenth, for long contexts
-PROXY_NETWORKS = 110  # of a small generated space that gets proxies, which take a tenth of a second each
-PROXY_FLOPS, PROXY_NODES, PROXY_PIXELS = 6e6, 160, 40
-PROXY_SEEDS = 1000  # generated spaces from this seed on are tried for proxies
+NETWORKS, MANY_NETWORKS = 260, 1200  # of a generated space; of every tenth one, for long contexts
+PROXY_NETWORKS = 110  # of a generated space with proxies, which take 0.1 s per network
+PROXY_FLOPS, PROXY_NODES, PROXY_PIXELS = 6e6, 160, 40  # upper bounds of spaces with proxies
+PROXY_SEEDS = 1000  # first seed of generated spaces with proxies
 CELL_NETWORKS, CELL_FILES = 600, 13  # NAS-Bench-201 has 7,360 different networks
 CELLS = "nasbench201"
 CELL_SKELETON = {"prune": True, "channels": 8, "cells": 2, "input_shape": (3, 16, 16)}
@@ -38,7 +38,7 @@ Progress = Callable[[str, int, int], None]
 
 
 class BankedSpace(NamedTuple):
-    """The lines of n networks, structural targets (n, T), and proxies or measurements (n, R), NaN where missing."""
+    """n networks as lines, structural targets (n, T), and proxies or measurements (n, R), NaN if missing."""
 
     lines: list[Lines]
     targets: np.ndarray
@@ -46,15 +46,15 @@ class BankedSpace(NamedTuple):
 
 
 def generated_files(generated: int, with_proxies: int) -> list[str]:
-    """Names of files of generated spaces alone: no published space is in them."""
+    """File names of generated spaces. They contain no published space."""
     proxies = [f"proxies-{seed}" for seed in range(PROXY_SEEDS, PROXY_SEEDS + with_proxies)]
     return [f"generated-{seed}" for seed in range(generated)] + proxies
 
 
 def published_files(quick: bool = False) -> tuple[list[str], list[str]]:
-    """Names of files of published spaces and of our own populations, and of NAS-Bench-201's cells with proxies.
+    """File names of published spaces and shipped populations, and of NAS-Bench-201's cells with proxies.
 
-    No published benchmark's numbers are in them. `digits201` is not there: most experiments test on its space.
+    The files contain no numbers of a published benchmark. `digits201` is left out, since most experiments test on it.
     """
     from nas.benchmarks.populations import POPULATIONS
 
@@ -65,7 +65,7 @@ def published_files(quick: bool = False) -> tuple[list[str], list[str]]:
 
 
 def build_bank(folder: Path, names: Sequence[str], progress: Progress | None = None) -> list[Path]:
-    """Write the files that are missing, in parallel; returns those that there are."""
+    """Write the missing files in parallel. Returns the paths of all; a space with too few networks has none."""
     missing = [name for name in names if not _path(folder, name).exists() and not _mark(folder, name).exists()]
     work = Parallel(n_jobs=-1, return_as="generator")(delayed(_build)(folder, name) for name in missing)
     for done, _ in enumerate(work, start=1):
@@ -75,7 +75,7 @@ def build_bank(folder: Path, names: Sequence[str], progress: Progress | None = N
 
 
 def load_space(path: Path) -> BankedSpace:
-    """Read one file."""
+    """Read the file of one space."""
     with np.load(path) as data:
         arrays = {name: data[name] for name in data.files}
     lines, words, edges = (np.cumsum(arrays[name]) for name in ("line_counts", "word_counts", "edge_counts"))
@@ -105,7 +105,7 @@ def _path(folder: Path, name: str) -> Path:
 
 
 def _mark(folder: Path, name: str) -> Path:
-    """An empty file that says that a space has too few networks."""
+    """Path of the empty file that marks a space with too few networks."""
     return folder / f"{name}.none"
 
 
@@ -131,13 +131,16 @@ def _build(folder: Path, name: str) -> None:
     _write(_path(folder, name), [lines for lines, _ in networks], np.array([others for _, others in networks]), seed)
 
 
-Networks = list[tuple[Lines, list[float]]]  # with proxies or measurements, NaN where missing
+Networks = list[tuple[Lines, list[float]]]  # lines, and proxies or measurements, NaN if missing
 
 
 def _distinct(
     graphs: Iterable[Graph], most: int, others: Callable[[int, Graph], list[float]] = lambda number, graph: []
 ) -> Networks:
-    """The first `most` different networks that are not too long; others: of the number of a graph, and the graph."""
+    """The first `most` different networks that are not too long.
+
+    others: maps a graph's number and the graph to its proxies or measurements.
+    """
     found: dict[bytes, tuple[Lines, list[float]]] = {}
     for number, graph in enumerate(graphs):
         lines = graph_lines(graph)
@@ -150,7 +153,7 @@ def _distinct(
 
 
 def _content(lines: Lines) -> bytes:
-    """Equal for equal networks alone."""
+    """Key of a network: equal exactly for equal networks."""
     return b"|".join(part.tobytes() for part in (lines.words, lines.numbers, lines.edges))
 
 
@@ -165,7 +168,7 @@ def _generated(seed: int) -> Networks:
 
 
 def _generated_with_proxies(seed: int) -> Networks:
-    """Nothing of a space whose networks are too large for proxies."""
+    """Networks of a generated space with proxies; none if they are too large for proxies."""
     space = random_space(seed)
     if len(space.input_shape) != 3 or space.input_shape[1] > PROXY_PIXELS:
         return []
@@ -182,7 +185,7 @@ def _published(name: str) -> Networks:
 
 
 def _cells(number: int) -> Networks:
-    """A part of NAS-Bench-201's networks as published, with proxies of the same cells in a small skeleton."""
+    """A part of NAS-Bench-201's networks as published, with proxies of the cells in a small skeleton."""
     small, cells = get_space(CELLS, **CELL_SKELETON), _all_cells()
     rows = np.random.default_rng(77).permutation(len(cells))[number * CELL_NETWORKS : (number + 1) * CELL_NETWORKS]
     architectures = [small.architecture(cells[i][1].as_dict()) for i in rows]
@@ -191,7 +194,7 @@ def _cells(number: int) -> Networks:
 
 @lru_cache(maxsize=1)
 def _all_cells() -> list[tuple[Lines, Architecture]]:
-    """Every different network of NAS-Bench-201, and the first architecture that is one."""
+    """All different networks of NAS-Bench-201, each with its first architecture."""
     space = get_space(CELLS)
     found: dict[bytes, tuple[Lines, Architecture]] = {}
     for architecture in space.enumerate():
@@ -201,7 +204,7 @@ def _all_cells() -> list[tuple[Lines, Architecture]]:
 
 
 def _population(name: str) -> Networks:
-    """Networks that this project trained and timed."""
+    """Networks of a population that this project trained and timed."""
     from nas.benchmarks.loading import load_benchmark
 
     table = load_benchmark(name)

@@ -1,9 +1,9 @@
-"""The corpus that the RLM is pretrained on: architectures of all spaces with metrics that need no training.
+"""The pretraining corpus of `gnn-label-free`: architectures of all spaces with metrics that need no training.
 
-It holds every network of `nasbench201` as published, many of its cells in other skeletons, with zero-cost proxies of
-the cell in one small skeleton, and architectures of every other space; those of the populations have proxies and
-latencies of their own, measured by this project. Counts are exact for each network. No trained accuracy is in it, no
-latency of a benchmark's device, and nothing that was measured of digits201.
+The corpus contains all networks of `nasbench201` as published, many of its cells in other skeletons, and architectures
+of all other spaces. Cells of `nasbench201` have zero-cost proxies, computed in one small skeleton. Networks of the
+shipped populations have their own proxies and latencies, measured by this project. Counts are exact. The corpus
+contains no trained accuracy, no latency of a benchmark's device, and no measurement of digits201.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ CELLS = "nasbench201"
 CELLS_SHARE = 0.5
 PROXY_SKELETON: Options = {"prune": True, "channels": 8, "cells": 2, "input_shape": (3, 16, 16)}
 PROXIES = ("epe_nas", "grad_norm", "jacov", "l2_norm", "nwot", "snip", "synflow", "zen")
-ACCURACY = "digits_accuracy"
 CHUNK = 100
 EXACT = {
     "params": graph_params,
@@ -87,7 +86,7 @@ SKELETONS: dict[str, Callable[[np.random.Generator], Options]] = {
     **dict.fromkeys(("two-path", "hiaml", "inception"), _family),
     "tiny-resnet": lambda rng: {},
 }
-"""What is chosen at random in a space beside the images."""
+"""Random options of each space, besides input shape and classes."""
 FIXED = ("ofa-mbv3", "ofa-proxyless", "ofa-resnet50")
 """Spaces that choose their resolution themselves."""
 
@@ -99,7 +98,7 @@ def _population_space(name: str) -> SearchSpace:
 
 
 def random_space(rng: np.random.Generator) -> SearchSpace:
-    """A space as it was published, as in the population that is trained on digits, or in a random skeleton."""
+    """A random space in its published skeleton, in that of the population trained on digits, or in a random one."""
     others = [name for name in (*SKELETONS, *FIXED) if name != CELLS]
     name = CELLS if rng.random() < CELLS_SHARE else _one(rng, others)
     kind = rng.integers(3)
@@ -122,10 +121,15 @@ def build_corpus(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Corpus:
-    """Different networks: `nasbench201`'s, `size` random ones of all spaces and the populations'; kept in `folder`.
+    """Build the corpus of different networks and store it in `folder`, or read it if it is there.
 
-    cells: how many of `nasbench201`'s networks are taken and how many different cells get proxies, which take a tenth
-    of a second each; None: all. each: how many networks of every population; None: all.
+    Args:
+        folder: folder for the corpus and the proxies.
+        size: random architectures of all spaces, besides those of `nasbench201` and of the populations.
+        cells: networks of `nasbench201`, and different cells that get proxies (0.1 s each); None for all.
+        each: networks of each population; None for all.
+        seed: of the random architectures.
+        progress: called with a label, the number done and the total.
     """
     path = folder / f"corpus-{size}-{seed}.json.gz"
     about = {"size": size, "cells": cells, "each": each, "seed": seed, "texts": text_version(get_space(CELLS))}
@@ -154,23 +158,10 @@ def build_corpus(
     return corpus
 
 
-def trained(corpus: Corpus) -> Corpus:
-    """The populations' part of a corpus with what was trained: the accuracies of every space but digits201's."""
-    known: dict[str, float] = {}
-    for population in POPULATIONS.values():
-        if population.proxies:
-            table = load_benchmark(population.name)
-            known |= zip(table.load_texts(), table.values(ACCURACY).tolist(), strict=True)
-    rows = [i for i, text in enumerate(corpus.texts) if text in known]
-    texts = [corpus.texts[i] for i in rows]
-    metrics = {name: values[rows] for name, values in corpus.metrics.items()}
-    return Corpus(texts, {**metrics, ACCURACY: np.array([known[text] for text in texts])})
-
-
 def emphasized(corpus: Corpus, cells: int | None = None) -> Corpus:
-    """The corpus with `nasbench201`'s networks twice where they are as published: half of all rows, not a third.
+    """The corpus with the published networks of `nasbench201` twice, so that they are a half of it, not a third.
 
-    cells: as of the corpus.
+    cells: the corpus's own.
     """
     published = published_texts(cells)
     rows = [*range(len(corpus.texts)), *(i for i, text in enumerate(corpus.texts) if text in published)]
@@ -179,7 +170,7 @@ def emphasized(corpus: Corpus, cells: int | None = None) -> Corpus:
 
 @lru_cache
 def published_texts(cells: int | None = None) -> frozenset[str]:
-    """The different texts of `nasbench201` as published: of its first `cells` networks, or all 7,360."""
+    """The different texts of `nasbench201` as published: of its first `cells` architectures, or all 7,360."""
     space = get_space(CELLS)
     return frozenset(_parallel(CHUNK)(delayed(space.to_text)(arch) for arch in islice(space.enumerate(), cells)))
 
@@ -194,7 +185,7 @@ def _counted(space: SearchSpace, arch: Architecture) -> tuple[str, dict[str, flo
 
 
 def _read(path: Path, about: Options) -> Corpus | None:
-    """The corpus in the file; None if there is none, or another."""
+    """Read the corpus; None if the file is missing, damaged or made with other settings."""
     try:
         kept = json.loads(gzip.decompress(path.read_bytes()))
     except (OSError, EOFError, ValueError):
@@ -217,9 +208,16 @@ def _write(path: Path, about: Options, corpus: Corpus) -> None:
 def cell_proxies(
     archs: Sequence[Architecture], folder: Path, most: int | None = None, progress: Progress | None = None
 ) -> dict[Architecture, dict[str, float]]:
-    """`PROXIES` of nasbench201's cells in `PROXY_SKELETON`, computed once per distinct network and kept in `folder`.
+    """Compute `PROXIES` of nasbench201's cells in `PROXY_SKELETON`, once per distinct network.
 
-    Undefined ones are left out. most: of how many networks at most; the others get none.
+    Args:
+        archs: the cells.
+        folder: stores proxies that are finished.
+        most: limit on the number of networks with proxies; the others get none.
+        progress: called with a label, the number done and the total.
+
+    Returns:
+        By architecture, the proxies that are defined.
     """
     skeleton = zlib.crc32(repr((PROXY_SKELETON, PROXIES)).encode())
     journal = Journal(folder / f"proxies-{skeleton:08x}.jsonl")
@@ -251,7 +249,7 @@ def _defined(scores: dict[str, float]) -> dict[str, float]:
 
 
 def _measured(each: int | None) -> Iterator[tuple[SearchSpace, Architecture, dict[str, float]]]:
-    """The first `each` networks (None: all) of the populations that have proxies, with these and their latency."""
+    """The first `each` networks (None: all) of each population with proxies, with proxies and latency."""
     for population in POPULATIONS.values():
         if population.proxies:
             table, space = load_benchmark(population.name), population.open_space()

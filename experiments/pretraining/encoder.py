@@ -1,7 +1,7 @@
-"""Pretraining of the encoder: from a few of a space's states, kernel regression must predict the others' targets.
+"""Pretraining of the encoder: kernel regression on a few states of a space must predict the targets of the others.
 
-It is meta-learning with a closed-form head (R2-D2, arXiv 1805.08136): the encoder learns states in which what depends
-on structure is smooth, whichever space it is.
+This is meta-learning with a closed-form head (R2-D2, arXiv 1805.08136). The encoder learns states in which functions of
+a network's structure are smooth, in any space.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from predictors.rlm.lines import TEXT_NUMBERS
 
 LEARNING_RATE = 1e-3
 SUPPORTS, QUERIES = (16, 32, 48, 64), 32
-TARGETS, TARGETS_PER_NOISE = 16, 8  # targets of a head and a step; as many share a level of noise, and so a solve
+TARGETS, TARGETS_PER_NOISE = 16, 8  # targets of a head per step; those that share a noise level, and so a solve
 MAX_NETWORKS = 600
 PROXY_WEIGHT = 1.0
 SAVE_EVERY = 200
@@ -31,21 +31,25 @@ Progress = Callable[[int, int, float], None]
 
 
 class KernelRegression(nn.Module):
-    """Gaussian process regression, whose parameters are learned with the encoder.
+    """Gaussian process regression with parameters that are trained together with the encoder.
 
-    The kernel is isotropic but for the weights of the states' quality and counts beside their structure.
+    The kernel is isotropic, except for the weights of the states' quality and counts relative to their structure.
     """
 
     def __init__(self, quality: float, counts: float) -> None:
-        """quality, counts: logarithms of their weights at first."""
+        """quality, counts: initial logarithms of these weights."""
         super().__init__()
         self.logs = nn.Parameter(torch.tensor([0.2, 0.0, -1.0, -2.0]))
         self.weights = nn.Parameter(torch.tensor([quality, counts]))
 
     def forward(self, states: Tensor, n: int, targets: Tensor, noise: Tensor) -> Tensor:
-        """Predictions (q, T) of the last q of states (n + q, S), from targets (n, T) of the first n.
+        """Predict the targets (q, T) of the last q states.
 
-        noise (T / TARGETS_PER_NOISE,): variance that is added to the kernel.
+        Args:
+            states: (n + q, S).
+            n: number of states with known targets, which come first.
+            targets: (n, T) known targets.
+            noise: (T / TARGETS_PER_NOISE,) variances that are added to the kernel's diagonal.
         """
         joint = _joint(states, n, self.weights.exp())
         support, query = joint[:n], joint[n:]
@@ -67,7 +71,7 @@ class KernelRegression(nn.Module):
 
 
 def regression_heads() -> nn.ModuleList:
-    """Of structural targets, and of what accuracies are like: proxies, measurements, or random qualities."""
+    """Two heads: for structural targets, and for targets like accuracies (proxies, measurements, random qualities)."""
     return nn.ModuleList([KernelRegression(quality=-1.0, counts=0.0), KernelRegression(quality=0.5, counts=-1.0)])
 
 
@@ -80,10 +84,10 @@ def pretrain_encoder(
     progress: Progress | None = None,
     rate: float = LEARNING_RATE,
 ) -> None:
-    """Train in place; resumes from `checkpoint`, which is kept every 200 steps.
+    """Train the encoder in place. An interrupted training resumes from `checkpoint`, written every `SAVE_EVERY` steps.
 
-    Every step is of one space of one pool. Pools are equally likely; so are, within a pool, spaces with proxies or
-    measurements, and all spaces.
+    Each step uses one space of one pool. Pools are equally likely. Half of the steps use a space with proxies or
+    measurements, if the pool has one.
     """
     heads = regression_heads()
     parameters = [*encoder.parameters(), *heads.parameters()]
@@ -108,11 +112,11 @@ def pretrain_encoder(
 
 
 def _loss(encoder: TextEncoder, heads: nn.ModuleList, space: BankedSpace, rng: np.random.Generator) -> Tensor:
-    """Error of what the queries' states predict: half of the targets as latencies are, half as accuracies are."""
+    """Error of the heads' predictions, of structural targets and of targets that resemble accuracies."""
     lines = space.lines[:MAX_NETWORKS]
     n = min(int(rng.choice(SUPPORTS)), len(lines) // 2)
     rows = rng.choice(len(lines), min(n + QUERIES, len(lines)), replace=False)
-    with torch.autocast("cpu", torch.bfloat16):  # twice as fast
+    with torch.autocast("cpu", torch.bfloat16):  # halves the time
         states = encoder(collate([lines[i] for i in rows])).float()
     structural, others = _usable(space.targets[rows]), _usable(space.others[rows])
     pools = structural, others if others.shape[1] else _usable(space.targets[rows][:, DEVICES : DEVICES + QUALITIES])
@@ -126,9 +130,9 @@ def _loss(encoder: TextEncoder, heads: nn.ModuleList, space: BankedSpace, rng: n
 
 
 def _regression_loss(head: nn.Module, states: Tensor, n: int, pool: np.ndarray, rng: np.random.Generator) -> Tensor:
-    """Error of the last rows' random functions of a pool (n + q, T), from the first n rows' with noise.
+    """Error of predicted random functions of a pool (n + q, T) in its last q rows, from noisy values in the first n.
 
-    Half of it is on a logarithmic scale, so that easy targets count too.
+    One half of the loss is the logarithm of the error, so that easy targets count as well.
     """
     noise = np.exp(rng.uniform(-4, 0, TARGETS // TARGETS_PER_NOISE))
     clean = _targets(pool, TARGETS, rng)
@@ -139,7 +143,7 @@ def _regression_loss(head: nn.Module, states: Tensor, n: int, pool: np.ndarray, 
 
 
 def _proxy_loss(predicted: Tensor, others: np.ndarray) -> Tensor:
-    """Mean of 1 - correlation of predicted (n, P) and computed proxies, the first P of others (n, R), as ranks."""
+    """Mean of 1 - correlation between predicted proxies (n, P) and ranks of the first P columns of others (n, R)."""
     ranks = others[:, : predicted.shape[1]].argsort(0).argsort(0).astype(np.float32)
     usable = np.isfinite(others[:, : predicted.shape[1]]).all(0) & (np.ptp(others[:, : predicted.shape[1]], 0) > 0)
     if not usable.any():
@@ -150,7 +154,7 @@ def _proxy_loss(predicted: Tensor, others: np.ndarray) -> Tensor:
 
 
 def _joint(states: Tensor, n: int, weights: Tensor) -> Tensor:
-    """Structure, quality, counts and what is common as the in-context decoder scales them, by the first n rows."""
+    """Scale structure, quality, counts and common part as the in-context decoder does, by their first n rows."""
     *parts, common = states.split(part_sizes(states.shape[1]), 1)
     structure, quality, counts = (_unit(part, n) for part in parts)
     common = (common - common[:n].mean(0)) / common[:n].std(0).clamp(min=1e-3)
@@ -163,7 +167,7 @@ def _unit(values: Tensor, n: int) -> Tensor:
 
 
 def _targets(pool: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """(n, count) random functions of a few standardized targets (n, T) each."""
+    """Random functions (n, count), each of one to three columns of a pool (n, T)."""
     found = []
     for _ in range(count):
         some = pool[:, rng.choice(pool.shape[1], rng.choice([1, 1, 2, 3]))]
@@ -179,7 +183,7 @@ def _targets(pool: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarr
 
 
 def _usable(targets: np.ndarray) -> np.ndarray:
-    """Standardized columns that are finite and vary."""
+    """The finite columns with variance, standardized."""
     targets = targets[:, np.isfinite(targets).all(0)]
     targets = targets[:, targets.std(0) > 1e-6]
     return ((targets - targets.mean(0)) / (targets.std(0) + 1e-9)).clip(-5, 5)
@@ -202,7 +206,7 @@ def keep(path: Path, modules: dict[str, nn.Module], optimizer: torch.optim.Optim
 
 
 def resume(path: Path, modules: dict[str, nn.Module], optimizer: torch.optim.Optimizer) -> int:
-    """Load what `keep` wrote, if it is there; returns the step to go on with."""
+    """Load the file of `keep` if it exists. Returns the next step, 0 without a file."""
     from safetensors import safe_open
 
     if not path.exists():

@@ -1,7 +1,7 @@
-"""Search spaces at random: `random_space(seed)` is a fixed space of no published family, another for every seed.
+"""Random search spaces: `random_space(seed)` draws one that belongs to no published family.
 
-A predictor that is pretrained on many of them has seen many ways to build a network, and none of the spaces it is
-tested on. Four families: cells in a macro skeleton, stages of layers, tokens and vectors, and mixtures of these.
+A predictor that is pretrained on many of them has seen many ways to build a network, but none of the spaces on which it
+is tested. There are four families: cells in a macro skeleton, stages of layers, tokens and vectors, and mixtures.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from search_spaces.graph.ir import Attrs
 from search_spaces.graph.standard import shortest
 
 FAMILIES = {"cells": 0.45, "stages": 0.35, "tokens": 0.12, "mixed": 0.08}
-"""The families, and how often each is drawn."""
+"""Probability of each family."""
 CHOICES, NODES, PARAMS, FLOPS = (4, 30), 360, 20_000_000, 1_000_000_000
-"""Bounds for every network of a space, as far as a sample tells."""
+"""Bounds (choices: from, to; others: at most) for a network of a space, checked on a sample of networks."""
 _SAMPLE = 12
 
-# Convolutions one after another: kernel (k: the block's), output channels (= as the input, o the block's, i narrower
-# inner, e expanded), then s strided, d depthwise, g grouped, 2 dilated, r one row, c one column, - no activation.
-# M: pooling, S: channel shuffle, P: patches; a "+" in front: residual.
+# Each word is a convolution: kernel (k: the block's), output channels (=: as the input, o: the block's, i: narrower,
+# e: expanded), then s: strided, d: depthwise, g: grouped, 2: dilated, r: one row, c: one column, -: no activation.
+# M: pooling, S: channel shuffle, P: patches; a leading "+": residual.
 RECIPES = {
     "conv": "kosg", "dil": "kos2", "double": "kosg kog", "separable": "k=sd- 1o", "dilsep": "k=sd2- 1o",
     "depthwise": "k=sd 1o-", "line": "kosr- koc", "neck": "1i kisg 1o-", "wide": "1e kesd 1o-",
@@ -46,7 +46,7 @@ STEMS = {1: ("3o", "5o", "3o 3o", "1o"), 2: ("3os", "5os", "2P", "3o M"), 4: ("7
 
 
 class Draw:
-    """Random decisions about a space."""
+    """Draws the random decisions about a space."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng
@@ -63,13 +63,13 @@ class Draw:
         return bool(self.rng.random() < probability)
 
     def knob(self, name: str, options: Iterable[Any], fixed: float = 0.3, scopes: tuple[int, ...] = (0, 1, 1)) -> Knob:
-        """A choice between 2-4 of the options, fixed to one of them with that probability."""
+        """A knob with 2 to 4 of the options or, with probability `fixed`, one. Its scope is one of `scopes`."""
         chosen = self.some(options, 1, 1) if self.chance(fixed) else self.some(options, 2, 4)
         return Knob(name, tuple(sorted(chosen) if self.chance(0.8) else chosen), self.one(*scopes))
 
 
 class Knob(NamedTuple):
-    """A property of a space's networks: fixed, or to choose. Scope 0: once, 1: for every stage, 2: for every layer."""
+    """A property of a space's networks, constant or chosen: once (scope 0), per stage (1) or per layer (2)."""
 
     name: str
     options: tuple[Any, ...]
@@ -82,7 +82,7 @@ class Knob(NamedTuple):
 
 
 class Style:
-    """How the networks of a space write convolutions, with normalization and activation, and what frames them."""
+    """The style of a space's networks: order of convolution, normalization and activation; stem, head, downsampling."""
 
     def __init__(self, draw: Draw, size: int) -> None:
         strides = (2, 4) if size > 100 else (1, 2, 4) if size > 40 else (1, 1, 1, 2) if size > 16 else (1,)
@@ -98,7 +98,7 @@ class Style:
 
 
 class Maker:
-    """Writes pieces of a network in a style."""
+    """Builds parts of a network in a style."""
 
     def __init__(self, net: Network, style: Style, activation: str | None = None) -> None:
         self.net, self.style, self.activation = net, style, activation or style.activation
@@ -122,7 +122,7 @@ class Maker:
         self, x: Tensor, channels: int, kernel: int | tuple[int, int] = 1, stride: int = 1, dilation: int = 1,
         groups: int = 1, active: bool = True,
     ) -> Tensor:  # fmt: skip
-        """A convolution with normalization and, if `active`, activation, in the space's order (not of the image)."""
+        """A convolution with normalization and, if `active`, activation, in the style's order (fixed on the input)."""
         groups = gcd(groups, gcd(channels, _channels(x)))
         for step in (self.style.order if x.number else "conv norm act").split():
             if step == "conv":
@@ -138,14 +138,14 @@ class Maker:
         return pool(x, kernel, stride, ceil=kernel == 2 and _size(x) % 2 == 1) if _size(x) > 1 else x
 
     def fit(self, x: Tensor, channels: int, stride: int = 1) -> Tensor:
-        """x itself where it has the channels and keeps its size."""
+        """Pool and project x to the stride and channels; x itself if it already fits."""
         x = self.pooled(x) if stride > 1 else x
         return x if _channels(x) == channels else self.unit(x, channels, active=False)
 
     def run(
         self, recipe: str, x: Tensor, widths: dict[str, int], kernel: int = 3, stride: int = 2, by: int = 1
     ) -> Tensor:
-        """Follow one of `RECIPES`, or the stem's."""
+        """Apply one of `RECIPES` or `STEMS`."""
         for step in recipe.removeprefix("+").split():
             k, width = kernel if step[0] == "k" else 3 if step in "MS" else int(step[0]), _channels(x)
             if step == "M":
@@ -164,7 +164,7 @@ class Maker:
         self, kind: str, x: Tensor, channels: int, stride: int = 1, kernel: int = 3, ratio: float = 2, groups: int = 1,
         se: bool = False,
     ) -> Tensor:  # fmt: skip
-        """One of `BLOCKS` or `OPERATIONS` (with its kernel in the name); `ratio` is that of inner and outer widths."""
+        """One of `BLOCKS` or `OPERATIONS` (whose names contain the kernel). ratio: of inner and outer widths."""
         kind, _, size = kind.partition("_")
         k, inner, net = int(size or kernel), max(4, int(channels / ratio)), self.net
         if kind == "group":
@@ -188,7 +188,7 @@ class Maker:
         return net.add(y, self.fit(x, channels, stride))
 
     def _pointwise(self, kind: str, x: Tensor, k: int) -> Tensor:
-        """The operations that keep the shape."""
+        """An operation that keeps the shape."""
         net, channels, half = self.net, _channels(x), _channels(x) // 2
         if kind == "split" and channels % 2 == 0:
             y = self.unit(net.slice(x, 1, half, channels), half, k)
@@ -202,7 +202,7 @@ class Maker:
         return net.zero(x) if kind == "none" else self.activate(x) if kind == "act" else x
 
     def down(self, x: Tensor, channels: int) -> Tensor:
-        """Half the size, other channels."""
+        """Halve the size and change the channels."""
         if self.style.down == "space" and _size(x) % 2 == 0:
             return self.unit(self.net.op("SpaceToDepth", x, attrs=(("blocksize", 2),)), channels)
         return self.block("conv" if self.style.down == "space" else self.style.down, x, channels, 2)
@@ -221,7 +221,7 @@ class Maker:
         return net.linear(net.concat(mean, top) if kind == "both" else top, net.num_classes)
 
     def mixer(self, kind: str, x: Tensor, heads: int) -> Tensor:
-        """What one token of x (N, tokens, channels) takes from the others."""
+        """Mix the tokens of x (N, tokens, channels)."""
         net, tokens, width = self.net, _channels(x), _size(x)
         if kind in ("mlp", "gated"):
             y = net.op("Transpose", x, attrs=(("perm", (0, 2, 1)),))
@@ -245,7 +245,7 @@ class Maker:
         return net.linear(net.op("Reshape", y, attrs=(("shape", (0, 0, width)),)), width)
 
     def tokens(self, x: Tensor, width: int, patch: int) -> Tensor:
-        """Patches of an image as tokens (N, tokens, width)."""
+        """Split an image into patches, as tokens (N, tokens, width)."""
         x = self.net.conv(x, width, patch, patch, pads=(0, 0, 0, 0), bias=True)
         x = self.net.op("Reshape", x, attrs=(("shape", (0, 0, _size(x) ** 2 if _size(x) > 1 else 0)),))
         return self.net.op("Transpose", x, attrs=(("perm", (0, 2, 1)),))
@@ -260,7 +260,7 @@ def _size(x: Tensor) -> int:
 
 
 class GeneratedSpace(SearchSpace):
-    """Base of the families: input, classes, style and widths, drawn."""
+    """Base class of the families. It draws input shape, classes, style and widths."""
 
     def __init__(self, draw: Draw, name: str) -> None:
         size = draw.one(8, 12, 14, 16, 20, 24, 28, 28, 32, 32, 32, 32, 40, 48, 56, 64, 64, 96, 128, 224)
@@ -280,10 +280,10 @@ class GeneratedSpace(SearchSpace):
 
 
 class Cell:
-    """A cell's nodes, what may feed them and what they may compute; asks for it and builds it.
+    """A cell: its nodes, their possible inputs and operations. It asks for choices and builds the network.
 
-    `mode`: an operation per edge ("edges"), two edges from anywhere per node ("pairs"), or an operation per node whose
-    inputs are one node to choose ("chain") or any set of nodes ("sets").
+    Modes: "edges" has an operation per edge; "pairs" has two edges per node, each with a source and an operation;
+    "chain" and "sets" have an operation per node, with one chosen source or any set of sources.
     """
 
     def __init__(self, draw: Draw, name: str) -> None:
@@ -292,14 +292,14 @@ class Cell:
         self.operations = [draw.one(*_SIZED), *draw.some(OPERATIONS, 2, 7)]
         self.operations = draw.some(self.operations, 8, 8)
         nodes = range(self.inputs, self.inputs + draw.one(2, 3, 4, *(() if self.mode == "edges" else (5, 6))))
-        most = draw.one(3, 8)  # every earlier node feeds every later one, or some of them
+        most = draw.one(3, 8)  # sources of a node at most
         self.sources = [sorted(draw.some(range(n), min(n, most // 2), most)) for n in nodes]
         self.merge = draw.one("sum", "sum", "sum", "concat", "max")
         self.output = draw.one("last", "last", "concat", "sum", "leaves")
         self.zeros, self.project, self.residual = draw.chance(0.5), draw.chance(0.7), draw.chance(0.25)
 
     def _edges(self, trial: Trial, name: str, sources: list[int]) -> list[tuple[int, str]]:
-        """Source and operation of every edge into a node."""
+        """Source and operation of each edge into a node."""
         ask, operations = trial.suggest_categorical, self.operations
         if self.mode == "pairs":
             return [(ask(f"{name}_from{i}", sources), ask(f"{name}_op{i}", operations)) for i in (0, 1)]
@@ -310,10 +310,10 @@ class Cell:
         return [(s, "skip") for s in sources if ask(f"{name}_{s}", (False, True))]
 
     def build(self, trial: Trial, make: Maker, inputs: tuple[Tensor, Tensor], channels: int, stride: int) -> Tensor:
-        """The cell of the last two cells' results; the stride is that of operations on the inputs."""
+        """Build the cell from the outputs of the last two cells. stride: of operations on these inputs."""
         first, x = inputs
         values, used = [make.fit(x, channels)], set[int]()
-        if self.inputs == 2:  # `first` may be as large as before the last reduction
+        if self.inputs == 2:  # `first` may still have the size before the last reduction
             values.append(make.fit(first, channels, 1 if _size(first) == _size(x) else 2))
         for node, sources in enumerate(self.sources):
             edges = [e for e in self._edges(trial, f"{self.name}_{node}", sources) if self.zeros or e[1] != "none"]
@@ -335,7 +335,7 @@ class Cell:
 
 
 class CellSpace(GeneratedSpace):
-    """One cell, or one for every stage, stacked; the size is halved between, or in cells of their own."""
+    """Stacks of one cell, or of one cell per stage. The size is halved between stages or in reduction cells."""
 
     def __init__(self, draw: Draw, name: str) -> None:
         super().__init__(draw, name)
@@ -360,7 +360,7 @@ class CellSpace(GeneratedSpace):
 
 
 class Encoder:
-    """Layers of token mixers and two-layer networks."""
+    """Layers of a token mixer and a two-layer perceptron."""
 
     def __init__(self, draw: Draw) -> None:
         self.depth = draw.knob("layers", range(1, 7), 0.2, (0,))
@@ -372,7 +372,7 @@ class Encoder:
         self.top, self.parallel = draw.one("ReduceMean", "ReduceMean", "ReduceMax"), draw.chance(0.2)
 
     def build(self, trial: Trial, make: Maker, x: Tensor) -> Tensor:
-        """Tokens (N, tokens, channels) to logits."""
+        """Build logits from tokens (N, tokens, channels)."""
         net, width = make.net, _size(x)
         before, after = (self.norm, "none") if self.first else ("none", self.norm)
         if self.position:
@@ -390,7 +390,7 @@ class Encoder:
 
 
 class TokenSpace(GeneratedSpace):
-    """Patches and an encoder; or a plain network on vectors."""
+    """Patches and an encoder, or a multilayer perceptron on vectors."""
 
     def __init__(self, draw: Draw, name: str) -> None:
         super().__init__(draw, name)
@@ -415,9 +415,9 @@ class TokenSpace(GeneratedSpace):
 
 
 class StageSpace(GeneratedSpace):
-    """Stages of blocks, each property fixed or to choose once, for every stage or for every layer.
+    """Stages of blocks. Each property is constant, or chosen once, per stage or per layer.
 
-    Of the family "mixed": followed by an encoder, or by as many stages up again, or of a resolution to choose.
+    In the family "mixed", an encoder or as many upsampling stages follow, or the resolution is a choice.
     """
 
     def __init__(self, draw: Draw, name: str) -> None:
@@ -463,7 +463,7 @@ class StageSpace(GeneratedSpace):
 
 
 def random_space(seed: int) -> SearchSpace:
-    """The search space of this seed: always the same one, within the bounds that this module names."""
+    """The search space of a seed, always the same one. Its sampled networks are within the bounds of this module."""
     family = str(np.random.default_rng(seed).choice(list(FAMILIES), p=list(FAMILIES.values())))
     space = {"cells": CellSpace, "tokens": TokenSpace}.get(family, StageSpace)
     draws = (Draw(np.random.default_rng([seed, attempt])) for attempt in count())
@@ -471,7 +471,7 @@ def random_space(seed: int) -> SearchSpace:
 
 
 def _is_usable(space: GeneratedSpace) -> bool:
-    """Whether random networks are within bounds, and differ."""
+    """True if random networks are within the bounds and differ from each other."""
     seen = set()
     for i in range(_SAMPLE):
         chooser = RandomChooser(np.random.default_rng(i))

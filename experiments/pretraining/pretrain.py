@@ -1,9 +1,9 @@
 """Pretrain `rlm-generated` and `rlm-base`: `python -m experiments.pretraining.pretrain --out runs/pretrain`.
 
-`rlm-generated` has seen generated spaces alone: random cells, stages, tokens, and no published space. `rlm-base` goes
-on with published spaces, label-free, and with our own populations. Every checkpoint is made in three steps, each
-resumed where it was interrupted: a bank of spaces, the encoder, and the in-context decoder on random tasks.
-It takes a GPU where there is one, and several with `accelerate launch -m experiments.pretraining.pretrain`.
+`rlm-generated` is trained on generated spaces alone: random cells, stages and tokens, no published space. `rlm-base` is
+trained further on published spaces without labels and on the shipped populations. There are three stages, each of which
+resumes after an interruption: the bank of spaces, the encoder, and the in-context decoder on random tasks. The decoder
+trains on a GPU if there is one, and on several with `accelerate launch -m experiments.pretraining.pretrain`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from predictors.rlm.tasks import Task
 
 LEARNING_RATE = 1e-3
-SMALL, MANY = (6, 220), (220, 900)  # examples of most tasks, and of the others
-TASKS, CONTEXT_TOKENS = 10, 1400  # most tasks of a step, and examples and queries of all of them
+SMALL, MANY = (6, 220), (220, 900)  # ranges of examples: of most tasks, and of the others
+TASKS, CONTEXT_TOKENS = 10, 1400  # per step: tasks at most, and examples and queries together at most
 SAVE_EVERY = 200
 
 
 class Checkpoint(StrEnum):
-    """What is pretrained."""
+    """The checkpoints that this command makes."""
 
     generated = "rlm-generated"
     base = "rlm-base"
@@ -43,20 +43,20 @@ class Checkpoint(StrEnum):
 
 def main(
     checkpoint: Annotated[Checkpoint, typer.Option(help="The checkpoint to make.")] = Checkpoint.base,
-    out: Annotated[Path, typer.Option(help="Folder for the bank, the steps' states and checkpoints.")] = Path(
+    out: Annotated[Path, typer.Option(help="Folder for bank, training states and checkpoints.")] = Path(
         "results/pretrain"
     ),
     generated: Annotated[int, typer.Option(min=1, help="Generated spaces.")] = 130,
-    with_proxies: Annotated[int, typer.Option(min=0, help="Further ones that are tried for zero-cost proxies.")] = 600,
+    with_proxies: Annotated[int, typer.Option(min=0, help="Further spaces, with proxies if they are small.")] = 600,
     encoder_steps: Annotated[int, typer.Option(min=1, help="Steps of the encoder on generated spaces.")] = 8000,
     steps: Annotated[int, typer.Option(min=1, help="Steps of the in-context decoder on generated spaces.")] = 8000,
     further_steps: Annotated[
-        int, typer.Option(min=1, help="rlm-base: the encoder's further steps on all spaces.")
+        int, typer.Option(min=1, help="rlm-base: further steps of the encoder on all spaces.")
     ] = 8000,
     seed: Annotated[int, typer.Option(help="Seed of weights and tasks.")] = 0,
     quick: Quick = False,
 ) -> None:
-    """Make the bank, train the encoder, then reader and decoder, and write the checkpoint."""
+    """Build the bank, train the encoder, then reader and decoder, and write the checkpoint."""
     from accelerate import Accelerator
 
     from experiments.pretraining.bank import build_bank, generated_files, load_space, published_files
@@ -105,10 +105,10 @@ def _train(
     accelerator: Accelerator,
     bar: Progress,
 ) -> None:
-    """Train the encoder, on pools of spaces that are equally likely, and then reader and decoder, in place."""
+    """Train the encoder on equally likely pools of spaces, then reader and decoder, in place."""
     from experiments.pretraining.encoder import pretrain_encoder
 
-    with accelerator.main_process_first():  # the others load what the first has trained
+    with accelerator.main_process_first():  # the other processes load its checkpoint
         path = out / f"encoder-{name}.safetensors"
 
         def progress(step: int, of: int, loss: float) -> None:
@@ -140,7 +140,7 @@ def _pretrain_context(
     accelerator: Accelerator,
     bar: Progress,
 ) -> None:
-    """Train reader and decoder on random tasks; every process draws its own, and gradients are averaged."""
+    """Train reader and decoder on random tasks. Each process draws its own tasks; gradients are averaged."""
     import torch
 
     from experiments.pretraining.encoder import keep, resume
@@ -171,7 +171,7 @@ def _pretrain_context(
 
 
 def _tasks(spaces: list[SpaceStates], rng: np.random.Generator) -> list[Task]:
-    """Tasks of equal numbers of examples and queries, of spaces that have as many networks."""
+    """Tasks for one step, all with equal numbers of examples and queries, of spaces with enough networks."""
     from experiments.pretraining.random_tasks import draw_task
 
     if rng.random() < 0.8:
@@ -186,7 +186,7 @@ def _tasks(spaces: list[SpaceStates], rng: np.random.Generator) -> list[Task]:
 
 
 def _write(model: Model, folder: Path) -> None:
-    """The checkpoint, with weights of 16 bits."""
+    """Write the checkpoint with 16-bit weights."""
     import torch
 
     from predictors.rlm.predictor import RLM

@@ -16,7 +16,7 @@ NAME = "gnn-label-free"
 
 def main(
     out: Annotated[Path, typer.Option(help="Folder for proxies, corpus and checkpoint.")] = Path("results/pretrain"),
-    size: Annotated[int, typer.Option(min=100, help="Random architectures beside NAS-Bench-201's.")] = 16_000,
+    size: Annotated[int, typer.Option(min=100, help="Random architectures besides NAS-Bench-201's.")] = 16_000,
     cells: Annotated[int | None, typer.Option(min=0, help="NAS-Bench-201 cells with proxies; all by default.")] = None,
     steps: Annotated[int, typer.Option(min=2, help="Optimizer steps, of 64 architectures each.")] = 1800,
     seed: Annotated[int, typer.Option(help="Seed of corpus, weights and batches.")] = 0,

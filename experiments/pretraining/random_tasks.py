@@ -1,4 +1,4 @@
-"""Random regression tasks over real networks: what the in-context decoder is pretrained on, as TabPFN on a prior."""
+"""Random regression tasks over real networks. The in-context decoder is pretrained on them, as TabPFN on its prior."""
 
 from __future__ import annotations
 
@@ -15,20 +15,24 @@ from predictors.rlm.tasks import Task
 from predictors.scores import Scores
 
 FUNCTIONS = {"kernel": 0.36, "linear": 0.06, "counts": 0.12, "network": 0.12, "targets": 0.23, "product": 0.11}
-"""Shares of what random functions are: see `_function`."""
-FEATURES = 384  # random features of a function of a stationary kernel
+"""Probability of each kind of random function, see `_function`."""
+FEATURES = 384  # random features that approximate a stationary kernel
 MIN_SPREAD = 1e-9
 
 
-EXTRAPOLATING, STRANGE = 0.15, 0.07  # tasks whose queries lie beyond the examples, or are of another space
-CURVES = 0.1  # tasks whose metric is a point of a learning curve, and whose covariates are points before it
+EXTRAPOLATING, STRANGE = 0.15, 0.07  # shares of tasks whose queries lie beyond the examples, or are of another space
+CURVES = 0.1  # share of tasks whose metric is a point of a learning curve, with earlier points as covariates
 
 
 @dataclass(frozen=True)
 class SpaceStates:
-    """States (N, S) of a space's networks, structural targets (N, T), and proxies or measurements (N, R).
+    """The states of a space's N networks, and targets.
 
-    structure (S', AXES[0]), quality (QUALITY, AXES[1]), counts (COUNTS, AXES[2]): principal axes of these parts.
+    Attributes:
+        states: (N, S) encoder states.
+        targets: (N, T) structural targets.
+        others: (N, R) proxies or measurements, NaN if missing.
+        structure, quality, counts: principal axes, as columns, of these parts of the states.
     """
 
     states: np.ndarray
@@ -40,14 +44,14 @@ class SpaceStates:
 
     @classmethod
     def of(cls, states: np.ndarray, targets: np.ndarray, others: np.ndarray) -> Self:
-        """With the states' principal axes."""
+        """Compute the principal axes of the states."""
         found = [_axes(part, most) for part, most in zip(States.of(states)[:3], AXES, strict=True)]
         return cls(states, targets, others, *found)
 
     def coordinates(self, states: np.ndarray, n: int, weights: np.ndarray) -> np.ndarray:
-        """(m, d) of states (m, S): in these, random functions are drawn; those of counts are the last AXES[2].
+        """Coordinates (m, d) of states (m, S), in which random functions are drawn. The last AXES[2] are of counts.
 
-        Structure, quality and counts of the first n rows have unit mean square, before they have these weights (3,).
+        Structure, quality and counts are scaled to unit mean square in the first n rows, then by `weights` (3,).
         """
         *parts, common = States.of(states)
         common = (common - common[:n].mean(0)) / np.where((spread := common[:n].std(0)) > 1e-4, spread, np.inf)
@@ -68,9 +72,9 @@ def _unit(values: np.ndarray, n: int) -> np.ndarray:
 
 
 def draw_task(spaces: Sequence[SpaceStates], n: int, q: int, rng: np.random.Generator) -> Task:
-    """A task of n examples and q queries of one of these spaces, each of which has as many networks.
+    """Draw a task of n examples and q queries from one of the spaces, each of which has at least n + q networks.
 
-    It has a metric, and up to sixteen covariates that share random functions with it or come before it on a curve.
+    The task has a metric and up to sixteen covariates, which share random functions with it or precede it on a curve.
     """
     space, other = (spaces[int(i)] for i in rng.integers(len(spaces), size=2))
     rows = rng.choice(len(space.states), n + q, replace=False)
@@ -99,7 +103,7 @@ def draw_task(spaces: Sequence[SpaceStates], n: int, q: int, rng: np.random.Gene
 
 
 def _curves(coordinates: np.ndarray, targets: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Values (m, k) of learning curves, the last one first; all points of a curve are warped alike."""
+    """Values (m, k) of m learning curves, last point first. One warp applies to all points."""
     curves = draw_curves(_mixtures(coordinates, targets, LATENTS, rng), int(rng.integers(2, MAX_LENGTH + 1)), rng)
     return _warped(curves, rng)[:, ::-1]
 
@@ -113,7 +117,7 @@ def _mixtures(coordinates: np.ndarray, targets: np.ndarray, total: int, rng: np.
 
 
 def _function(x: np.ndarray, targets: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """One random function (n,) of unit variance, of coordinates x (n, d) or of structural targets (n, T)."""
+    """A random function (n,) of unit variance, of coordinates x (n, d) or of structural targets (n, T)."""
     kind = rng.choice(list(FUNCTIONS), p=list(FUNCTIONS.values()))
     usable = np.flatnonzero(targets.std(0) > MIN_SPREAD)
     if kind in ("targets", "product") and len(usable):
@@ -132,7 +136,7 @@ def _function(x: np.ndarray, targets: np.ndarray, rng: np.random.Generator) -> n
 
 
 def _selected(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Coordinates (n, d) whose median square is one, some of them left out, or weighted at random."""
+    """Coordinates (n, d), some dropped or randomly weighted, scaled to a median squared norm of one."""
     d = x.shape[1]
     weights = np.ones(d)
     if rng.random() < 0.6:
@@ -146,7 +150,7 @@ def _selected(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _kernel(z: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A draw of a Gaussian process with a squared exponential or a Matérn kernel, by random features."""
+    """A draw (n,) from a Gaussian process with a squared exponential or Matérn kernel, by random features."""
     frequencies = rng.standard_normal((z.shape[1], FEATURES)) / np.exp(rng.normal(0.3, 0.6))
     if rng.random() < 0.5:
         freedom = 3 if rng.random() < 0.6 else 5
@@ -156,7 +160,7 @@ def _kernel(z: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _network(z: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A random network of one or two hidden layers."""
+    """The output (n,) of a random network with one or two hidden layers."""
     hidden = z @ rng.standard_normal((z.shape[1], 32)) / np.exp(rng.normal(0.3, 0.6)) * 1.5 + rng.normal(0, 0.5, 32)
     hidden = np.tanh(hidden) if rng.random() < 0.5 else np.maximum(hidden, 0)
     if rng.random() < 0.5:
@@ -165,7 +169,7 @@ def _network(z: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _noisy(values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Values (n, m) with what metrics share beyond the text, and with noise of their own; it may grow with them."""
+    """Add noise to values (n, m): some shared by the metrics, some independent, perhaps heteroscedastic."""
     n, m = values.shape
     noise = np.exp(rng.uniform(np.log(0.005), np.log(1.0), m))
     if m > 1 and rng.random() < 0.6:
@@ -179,7 +183,7 @@ def _noisy(values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _warped(f: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A monotone warp: skewed, saturating, with failures below a threshold, or none."""
+    """Warp values: skewed, saturating, with failures below a threshold, or unchanged."""
     kind = rng.choice(["none", "exp", "log", "sinh", "tanh", "failures"], p=[0.45, 0.15, 0.15, 0.08, 0.1, 0.07])
     if kind == "exp":
         return np.exp(f.clip(-6, 6) * rng.uniform(0.2, 1.0))
@@ -196,7 +200,7 @@ def _warped(f: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _task(states: np.ndarray, n: int, values: np.ndarray, rng: np.random.Generator) -> Task:
-    """The task of values (n + q, 1 + covariates); the metric is one that is known of all."""
+    """The task of values (n + q, 1 + covariates). The first column that is finite everywhere is the metric."""
     scores = np.full(values.shape, np.nan)
     by_rank = rng.random() < 0.75
     for column in range(values.shape[1]):

@@ -1,7 +1,7 @@
-"""Label-free targets of networks that depend on their structure: random devices, random qualities, random networks.
+"""Label-free targets that depend on a network's structure: random devices, random qualities, random networks.
 
-No benchmark's number is in them: they are what a prior over latencies and accuracies can be made of. Sizes in comments:
-B texts, n lines of all texts.
+They are a prior over latencies and accuracies and contain no numbers of a benchmark. Sizes in docstrings: B texts,
+n lines of all texts.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from predictors.rlm.lines import Lines
 
 DEVICES, QUALITIES = 40, 24
 RANDOM_ENCODERS, ENCODER_OUTPUTS = 4, 8
-AXES = 24  # principal axes of a random encoder's states that its outputs depend on
-LEVELS = 4000  # depths of a text that are told apart
+AXES = 24  # principal axes of a random encoder's states that feed its outputs
+LEVELS = 4000  # resolution of a line's depth in its text
 PARAMS, FLOPS, ELEMENTS, WIDTH, RESOLUTION, KERNEL, GROUP = 0, 1, 2, 3, 4, 6, 8  # columns of `Lines.numbers`
 
 
 def structural_targets(texts: Sequence[Lines], seed: int) -> np.ndarray:
-    """(B, DEVICES + QUALITIES + RANDOM_ENCODERS * ENCODER_OUTPUTS) targets of the B texts of one space."""
+    """Targets (B, DEVICES + QUALITIES + RANDOM_ENCODERS * ENCODER_OUTPUTS) of the B texts of one space."""
     batch, rng = collate(texts), np.random.default_rng([seed, 5])
     found = [random_devices(batch, rng, DEVICES), random_qualities(batch, rng, QUALITIES), random_networks(texts, seed)]
     return np.concatenate(found, 1)
@@ -32,10 +32,10 @@ def structural_targets(texts: Sequence[Lines], seed: int) -> np.ndarray:
 
 
 def random_devices(batch: Batch, rng: np.random.Generator, count: int) -> np.ndarray:
-    """(B, count) latencies by random rooflines (Williams et al. 2009).
+    """Latencies (B, count) on devices with random rooflines (Williams et al. 2009).
 
-    An operator takes the time of its arithmetic or of its memory traffic, and an overhead; kinds of operators differ by
-    random factors, and some devices run the branches of a network side by side.
+    An operator takes the sum or maximum of its arithmetic and memory times, plus an overhead. Kinds of operators differ
+    by random factors. Some devices run the branches of a network in parallel.
     """
     numbers = batch.numbers.numpy().astype(float)
     kinds, kind = np.unique(batch.words.numpy()[batch.starts.numpy()], return_inverse=True)
@@ -54,14 +54,14 @@ def random_devices(batch: Batch, rng: np.random.Generator, count: int) -> np.nda
 
 
 def _traffic(batch: Batch, numbers: np.ndarray) -> np.ndarray:
-    """Numbers (n,) that a line reads and writes."""
+    """Count of numbers (n,) that each line reads and writes."""
     elements = 2.0 ** numbers[:, ELEMENTS] - 1
     source, target = batch.edges.numpy()
     return elements + np.bincount(target, elements[source], minlength=len(elements)) + 2.0 ** numbers[:, PARAMS] - 1
 
 
 def _levels(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-    """The level (n,) of every line, lines of one depth of one text in one, and the text of every level."""
+    """The level (n,) of each line and the text of each level. Lines of a text with equal depth share a level."""
     depth = (batch.position.numpy() * LEVELS).astype(int)
     text = batch.text.numpy()
     _, level = np.unique(text * (LEVELS + 1) + depth, return_inverse=True)
@@ -73,7 +73,7 @@ def _levels(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
 def _operator_times(
     numbers: np.ndarray, traffic: np.ndarray, kind: np.ndarray, kinds: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Time (n,) of every line on one random device."""
+    """Time (n,) of each line on one random device."""
 
     def factors(spread: float) -> np.ndarray:
         return np.exp(spread * rng.standard_normal(kinds))[kind]
@@ -97,7 +97,7 @@ def _operator_times(
 
 
 def random_qualities(batch: Batch, rng: np.random.Generator, count: int) -> np.ndarray:
-    """(B, count) scores as accuracies may be: random worths of operators, also by what feeds them, and sizes."""
+    """Scores (B, count) that resemble accuracies: random values of operators and their inputs, plus sizes."""
     text, totals = batch.text.numpy(), batch.totals.numpy().astype(float)
     lines_of_text = np.bincount(text, minlength=len(totals))
     totals = (totals - totals.mean(0)) / (totals.std(0) + 1e-6)
@@ -111,7 +111,7 @@ def random_qualities(batch: Batch, rng: np.random.Generator, count: int) -> np.n
 
 
 def _worths(batch: Batch, rng: np.random.Generator) -> np.ndarray:
-    """What every line (n,) is worth."""
+    """Random value (n,) of each line."""
     numbers, position = batch.numbers.numpy().astype(float), batch.position.numpy()
     starts, words = batch.starts.numpy(), batch.words.numpy()
     line_of_word = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(words))))
@@ -130,7 +130,7 @@ def _worths(batch: Batch, rng: np.random.Generator) -> np.ndarray:
 
 
 def _with_sources(worth: np.ndarray, batch: Batch, rng: np.random.Generator) -> np.ndarray:
-    """Worths (n,) that depend on what feeds a line, over one reference or two."""
+    """Values (n,) that also depend on a line's inputs, and perhaps on the inputs of these."""
     source, target = batch.edges.numpy()
     fed = np.bincount(target, np.tanh(worth[source] * rng.uniform(0.3, 1.5)), minlength=len(worth))
     found = worth + rng.normal(0, 1.5) * np.tanh(fed) * np.tanh(worth)
@@ -144,7 +144,7 @@ def _with_sources(worth: np.ndarray, batch: Batch, rng: np.random.Generator) -> 
 
 @torch.inference_mode()
 def random_networks(texts: Sequence[Lines], seed: int) -> np.ndarray:
-    """(B, RANDOM_ENCODERS * ENCODER_OUTPUTS) outputs of untrained encoders of one to four layers."""
+    """Outputs (B, RANDOM_ENCODERS * ENCODER_OUTPUTS) of untrained encoders with one to four layers."""
     found = []
     for number in range(RANDOM_ENCODERS):
         states = _random_states(texts, number, seed)

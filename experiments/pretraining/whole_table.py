@@ -1,10 +1,10 @@
-"""Make `rlm-nasbench201` and `gnn-nasbench201` of the whole table, in minutes.
+"""Train `rlm-nasbench201` or `gnn-nasbench201` on the whole table, in minutes.
 
 Command: `python -m experiments.pretraining.whole_table`.
 
-They learn the test accuracies of CIFAR-10 and CIFAR-100 and the latencies of all devices from nine tenths of the
-table's different networks, and are tried on the rest. The RLM keeps 2,500 of them as examples. They are for use, never
-for comparisons: they know the table.
+The predictor learns the test accuracies of CIFAR-10 and CIFAR-100 and the latencies on all devices from nine tenths of
+the table's different networks, and is tested on the rest. The RLM keeps 2,500 of them as examples. The checkpoints are
+for use, never for comparisons: they have learned the table.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from nas.cli.progress import progress_bar
 from search_spaces.common.files import replacing
 
 ACCURACIES = ("cifar10_test_accuracy", "cifar100_test_accuracy")
-HELD_OUT, QUICK_MOST = 0.1, 200
+HELD_OUT, QUICK_NETWORKS = 0.1, 200
 SAMPLES = 16
-MAX_KEPT = 2500  # examples of the RLM: its checkpoint stays below 12 MB
+MAX_KEPT = 2500  # examples of the RLM, which keep its checkpoint below 12 MB
 
 
 class Kind(StrEnum):
-    """What learns the table."""
+    """The predictor that learns the table."""
 
     rlm = "rlm"
     gnn = "gnn"
@@ -39,17 +39,17 @@ def main(
     out: Annotated[Path, typer.Option(help="Folder for the checkpoints.")] = Path("results/whole-table"),
     kind: Annotated[Kind, typer.Option(help="The predictor to train.")] = Kind.rlm,
     steps: Annotated[int, typer.Option(min=2, help="gnn: steps of training.")] = 2000,
-    seed: Annotated[int, typer.Option(help="Seed of weights, batches and of what is held out.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of weights, batches and the held-out networks.")] = 0,
     quick: Quick = False,
 ) -> None:
-    """Train one of them, save it, and show Kendall's τ and Spearman's ρ on what was held out."""
+    """Train the predictor, save it, and print Kendall's τ and Spearman's ρ on the held-out networks."""
     import predictors
     from nas.benchmarks import load_benchmark
 
     table = load_benchmark("nasbench201")
     texts = table.load_texts()
     if quick:
-        texts, steps = texts[:QUICK_MOST], 2
+        texts, steps = texts[:QUICK_NETWORKS], 2
     latencies = [name for name in table.metrics if name.endswith("_latency_ms")]
     metrics = {name: table.values(name)[: len(texts)] for name in (*ACCURACIES, *latencies)}
     train, test = held_out(texts, seed)
@@ -70,7 +70,7 @@ def main(
 
 
 def held_out(texts: list[str], seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows to learn and to test on: equal networks are on one side."""
+    """Rows to learn from, and rows to test on. Equal networks are on the same side."""
     distinct = list(dict.fromkeys(texts))
     order = np.random.default_rng(seed).permutation(len(distinct))
     kept = {distinct[i] for i in order[: round(HELD_OUT * len(distinct))]}

@@ -1,1 +1,1 @@
-"""Programs beyond networks: they are written by a generator, run and timed here, and read by the RLM as text."""
+"""Beyond networks: generated programs are run and measured, and the RLM reads them as text."""

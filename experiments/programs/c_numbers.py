@@ -1,4 +1,4 @@
-"""Functions in C that work with numbers: primes, matrices, grids, integrals, recursion."""
+"""C functions on numbers: primes, matrices, grids, integrals, recursion."""
 
 from __future__ import annotations
 

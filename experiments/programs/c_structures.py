@@ -1,4 +1,4 @@
-"""Functions in C that work with sequences, texts, tables, graphs and trees."""
+"""C functions on sequences, texts, tables, graphs and trees."""
 
 from __future__ import annotations
 

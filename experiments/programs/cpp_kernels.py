@@ -1,4 +1,4 @@
-"""Functions in C++, with its containers."""
+"""C++ functions on containers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What programs are put together from: functions in Python, C and C++ that do some work and return a whole number."""
+"""Building blocks of generated programs: functions in Python, C and C++ that take a size and return an integer."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Kernel:
-    """A function `$f` of one size, in one language.
+    """Template of a function of one size, in one language.
 
-    family: the kind of work. low, high: bounds of its size, which is log-uniform between them. source: its text, where
-    `$f` is its name and `$NAME` one of the options of that name; `rand(bound)`, in C and C++ `rand_below(bound)`, is a
-    pseudo-random number below the bound. uses: modules or headers that it needs.
+    Attributes:
+        family: the kind of work.
+        low, high: bounds of the size, which is drawn log-uniformly.
+        source: the text, with `$f` for the function's name and `$NAME` for one of the options of that name. It may call
+            `rand(bound)` (C and C++: `rand_below(bound)`) for a pseudo-random integer below the bound.
+        options: alternatives by name.
+        uses: modules or headers to import.
     """
 
     family: str

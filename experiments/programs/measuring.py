@@ -1,4 +1,4 @@
-"""Runs our programs and measures them: processor time and peak memory of a whole process, from its start to its end."""
+"""Run generated programs and measure processor time and peak memory of the whole process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from search_spaces.common.errors import InputError
 TIME_LIMIT_S = 60
 COMPILERS = {"c": ("gcc", "-std=c17"), "c++": ("g++", "-std=c++17")}
 SUFFIXES = {"python": ".py", "c": ".c", "c++": ".cpp"}
-# A process begins as a copy of the one that starts it, whose memory then counts as its own peak: so a small one does.
+# A new process is a copy of its parent, and the parent's memory counts as its peak. Hence a small launcher starts it.
 LAUNCHER = """\
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -42,7 +42,7 @@ int main(int count, char **command) {
 
 
 class Run(NamedTuple):
-    """One run: what it printed, its processor time in ms, its peak memory in KiB."""
+    """One run: its output, processor time in ms and peak memory in KiB."""
 
     printed: str
     time_ms: float
@@ -50,7 +50,7 @@ class Run(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """Medians of all runs, and of every other one (`first`, `second`), which tell how far measurements agree."""
+    """Medians of all runs and of two halves (every other run), which show how well measurements agree."""
 
     run_time_ms: float
     run_time_ms_first: float
@@ -61,7 +61,7 @@ class Measured(NamedTuple):
 
 
 def build_launcher(folder: Path) -> Path:
-    """The compiled launcher; `InputError` without a compiler."""
+    """Compile the launcher and return its path. Raises InputError without a compiler."""
     for compiler, _ in COMPILERS.values():
         if shutil.which(compiler) is None:
             raise InputError(f"{compiler} is not installed: programs in C and C++ cannot be compiled (apt install g++)")
@@ -69,14 +69,21 @@ def build_launcher(folder: Path) -> Path:
 
 
 def measure(program: Program, launcher: Path, folder: Path, repeats: int) -> Measured:
-    """Write, compile and run a program in a folder; `InputError` if it fails or prints something else each time.
+    """Write, compile and run a program.
 
-    repeats: runs, at least two.
+    Args:
+        program: the program.
+        launcher: see `build_launcher`.
+        folder: for its files.
+        repeats: number of runs, at least two.
+
+    Raises:
+        InputError: the program fails, or its runs print different outputs.
     """
     command = _command(program, folder)
     runs = [_run(command, launcher, program) for _ in range(repeats)]
     if len({run.printed for run in runs}) > 1:
-        raise InputError(f"a program of {program.families} in {program.language} does not always print the same")
+        raise InputError(f"a program of {program.families} in {program.language} prints a different output in each run")
     times, kib = [run.time_ms for run in runs], [run.memory_kib for run in runs]
     return Measured(*map(median, (times, times[::2], times[1::2], kib, kib[::2], kib[1::2])))
 

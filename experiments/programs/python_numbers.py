@@ -1,4 +1,4 @@
-"""Functions in Python that work with numbers: primes, matrices, grids, integrals, recursion."""
+"""Python functions on numbers: primes, matrices, grids, integrals, recursion."""
 
 from __future__ import annotations
 

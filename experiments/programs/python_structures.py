@@ -1,4 +1,4 @@
-"""Functions in Python that work with sequences, texts, tables, graphs and trees."""
+"""Python functions on sequences, texts, tables, graphs and trees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What reads programs in the study: our encoder, of words or of bytes, and T5Gemma's with random weights."""
+"""Readers of programs in the study: inputs for our encoder (words or bytes), and a T5Gemma with random weights."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from search_spaces.common.torchvision import prepare_torchvision
 
-FIRST_SIGN = 0x2800  # of 256 signs in a row, Braille's: the encoder's words do not join them
+FIRST_SIGN = 0x2800  # of the 256 Braille characters, which the encoder never joins to words
 T5GEMMA = {
     "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 32, "query_pre_attn_scalar": 32, "max_position_embeddings": 4096,
@@ -16,12 +16,16 @@ T5GEMMA = {
 
 
 def as_bytes(text: str) -> str:
-    """A text of one sign for every byte, so that the encoder reads a line for every byte."""
+    """Replace each byte by one character, so that the encoder reads one line per byte."""
     return "".join(chr(FIRST_SIGN + byte) for byte in text.encode())
 
 
 def random_t5gemma(texts: Sequence[str], folder: Path, seed: int) -> str:
-    """The folder of a small T5Gemma with random weights; its tokens are byte pairs of the texts. Made once."""
+    """Save a small T5Gemma with random weights, and a byte-pair tokenizer trained on the texts, unless they exist.
+
+    Returns:
+        The folder's path.
+    """
     if (folder / "config.json").is_file():
         return str(folder)
     prepare_torchvision()

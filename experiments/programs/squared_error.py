@@ -1,4 +1,4 @@
-"""A head with squared error, beside the RLM's decoder: a small network from states to scores, one output per metric."""
+"""A head trained with squared error, to compare with the RLM's decoder: a small network from states to scores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WEIGHT_DECAY = 0.1
 
 
 def head_predictions(states: np.ndarray, scores: np.ndarray, asked: np.ndarray, steps: int, seed: int) -> np.ndarray:
-    """Predicted scores (q, m) of states `asked` (q, S), learned from states (n, S) and their scores (n, m)."""
+    """Predict scores (q, m) of states `asked` (q, S) after training on states (n, S) and scores (n, m)."""
     torch.manual_seed(seed)
     center, spread = states.mean(0), states.std(0)
     spread = np.where(spread > 1e-6, spread, 1.0)

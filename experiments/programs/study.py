@@ -1,12 +1,14 @@
 """Run time and memory of programs from their text: `python -m experiments.programs.study`.
 
-By the code path of `nas train rlm --table`: a fifth of the programs is held out, the RLM is tuned on the others, and
-Spearman's correlation is computed on those held out; all languages together, and each alone (`python`, `c`, `c++`).
+The study uses the code path of `nas train rlm --table`. A fifth of the programs is held out, the RLM is fine-tuned on
+the others, and Spearman's correlation is computed on the held-out ones: of all languages together, and of each alone
+(`python`, `c`, `c++`).
 
-words, bytes: our encoder, tuned, with a line for every word, number and sign, or for every byte. t5gemma: a small
-T5Gemma with random weights, frozen. From the same states, `digits` are decoded, and a head with squared error predicts.
-`costs of the text` is a ridge regression on the length of the text and the logarithms of its three largest numbers;
-`measured` is the other half of the runs, which no prediction can beat by far. Seeds from 100 chose the settings.
+`words` and `bytes` are our fine-tuned encoder with one line per word, number and sign, or per byte. `t5gemma` is a
+small frozen T5Gemma with random weights. From the same states, the RLM decodes `digits`, and a head trained with
+`squared error` predicts. `costs of the text` is a ridge regression on the text's length and its three largest numbers.
+`measured` is the agreement of two halves of the runs, an approximate upper bound. Settings were chosen on seeds from
+100.
 """
 
 from __future__ import annotations
@@ -32,13 +34,13 @@ READERS = ("words", "bytes", "t5gemma")
 COSTS, MEASURED = "costs of the text", "measured"
 RIVALS = (*READERS, COSTS, MEASURED)
 HELD_OUT = 0.2
-STEPS = 60  # of each part; `nas train rlm --table` takes 300
+STEPS = 60  # of each part; the default of `nas train rlm --table` is 300
 QUICK_STEPS, QUICK_EVERY = 3, 7
 ALL = "all"
 
 
 def score(table: str, folder: str, every: int, steps: int, rival: str, seed: int) -> Scores:
-    """Correlations of one reader's answers, or of a rival, on one split of every `every`-th program."""
+    """Correlations of a reader's predictions, or of a baseline's, on one split of every `every`-th program."""
     columns = (*METRICS, *(f"{metric}_{half}" for half in HALVES for metric in METRICS))
     programs = read_text_table(Path(table), "input", columns)
     programs = programs.rows(np.arange(0, len(programs.texts), every))
@@ -53,12 +55,12 @@ def score(table: str, folder: str, every: int, steps: int, rival: str, seed: int
 
 
 def _columns(table: TextTable, suffix: str = "") -> np.ndarray:
-    """(n, metrics)"""
+    """Values (n, metrics) of a table."""
     return np.stack([table.metrics[f"{metric}{suffix}"] for metric in METRICS], 1)
 
 
 def _judged(tests: TextTable, answers: dict[str, np.ndarray], true: np.ndarray) -> Scores:
-    """Spearman's correlations of answers (q, metrics), by answer, metric and language."""
+    """Spearman's correlations of predictions (q, metrics) with true values, by predictor, metric and language."""
     spaces = np.array(tests.spaces)
     scores: Scores = {}
     for answer, predicted in answers.items():
@@ -70,7 +72,7 @@ def _judged(tests: TextTable, answers: dict[str, np.ndarray], true: np.ndarray) 
 
 
 def _read(training: TextTable, tests: TextTable, backbone: str | None, steps: int, seed: int) -> dict[str, np.ndarray]:
-    """What the decoder and a head with squared error answer, from the same states."""
+    """Predictions (q, metrics) of the decoder and of the head with squared error, from the same states."""
     import predictors
     from predictors.rlm.predictor import RLM
     from predictors.scores import Scores as Scale
@@ -86,7 +88,7 @@ def _read(training: TextTable, tests: TextTable, backbone: str | None, steps: in
 
 
 def _regression(training: TextTable, tests: TextTable) -> np.ndarray:
-    """(q, metrics) of a ridge regression on what a text shows at a glance."""
+    """Log predictions (q, metrics) of a ridge regression on `_costs`."""
     from sklearn.linear_model import RidgeCV
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
@@ -97,25 +99,23 @@ def _regression(training: TextTable, tests: TextTable) -> np.ndarray:
 
 
 def _costs(text: str) -> np.ndarray:
-    """(6,) logarithms of a text's length and of its three largest numbers; whether it is in C or C++, and in C++."""
+    """Features (6,): logarithms of a text's length and three largest numbers; whether it is C or C++, and C++."""
     largest = sorted((float(number) for number in re.findall(r"\d+", text)), reverse=True)
     return np.array([np.log(len(text)), *np.log1p([*largest, 0, 0, 0][:3]), "#include" in text, "std::" in text])
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder in which finished rows are kept.")] = Path("results/programs"),
+    out: Annotated[Path, typer.Option(help="Folder for finished rows and tables.")] = Path("results/programs"),
     table: Annotated[Path, typer.Option(help="Table of programs; the shipped one by default.")] = SHIPPED,
     seeds: Seeds = 5,
     first_seed: FirstSeed = 0,
     only: Annotated[str | None, typer.Option(help="Rivals, separated by commas; all by default.")] = None,
-    steps: Annotated[
-        int, typer.Option(min=1, help="Optimizer steps of the encoder, of the decoder, of the head.")
-    ] = STEPS,
+    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps of encoder, decoder and head, each.")] = STEPS,
     jobs: Jobs = 1,
     quick: Quick = False,
     as_json: AsJson = False,
 ) -> None:
-    """Learn and rank; a table of means over the splits."""
+    """Learn and rank; print a table of means over the splits."""
     every, steps, seeds = (QUICK_EVERY, QUICK_STEPS, 1) if quick else (1, steps, seeds)
     wanted = chosen(only, RIVALS) if only else RIVALS
     numbers = range(first_seed, first_seed + seeds)
@@ -126,7 +126,7 @@ def main(
 
 
 def _by_answer(summary: list[dict[str, Any]]) -> Table:
-    """A row for each reader and answer, a column for each metric and language."""
+    """Arrange a summary with a row per reader and predictor, and a column per metric and language."""
     found: Table = {}
     for row in summary:
         for name, cell in row.items():

@@ -1,6 +1,6 @@
-"""A table of programs: `python -m experiments.programs.table`, for `nas train rlm --table`.
+"""Make a table of programs for `nas train rlm --table`: `python -m experiments.programs.table`.
 
-The generator writes them; each is compiled and run several times, one run at a time, alone in its own process.
+Each generated program is compiled and run several times. Only one program runs at a time.
 
     nas train rlm --table experiments/programs/programs.csv.gz --targets run_time_ms,peak_memory_kib --out results/rlm
 """
@@ -28,11 +28,11 @@ COLUMNS = ("identifier", "space", "families", "input", *Measured._fields)
 
 def main(
     out: Annotated[Path, typer.Option(help="The table, a .csv.gz file.")] = Path("results/programs.csv.gz"),
-    count: Annotated[int, typer.Option(min=1, help="Programs.")] = 390,
-    repeats: Annotated[int, typer.Option(min=2, help="Runs of each.")] = 7,
+    count: Annotated[int, typer.Option(min=1, help="Number of programs.")] = 390,
+    repeats: Annotated[int, typer.Option(min=2, help="Runs of each program.")] = 7,
     seed: Annotated[int, typer.Option(help="Seed of the programs.")] = 0,
 ) -> None:
-    """Write and measure programs; a row for each, with the medians of its runs."""
+    """Write and measure programs. A row has the medians of a program's runs."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)

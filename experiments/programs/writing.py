@@ -1,4 +1,4 @@
-"""The generator: it writes different programs in three languages, each of one to three functions and a main part."""
+"""The generator of programs in three languages, each with one to three functions and a main part."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ static long rand_below(long bound) {
 }
 """  # the same pseudo-random numbers as in Python
 NAMES = ("work", "run", "solve", "compute", "step", "task", "stage", "process", "first", "second", "evaluate", "part")
-FUNCTIONS = (0.5, 0.3, 0.2)  # shares of programs of one, two and three functions
-REPEATED = 0.3  # of the calls stand in a loop
+FUNCTIONS = (0.5, 0.3, 0.2)  # shares of programs with one, two and three functions
+REPEATED = 0.3  # share of calls in a loop
 MAX_REPEATS = 6
 
 
 class Program(NamedTuple):
-    """A program: its language, the families of its functions, joined by +, and its text."""
+    """A program: its language, the families of its functions (joined by +) and its text."""
 
     language: str
     families: str
@@ -58,7 +58,7 @@ class Call(NamedTuple):
 
 
 def programs(count: int, seed: int) -> Iterator[Program]:
-    """Different programs, one language after another in turn."""
+    """Yield `count` different programs. The languages alternate."""
     rng = np.random.default_rng(seed)
     seen: set[str] = set()
     while len(seen) < count:
@@ -93,7 +93,7 @@ def _call(kernel: Kernel, name: str, rng: np.random.Generator) -> Call:
 
 
 def _random_numbers(functions: Sequence[str], prelude: str, state: str) -> list[str]:
-    """The generator of pseudo-random numbers, if a function uses it."""
+    """Source of the pseudo-random number generator, if a function uses it."""
     used = any(re.search(r"\brand(_below)?\(", function) for function in functions)
     return [Template(prelude).substitute(seed=state)] if used else []
 

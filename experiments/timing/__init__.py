@@ -1,1 +1,1 @@
-"""Measured speed: export, decoding, search, and an overview."""
+"""Measurements of speed: texts, export, decoding, search, and an overview."""

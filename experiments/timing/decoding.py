@@ -1,12 +1,12 @@
-"""Decoding against the published way, both sides in one run of a quarter of an hour.
+"""Decoding compared with the published implementation, both in one run (15 minutes).
 
 Command: `python -m experiments.timing.decoding`.
 
-Five metrics of texts of about 100 tokens are decoded. The plain side does what the published library does (arXiv
-2509.26476), with a model of about 5 million weights: texts are padded to 2,048 tokens, all of their states are copied
-for every sample, each token is decoded from the whole sequence again, and masks are made in Python. Its weights are
-random: they change no time. Ours is the shipped RLM with 500 examples in its context, and texts that it has not read.
-Time and memory are also measured while the number of texts grows.
+Both sides decode five metrics of texts of about 100 tokens. The plain side works like the published library (arXiv
+2509.26476), with a model of about 5 million weights: it pads texts to 2,048 tokens, copies all of their states for each
+sample, decodes each token from the whole sequence again, and makes masks in Python. Its weights are random, which does
+not affect time. Our side is the shipped RLM with 500 examples in its context and new texts. Time and memory are also
+measured for a growing number of texts.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ EXAMPLES = 500
 
 
 def main(
-    count: Annotated[int, typer.Option(min=100, help="Architectures that ours decodes.")] = 500,
-    plain: Annotated[int, typer.Option(min=1, help="Architectures that the plain side decodes.")] = 2,
+    count: Annotated[int, typer.Option(min=100, help="Number of architectures for our side.")] = 500,
+    plain: Annotated[int, typer.Option(min=1, help="Number of architectures for the plain side.")] = 2,
     seeds: Seeds = 5,
-    digits: Annotated[int, typer.Option(min=3, max=6, help="Growth is measured from 10^3 to 10^this.")] = 4,
-    threads: Annotated[int, typer.Option(min=1)] = os.cpu_count() or 1,
+    digits: Annotated[int, typer.Option(min=3, max=6, help="Measure growth from 10^3 to 10^DIGITS texts.")] = 4,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of PyTorch.")] = os.cpu_count() or 1,
     quick: Quick = False,
     as_json: AsJson = False,
 ) -> None:
-    """Architectures per second of both sides, and memory and time of many more."""
+    """Print architectures per second of both sides, and time and memory for many texts."""
     import torch
 
     examples, padded, growth = EXAMPLES, PADDED, [10**k for k in range(3, digits + 1)]
@@ -54,7 +54,7 @@ def main(
         examples, padded, growth = 10, 128, [100]
         count, plain, seeds, threads = 10, 1, 1, 1
     torch.set_num_threads(threads)
-    grown = _growth(growth)  # first: a process's peak memory never sinks
+    grown = _growth(growth)  # first, since the peak memory of a process never decreases
     rows = []
     with progress_bar("decoding") as bar:
         for seed in range(seeds):
@@ -68,7 +68,7 @@ def main(
 
 
 def _speeds(examples: int, count: int, plain: int, padded: int, seed: int) -> dict[str, float]:
-    """Architectures per second."""
+    """Architectures per second of the plain side, our samples and our point estimates."""
     space, rng = get_space("nasbench101"), np.random.default_rng(seed)
     drawn: dict[str, None] = {}
     while len(drawn) < examples + 2 * count:
@@ -90,7 +90,11 @@ def _speed(action: Any, count: int) -> float:
 
 
 def _plain(count: int, padded: int) -> np.ndarray:
-    """Tokens (count, 64, metrics * (1 + NUMBER_LENGTH)) of one text after the other, the published way."""
+    """Decode one text after the other as the published library does.
+
+    Returns:
+        Tokens (count, SAMPLES, metrics * (1 + NUMBER_LENGTH)).
+    """
     import torch
     from torch import nn
 
@@ -121,14 +125,14 @@ def _plain(count: int, padded: int) -> np.ndarray:
 
 
 def _padding(padded: int) -> torch.Tensor:
-    """(1, padded), True behind the text's last token."""
+    """Padding mask (1, padded), True after the text's last token."""
     import torch
 
     return (torch.arange(padded) >= TOKENS)[None]
 
 
 def _growth(counts: list[int]) -> list[dict[str, Any]]:
-    """Time per architecture and the process's peak memory while so many different texts are predicted in a stream."""
+    """Speed and peak memory of the process while it predicts streams of different texts, one stream per count."""
     rows = []
     model = predictors.create("rlm").fit(list(_variants(10)), {METRICS[0]: np.arange(10.0)})
     for count in counts:
@@ -149,7 +153,7 @@ def _growth(counts: list[int]) -> list[dict[str, Any]]:
 
 
 def _variants(count: int) -> Iterator[str]:
-    """As many different texts: one network with all kinds of widths."""
+    """Yield `count` different texts: one network with different output widths."""
     space = get_space("nasbench201")
     text = space.to_text(space.sample(np.random.default_rng(0)))
     for i in range(count):

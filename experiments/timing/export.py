@@ -1,7 +1,7 @@
-"""ONNX models and texts against `torch.onnx.export` of the same networks: `python -m experiments.timing.export`.
+"""Time of our ONNX models and texts compared with `torch.onnx.export`: `python -m experiments.timing.export`.
 
-One core, files in a temporary folder. Ours is everything from the architecture on: graph, model with weights, text.
-Torch's is the export alone: its module, weights included, is built before the clock starts.
+Both use one core and write files to a temporary folder. Our time includes all steps from the architecture: graph, model
+with weights, and text. Torch's time is the export alone; its module with weights is built before.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ EXPORTERS = {"TorchScript": False, "torch.export": True}
 
 
 def _milliseconds(action: Callable[[Any], object], items: Sequence[Any]) -> float:
-    """Mean processor time of one call: what else runs on the machine does not count."""
+    """Mean processor time of one call, which excludes other processes on the machine."""
     started = time.process_time()
     for item in items:
         action(item)
@@ -40,7 +40,7 @@ def _milliseconds(action: Callable[[Any], object], items: Sequence[Any]) -> floa
 
 
 def ours(space: SearchSpace, archs: Sequence[Architecture], path: Path) -> dict[str, float]:
-    """Milliseconds per architecture of each step, and of all of them together."""
+    """Milliseconds per architecture of each step, and of all steps together (`ours`)."""
     graphs = [space.graph(arch) for arch in archs]
 
     def save(graph: Graph) -> None:
@@ -71,7 +71,7 @@ def torchs(space: SearchSpace, arch: Architecture, dynamo: bool, path: Path) -> 
     module = GraphModule(graph).eval()
     x = torch.zeros(1, *map(int, graph.shapes[graph.inputs[0]][1:]))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of torch, about its older exporter
+        warnings.simplefilter("ignore")  # torch warns that its older exporter is deprecated
         return _milliseconds(
             lambda file: torch.onnx.export(module, (x,), file, dynamo=dynamo, verbose=False),
             [path],
@@ -81,7 +81,7 @@ def torchs(space: SearchSpace, arch: Architecture, dynamo: bool, path: Path) -> 
 def measure(
     name: str, exporters: Sequence[str], seeds: int, count: int, path: Path, progress: Callable[[str, int, int], None]
 ) -> dict[str, Any]:
-    """One row: milliseconds and how many times faster, mean ± standard deviation over the seeds."""
+    """A row of milliseconds and speedups, mean ± standard deviation over the seeds."""
     space = get_space(name)
     rows: list[dict[str, float]] = []
     for seed in range(seeds):
@@ -100,7 +100,7 @@ def measure(
 def main(
     space: Annotated[list[str] | None, typer.Option(help="Only this space; may be repeated.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds; each exports one network with each exporter.")] = 5,
-    count: Annotated[int, typer.Option(min=1, help="Architectures that our time is the mean of, per seed.")] = 20,
+    count: Annotated[int, typer.Option(min=1, help="Architectures per seed for our mean time.")] = 20,
     quick: Quick = False,
     as_json: AsJson = False,
 ) -> None:
@@ -116,7 +116,7 @@ def main(
     rows = []
     with TemporaryDirectory() as folder, progress_bar("export") as bar:
         path = Path(folder, "net.onnx")
-        for exporter in exporters:  # the first export of a process loads much more than it exports
+        for exporter in exporters:  # the first export of a process mostly imports modules
             torchs(small, next(small.enumerate()), EXPORTERS[exporter], path)
         for name in space or list_spaces():
             rows.append(measure(name, exporters, seeds, count, path, bar))

@@ -1,4 +1,4 @@
-"""Speed figures of the README: `python -m experiments.timing.overview` (one core; minutes)."""
+"""Overview of speed: `python -m experiments.timing.overview` (minutes)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUICK_COUNT, QUICK_LEARNED = 20, 20
 
 
 def _seconds(action: Callable[[], object], repeats: int = 3) -> float:
-    """Best wall time of a few runs."""
+    """Shortest wall time of a few runs."""
     times = []
     for _ in range(repeats):
         started = time.perf_counter()
@@ -49,7 +49,7 @@ def main(quick: Quick = False) -> None:
     values = {"metric": np.array([float(space.flops(arch)) for arch in learned])}
 
     def learn() -> None:
-        """Read, learn, and estimate once."""
+        """Write and read the texts, fit, and estimate once."""
         gnn.fit([space.to_text(arch) for arch in learned], values).estimate(texts[:1], ["metric"])
 
     rlm = predictors.create("rlm").fit(
@@ -58,7 +58,7 @@ def main(quick: Quick = False) -> None:
     reading = _seconds(lambda: rlm.estimate(texts, ["metric"]), repeats=1)
 
     learning = _seconds(learn, repeats=1)
-    list(gnn.estimate_stream(texts[:1] * STREAM_CHUNK * cores, ["metric"], jobs=cores))  # the processes begin
+    list(gnn.estimate_stream(texts[:1] * STREAM_CHUNK * cores, ["metric"], jobs=cores))  # start the processes
     estimating = _seconds(lambda: list(gnn.estimate_stream(many, ["metric"], jobs=cores)), repeats=1)
     predicting = _seconds(lambda: gnn.predict(texts, ["metric"], samples=16), repeats=1)
 
@@ -104,7 +104,7 @@ def _run(*arguments: str) -> None:
 
 
 def _resnet_text() -> str:
-    """Builds a ResNet-50 module and writes its text."""
+    """Build a ResNet-50 module and write its text."""
     from search_spaces.pytorch import record
     from search_spaces.pytorch.libraries import build
     from search_spaces.text.program import compact

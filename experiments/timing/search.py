@@ -1,8 +1,8 @@
-"""What a search costs beside Optuna: `python -m experiments.timing.search` (minutes).
+"""Overhead of a search compared with Optuna: `python -m experiments.timing.search` (minutes).
 
-Random architectures of a table are evaluated by `nas.search` and by a plain Optuna loop on the same storage, in turns,
-and the processor's time per trial is taken over the last of them. The disk, which both wait for, is left out. Of
-searches guided by a predictor, it is the time per evaluation once there are 10,000 candidates.
+`nas.search` and a plain Optuna loop evaluate random architectures of a table, in turns and with the same kind of
+storage. Processor time per trial is averaged over the last fifth of the trials. It excludes the waits for the disk,
+which both have. For searches guided by a predictor, the time per evaluation is measured with 10,000 candidates.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from nas.searching.sampler import PredictorSampler
 from nas.searching.samplers import create_sampler
 from nas.searching.storage import open_storage
 
-MEASURED_SHARE = 0.2  # of the trials, over which the time is taken
-GUIDED, POOL, BETWEEN = ("rlm", "gnn"), 10_000, (60, 100)  # evaluations, between which a guided search is timed
+MEASURED_SHARE = 0.2  # share of the trials, the last ones, over which time is averaged
+GUIDED, POOL, BETWEEN = ("rlm", "gnn"), 10_000, (60, 100)  # predictors, candidates, first and last timed evaluation
 OBJECTIVES = "cifar10_validation_accuracy,fpga_latency_ms"
 Side = Callable[[Benchmark, "Path | None", int], list[float]]
 
 
 def plain(table: Benchmark, path: Path | None, trials: int) -> list[float]:
-    """The processor's time in seconds at every trial of an Optuna loop."""
+    """Processor time in seconds at the start of each trial of an Optuna loop."""
     evaluator, times = TableEvaluator(table, OBJECTIVES.split(",")), []
 
     def objective(trial: optuna.Trial) -> tuple[float, ...]:
@@ -49,7 +49,7 @@ def plain(table: Benchmark, path: Path | None, trials: int) -> list[float]:
 
 
 def ours(table: Benchmark, path: Path | None, trials: int) -> list[float]:
-    """The same of a search, which may repeat an architecture: its trials, and not its evaluations, are counted."""
+    """The same for `nas.search`. Trials are counted, not evaluations, since a search may repeat an architecture."""
     times: list[float] = []
 
     class Timed(optuna.samplers.RandomSampler):
@@ -65,7 +65,7 @@ def ours(table: Benchmark, path: Path | None, trials: int) -> list[float]:
 
 
 def per_trial(side: Side, table: Benchmark, journal: bool, trials: int) -> float:
-    """Milliseconds of the processor per trial over the last of so many."""
+    """Processor milliseconds per trial, averaged over the last trials."""
     with tempfile.TemporaryDirectory() as folder:
         times = np.array(side(table, Path(folder) / "search.journal" if journal else None, trials))
     last = times[-int(MEASURED_SHARE * trials) :]
@@ -73,7 +73,7 @@ def per_trial(side: Side, table: Benchmark, journal: bool, trials: int) -> float
 
 
 def per_evaluation(predictor: str, table: Benchmark, pool: int, between: tuple[int, int]) -> float:
-    """Seconds of the processor per evaluation, all fits included, while the search chooses from `pool` candidates."""
+    """Processor seconds per evaluation, fits included, of a search that chooses from `pool` candidates."""
     times: list[float] = []
     first, last = between
     sampler = create_sampler(predictor, table.space, OBJECTIVES, n_startup=first, pool=pool)
@@ -92,11 +92,13 @@ def per_evaluation(predictor: str, table: Benchmark, pool: int, between: tuple[i
 
 
 def main(
-    trials: Annotated[list[int] | None, typer.Option(help="Trials of a search; repeatable; 1000 and 5000.")] = None,
+    trials: Annotated[
+        list[int] | None, typer.Option(help="Trials of a search; may be repeated. 1000 and 5000 by default.")
+    ] = None,
     repeats: Annotated[int, typer.Option(min=1)] = 3,
     as_json: AsJson = False,
 ) -> None:
-    """A row per storage and number of trials: the median of the repeats, in milliseconds per trial."""
+    """Print a row per storage and number of trials: the median of the repeats, in milliseconds per trial."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     table, rows = load_benchmark("nasbench201"), []
     cases = [(kind, count) for kind in ("memory", "journal") for count in trials or (1000, 5000)]

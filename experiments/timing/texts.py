@@ -1,8 +1,8 @@
-"""From choices to text, in every registered space: `python -m experiments.timing.texts`.
+"""Speed from choices to text in all registered spaces: `python -m experiments.timing.texts`.
 
-One core, processor time, architectures that were not written before. With `--only resnet50`, it is a ResNet-50 of
-torchvision, the building of the module included. The checksum is that of all texts one after another: run it with
-another version's `PYTHONPATH` to compare both speed and texts.
+Processor time on one core is measured on new architectures. `--only resnet50` measures a ResNet-50 of torchvision,
+including the construction of the module. The checksum covers all texts: run the command with the `PYTHONPATH` of
+another version to compare both speed and texts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RESNET50 = "resnet50"
 
 
 def resnet50() -> TorchSpace:
-    """ResNet-50 of torchvision, with 64 or more channels per group, for images of 224 x 224 pixels."""
+    """ResNet-50 of torchvision with 64 to 1,024 channels per group, for images of 224 × 224 pixels."""
     import torch
 
     from search_spaces.common.torchvision import prepare_torchvision
@@ -41,7 +41,7 @@ def resnet50() -> TorchSpace:
 def measure(name: str, space: SearchSpace, count: int) -> dict[str, Any]:
     """Texts per second, milliseconds per text, and the checksum of `count` texts."""
     rng = np.random.default_rng(0)
-    for _ in range(count):  # what recurs is analysed once per process
+    for _ in range(count):  # fill the caches, as in a long search
         space.to_text(space.sample(rng))
     archs = [space.sample(rng) for _ in range(count)]
     started = time.process_time()
@@ -57,7 +57,7 @@ def main(
     quick: Quick = False,
     as_json: AsJson = False,
 ) -> None:
-    """A row per space."""
+    """Print a row per space."""
     names = split_names(only) if only else list_spaces()
     spaces = {name: resnet50() if name == RESNET50 else get_space(name) for name in names}
     rows = [measure(name, space, QUICK if quick else architectures) for name, space in spaces.items()]

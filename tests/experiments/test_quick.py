@@ -120,7 +120,7 @@ def test_a_family_that_was_not_trained_is_named_with_its_remedy(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     unseen = importlib.import_module("experiments.unseen_spaces")
-    with pytest.raises(InputError, match=r"digits-own.csv.gz is not there: run `python -m experiments.own_family`"):
+    with pytest.raises(InputError, match=r"digits-own.csv.gz does not exist: run `python -m experiments.own_family`"):
         unseen.main(out=tmp_path / "out", families="own", only="ridge", quick=True)
 
 

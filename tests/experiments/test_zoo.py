@@ -135,7 +135,7 @@ def test_a_checkpoint_knows_the_tables_and_says_so(
 
 def test_without_the_tables_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NAS_DATA", str(tmp_path))
-    with pytest.raises(InputError, match=r"timm.csv.gz: not there; set NAS_DATA to the folder that holds zoo/timm"):
+    with pytest.raises(InputError, match=r"timm.csv.gz: no such file; set NAS_DATA to the folder that holds zoo/timm"):
         zoo_rows("timm")
 
 

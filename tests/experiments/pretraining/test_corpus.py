@@ -1,4 +1,4 @@
-"""Claims about the corpus of the RLM's pretraining: all spaces, exact and label-free metrics, made once."""
+"""Claims about the pretraining corpus: it covers all spaces, its metrics are exact or label-free, it is built once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from experiments.pretraining import corpus
-from experiments.pretraining.corpus import EXACT, PROXIES, Corpus, build_corpus, cell_proxies, random_space, trained
+from experiments.pretraining.corpus import EXACT, PROXIES, Corpus, build_corpus, cell_proxies, random_space
 from nas.benchmarks import load_benchmark
 from nas.benchmarks.populations import POPULATIONS
 from search_spaces import get_space, list_spaces, read
@@ -58,7 +58,7 @@ def test_metrics_are_those_of_the_texts_and_need_no_training(made: Corpus) -> No
     assert 0 < known.sum() < len(texts)
 
 
-def test_networks_of_populations_come_with_their_proxies_and_latency(made: Corpus) -> None:
+def test_networks_of_populations_have_their_proxies_and_latency(made: Corpus) -> None:
     texts, metrics = made
     table = load_benchmark("digits-fbnet")
     rows = [texts.index(text) for text in table.load_texts()]
@@ -66,20 +66,11 @@ def test_networks_of_populations_come_with_their_proxies_and_latency(made: Corpu
         assert np.array_equal(metrics[name][rows], table.values(name), equal_nan=True)
 
 
-def test_accuracies_of_the_populations_can_be_added(made: Corpus) -> None:
-    table = load_benchmark("digits-fbnet")
-    texts, metrics = trained(made)
-    assert dict(zip(texts, metrics["digits_accuracy"], strict=True)) == dict(
-        zip(table.load_texts(), table.values("digits_accuracy"), strict=True)
-    )
-    assert set(metrics) == {*made.metrics, "digits_accuracy"}
-
-
-def test_nothing_measured_of_digits201_is_in_it() -> None:
+def test_the_corpus_contains_no_measurement_of_digits201() -> None:
     assert not POPULATIONS["digits201"].proxies
 
 
-def test_proxies_of_so_many_cells_are_computed(tmp_path: Path) -> None:
+def test_at_most_the_requested_number_of_cells_get_proxies(tmp_path: Path) -> None:
     rng, space = np.random.default_rng(0), get_space("nasbench201")
     archs = [space.sample(rng) for _ in range(20)]
     assert not any(cell_proxies(archs, tmp_path, 0).values())
@@ -87,7 +78,7 @@ def test_proxies_of_so_many_cells_are_computed(tmp_path: Path) -> None:
     assert 1 <= len(snips) <= 3
 
 
-def test_it_is_made_once(folder: Path, made: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stored_corpus_is_not_built_again(folder: Path, made: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus, "Parallel", None)
     again = build_corpus(folder, 24, cells=30, seed=3)
     assert again.texts == made.texts
