@@ -1,4 +1,4 @@
-"""Benchmark tables: measured architectures of a search space, looked up instead of trained."""
+"""Tabular benchmarks: measured architectures of a search space, looked up instead of trained."""
 
 from nas.benchmarks.fetch import fetch as fetch
 from nas.benchmarks.importers import import_file

@@ -1,7 +1,7 @@
-"""Build a population's table: every network really trained on digits and really timed on this CPU.
+"""Builds the table of a population: trains every network on digits and times it on this CPU.
 
-Results are appended to journals as they come, so an interrupted build goes on where it stopped; the table is written
-when all stages are complete.
+Each result is appended to a journal, so that an interrupted build resumes where it stopped. The table is written when
+all stages are complete.
 """
 
 from __future__ import annotations
@@ -34,10 +34,19 @@ Measure = Callable[[SearchSpace, Architecture], Any]
 def build(
     population: Population, folder: Path, *, stages: tuple[str, ...] = STAGES, progress: Progress | None = None
 ) -> Path:
-    """Train, score and time everything, resuming from the journals in `folder`.
+    """Train, score and time all networks of a population, resuming from the journals in `folder`.
 
-    Stages can run on their own, because latencies want a machine that does nothing else. Returns the table's path;
-    InputError says what is missing while a stage is not complete.
+    Args:
+        population: the networks and how they are trained.
+        folder: holds the journals and the table.
+        stages: stages to run now. They can run separately, because latencies need an otherwise idle machine.
+        progress: called with the stage, the number of networks done and the total.
+
+    Returns:
+        The path of the table.
+
+    Raises:
+        InputError: a stage is unknown, or not yet complete for all networks.
     """
     for stage in stages:
         if stage not in STAGES:
@@ -54,9 +63,9 @@ def build(
 
 
 def _accuracy(population: Population) -> Measure:
-    """Test accuracy in % of one training per seed, its mean over the seeds after each epoch, and an epoch's seconds.
+    """Measures test accuracy in % of each seed, its mean over seeds after each epoch, and seconds per epoch.
 
-    Seconds are of the processor, of all seeds together: what else runs on the machine does not count.
+    Seconds are CPU time of all seeds together, which other processes do not affect.
     """
     import torch
 
@@ -75,7 +84,7 @@ def _accuracy(population: Population) -> Measure:
 
 
 def _proxies(seeds: tuple[int, ...]) -> Measure:
-    """Zero-cost proxies, mean over initializations; those that are undefined are left out."""
+    """Measures zero-cost proxies, averaged over initializations; undefined ones are omitted."""
     import torch
 
     from nas.evaluation.proxies import PROXIES, compute_proxies
@@ -97,7 +106,7 @@ def _latency(space: SearchSpace, arch: Architecture) -> float:
 
 
 class _Builder:
-    """The networks of a population and what the journals in a folder know of them."""
+    """The networks of a population and the journals of their results."""
 
     def __init__(self, population: Population, folder: Path, progress: Progress | None) -> None:
         self.population, self.folder, self.progress = population, folder, progress
@@ -114,7 +123,7 @@ class _Builder:
             journal.append(self.names[i], measure(self.space, self.archs[i]))
 
     def _missing(self, journal: Journal, stage: str) -> Iterator[int]:
-        """Positions that the journal lacks, in random order, so that a part of it is a random sample."""
+        """Indices without a result, in random order, so that an incomplete journal is a random sample."""
         seed = int(stage[-1]) if stage[-1].isdigit() else 0
         order = [int(i) for i in np.random.default_rng(seed).permutation(len(self.names))]
         order = [i for i in order if self.names[i] not in journal.known]
@@ -124,7 +133,7 @@ class _Builder:
             yield i
 
     def write(self) -> Path:
-        """The table `NAME.csv.gz` and the measured half of its card, `NAME.json`."""
+        """Write the table `NAME.csv.gz` and its card `NAME.json`."""
         accuracy = [known if isinstance(known, dict) else {"seeds": known} for known in self._complete("accuracy")]
         proxies = self._complete("proxies") if self.population.proxies else [{} for _ in self.names]
         passes = np.array([self._complete(f"latency{i}") for i in range(self.population.latency_passes)]).T
@@ -142,7 +151,7 @@ class _Builder:
         count = sum(name in known for name in self.names)
         if count < len(self.names):
             total = len(self.names)
-            raise InputError(f"{self.folder}: {stage} of {count} of {total} networks; run the build again to go on")
+            raise InputError(f"{self.folder}: {stage} has {count} of {total} networks; run the build again to resume")
         return [known[name] for name in self.names]
 
     def _csv(
@@ -153,7 +162,7 @@ class _Builder:
         rows = io.StringIO()
         writer = csv.writer(rows, lineterminator="\n")
         by_seed = [f"digits_accuracy_seed{s}" for s in self.population.seeds]
-        epochs = range(1, max(map(len, curves)))  # the last one's value is the accuracy itself
+        epochs = range(1, max(map(len, curves)))  # without the last epoch, whose value is the final accuracy
         by_epoch = [f"digits_accuracy@{epoch}" for epoch in epochs]
         writer.writerow(
             ["arch", "digits_accuracy", *by_seed, *by_epoch, "epoch_s", "cpu_latency_ms", "params", "flops", *scores]
@@ -191,7 +200,7 @@ def _card(population: Population, seeds: np.ndarray, passes: np.ndarray) -> dict
             "tau_between_seeds": tau(seeds[:, 0], seeds[:, 1]),
         },
         "latency": {
-            # Others on the machine can only slow a network down, for seconds at a time.
+            # Other processes can only slow a network down, so the minimum is the best estimate.
             "how": "ONNX Runtime, CPU, batch 1, one thread, 10 warm-up runs, median of 60 runs, least of "
             f"{population.latency_passes} passes over all networks",
             "tau_between_halves_of_the_passes": tau(passes[:, ::2].min(1), passes[:, 1::2].min(1)),

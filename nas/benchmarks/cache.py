@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """`$NAS_CACHE` if set, else the platform's cache folder of `rlm-nas` (not necessarily existing yet)."""
+    """`$NAS_CACHE` if set, else the platform's cache folder of `rlm-nas`. It may not exist yet."""
     override = os.environ.get("NAS_CACHE")
     if override:
         return Path(override)

@@ -1,4 +1,4 @@
-"""Exact costs of a table's architectures."""
+"""Exact costs of the architectures in a table."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ COSTS = {"params": graph_params, "flops": graph_flops}
 
 
 def exact_costs(benchmark: Benchmark, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Columns (n,) of metrics that need no measurement: the table's own column, or else the cost of each network.
+    """Columns (n,) that need no measurement: from the table if it has them, else computed from the networks.
 
     Args:
         benchmark: a table of n architectures.
-        names: columns of the table, "params" or "flops".
+        names: columns of the table, `"params"` or `"flops"`.
+
+    Returns:
+        One column (n,) per name.
     """
     known = {name: benchmark.values(name) for name in names if name in benchmark.metrics}
     missing = [name for name in names if name not in known]

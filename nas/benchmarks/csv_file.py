@@ -1,4 +1,4 @@
-"""Reading a table of measurements from CSV: one architecture per row, one metric per column."""
+"""Reads a table of measurements from CSV: one architecture per row, one metric per column."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ import numpy as np
 from search_spaces.common.errors import InputError
 
 ARCHITECTURE_COLUMNS = ("arch", "architecture")
-MAX_BYTES = 1 << 30  # of text: room for ten million rows; stops a small file that inflates without end
+MAX_BYTES = 1 << 30  # of uncompressed text, about ten million rows; stops decompression bombs
 
 
 @dataclass(frozen=True)
 class CsvTable:
-    """Architecture strings (n), the lines they stand on (n), and float64 columns (n,) with NaN for empty cells."""
+    """Architecture strings (n), their line numbers (n), and float64 columns (n,) with NaN for empty cells."""
 
     archs: list[str]
     lines: list[int]
@@ -29,7 +29,7 @@ class CsvTable:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The file's bytes; a missing or unreadable file is an InputError."""
+    """The file's bytes; InputError if it is missing or unreadable."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -39,10 +39,16 @@ def read_bytes(path: Path) -> bytes:
 def parse_csv(
     data: bytes, path: Path, arch_columns: Sequence[str] = ARCHITECTURE_COLUMNS, ignore: Sequence[str] = ()
 ) -> CsvTable:
-    """Parse the bytes of `path`, gzip-compressed where they begin as gzip does.
+    """Parse a CSV table, which may be gzip-compressed.
 
-    Architectures are in the first of `arch_columns` that is there. Every other column but those in `ignore` must hold
-    finite numbers or empty cells. Anything else is an InputError that names file, line, column and value.
+    Args:
+        data: contents of the file.
+        path: the file's path, for error messages.
+        arch_columns: names of the architecture column; the first one that exists is used.
+        ignore: columns to skip. All others must hold finite numbers or empty cells.
+
+    Raises:
+        InputError: the table is malformed; the message names file, line, column and value.
     """
     reader = csv.reader(io.StringIO(_decode(data, path), newline=""))
     try:
@@ -81,10 +87,10 @@ def _decode(data: bytes, path: Path) -> str:
 
 
 def _check_header(header: list[str], arch_columns: Sequence[str], path: Path) -> str:
-    """The column of the architectures."""
+    """The name of the architecture column."""
     for name in header:
         if not name or header.count(name) > 1:
-            raise InputError(f"{path}: each column needs a name of its own; {name!r} is not")
+            raise InputError(f"{path}: each column needs a unique name; {name!r} is empty or repeated")
     for name in arch_columns:
         if name in header:
             return name
@@ -99,7 +105,7 @@ def _numbers(cells: Sequence[str], lines: Sequence[int], column: str, path: Path
         if np.isfinite(values).sum() + cells.count("") == len(cells):
             return values
     except ValueError:
-        pass  # found and named below: looking at every cell on its own is slow, and needed for bad tables only
+        pass  # the slow search below finds the bad cell
     row = next(i for i, cell in enumerate(cells) if cell and not _is_finite(cell))
     where = f"{path}, line {lines[row]}, column {column!r}"
     raise InputError(f"{where}: {cells[row]!r} is not a finite number (leave a missing value empty)")

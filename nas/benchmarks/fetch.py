@@ -1,4 +1,4 @@
-"""Downloading NAS-Bench-201 from its public sources into one compact table."""
+"""Downloads NAS-Bench-201 from its public sources into one compact table."""
 
 from __future__ import annotations
 
@@ -20,30 +20,36 @@ from search_spaces.common.errors import InputError, unknown
 from search_spaces.common.files import replacing
 
 BASE_URL = "https://raw.githubusercontent.com"
-TIMEOUT_SECONDS = 30.0  # without an answer
-MAX_SECONDS = 1800.0  # of all downloads together: 6 kB/s
+TIMEOUT_SECONDS = 30.0  # without data from the server
+MAX_SECONDS = 1800.0  # for all downloads together, at least 6 kB/s
 
 
 def fetch(
     name: str, base_url: str = BASE_URL, progress: Progress | None = None, sources: Sequence[Source] | None = None
 ) -> Benchmark:
-    """Download a benchmark's pinned source files, verify them, and merge them into the table in the cache folder.
+    """Download the pinned source files of a benchmark, verify them, and merge them into the cached table.
 
-    Files that were downloaded and verified before are not downloaded again, so that a call that took `MAX_SECONDS` and
-    was given up can be repeated. A wrong checksum, size or answer is an InputError and leaves the table as it was.
-    `base_url` is a server with the layout `base_url/repository/commit/path`; `progress` is called with
-    ("bytes", done, total); `sources` are the pinned files, the package's own by default.
+    Verified files are kept and not downloaded again, so that a call that ran into `MAX_SECONDS` can be repeated.
 
-    nasbench201 gets, in the order of the official index, validation and test accuracy in % after 200 epochs (mean over
-    seeds) on CIFAR-10 (the "cifar10-valid" setting), CIFAR-100 and ImageNet16-120 from NASGraph, and 27 device
-    latencies in ms from HELP. The latency files are bare lists: that they follow the official index was checked value
-    by value on fpga and gold_6226, and is taken for granted on the other 25. No file holds 12-epoch accuracies, params
-    or FLOPs; `import_file` reads those from the official one, and what it read before is kept here.
+    nasbench201 has these columns, in the order of the official index: validation and test accuracy in % after 200
+    epochs (mean over seeds) on CIFAR-10 (the "cifar10-valid" setting), CIFAR-100 and ImageNet16-120, from NASGraph, and
+    27 device latencies in ms, from HELP. The latency files are bare lists. That they follow the official index was
+    checked value by value for fpga and gold_6226 and is assumed for the other 25. `import_file` adds 12-epoch
+    accuracies, parameters and FLOPs from the official file; this function keeps them.
+
+    Args:
+        name: the benchmark, `"nasbench201"`.
+        base_url: a server with the layout `base_url/repository/commit/path`.
+        progress: called with ("bytes", done, total).
+        sources: the pinned files, by default those of the package.
+
+    Raises:
+        InputError: the name is unknown, a download failed, or a checksum differs. The table is then unchanged.
     """
     if name != "nasbench201":
         raise unknown("benchmark to fetch", name, ["nasbench201"])
     if not base_url.startswith(("http://", "https://")):
-        raise InputError(f"base URL {base_url!r}: must begin with http:// or https://")
+        raise InputError(f"base URL {base_url!r}: it must begin with http:// or https://")
     sources = nasbench201_sources() if sources is None else sources
     total, done = sum(source.bytes for source in sources), 0
     contents, deadline = {}, time.monotonic() + MAX_SECONDS
@@ -56,7 +62,7 @@ def fetch(
 
 
 def _verified(source: Source, base_url: str, deadline: float) -> bytes:
-    """The file's bytes, from the cache if a sound copy is there; downloaded until `deadline` otherwise."""
+    """The file's bytes: from the cache if its copy is intact, else downloaded before `deadline`."""
     path = cache_folder() / "sources" / source.location
     if path.is_file():
         data = path.read_bytes()
@@ -72,7 +78,7 @@ def _verified(source: Source, base_url: str, deadline: float) -> bytes:
 
 
 def _until(deadline: float, url: str, download: Callable[[], bytes]) -> bytes:
-    """What `download` returns; a server that sends a byte now and then is given up at `deadline`."""
+    """The result of `download`, which is abandoned at `deadline`, as a slow server may never reach its timeout."""
     answers: Queue[bytes | Exception] = Queue()
 
     def run() -> None:
@@ -86,8 +92,8 @@ def _until(deadline: float, url: str, download: Callable[[], bytes]) -> bytes:
         answer = answers.get(timeout=max(0.0, deadline - time.monotonic()))
     except Empty:
         raise InputError(
-            f"{url}: given up, as the downloads took {MAX_SECONDS:g} s: repeat the command, which goes on with this "
-            "file, or give another base URL"
+            f"{url}: the downloads took more than {MAX_SECONDS:g} s: repeat the command, which resumes with this file, "
+            "or give another base URL"
         ) from None
     if isinstance(answer, Exception):
         raise answer
@@ -95,8 +101,8 @@ def _until(deadline: float, url: str, download: Callable[[], bytes]) -> bytes:
 
 
 def _download(url: str, size: int) -> bytes:
-    """At most `size` bytes + 1 from `url`, so that a longer file fails its checksum without being read to the end."""
-    from http.client import HTTPException  # with ssl and email behind it, too slow to import for every command
+    """At most `size` + 1 bytes from `url`, so that a longer file fails its checksum without being read to the end."""
+    from http.client import HTTPException  # imports ssl and email, which is too slow for every command
     from urllib.error import HTTPError
     from urllib.parse import quote
     from urllib.request import urlopen
@@ -105,14 +111,14 @@ def _download(url: str, size: int) -> bytes:
         with urlopen(quote(url, safe=":/"), timeout=TIMEOUT_SECONDS) as response:
             return response.read(size + 1)
     except HTTPError as error:
-        raise InputError(f"{url}: the server answers {error.code} {error.reason}; is the base URL right?") from error
+        raise InputError(f"{url}: the server answers {error.code} {error.reason}; check the base URL") from error
     except (OSError, HTTPException, ValueError) as error:
         reason = getattr(error, "reason", error)
         raise InputError(f"{url}: cannot be downloaded ({reason}); check the network and the base URL") from error
 
 
 def _merge(contents: dict[Source, bytes]) -> Table:
-    """One table of all files: the CSV files name the architectures, the `.pt` lists follow their order."""
+    """Merge all files into a table. The CSV files name the architectures; the `.pt` lists have the same order."""
     archs: list[str] = []
     columns: dict[str, np.ndarray] = {}
     for source, data in contents.items():
@@ -144,5 +150,5 @@ def _latencies(source: Source, data: bytes, rows: int) -> np.ndarray:
         raise InputError(f"{source.location}: not a list of {rows} latencies")
     latencies = np.array(values, np.float64)
     if not np.isfinite(latencies).all():
-        raise InputError(f"{source.location}: has latencies that are not finite")
+        raise InputError(f"{source.location}: a latency is not finite")
     return latencies

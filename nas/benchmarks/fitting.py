@@ -1,4 +1,4 @@
-"""Fits a predictor to a benchmark, or to a table of texts."""
+"""Fits a predictor to a benchmark or to a table of texts."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def fit_to_benchmark(
         model: the predictor.
         table: the table.
         metrics: the metrics to learn.
-        size: number of architectures; None: all.
-        seed: seed of the choice of architectures.
-        progress: called with what is done, how far, of how much.
+        size: number of architectures; None for all.
+        seed: draws the architectures.
+        progress: called with the name of the step, the amount done and the total.
 
     Raises:
-        InputError: the table has no such metric, or fewer architectures.
+        InputError: the table lacks a metric or has fewer architectures.
     """
     count = len(table) if size is None else size
     if not 1 <= count <= len(table):
@@ -46,17 +46,17 @@ def fit_to_benchmark(
 def fit_to_texts(
     model: Predictor, table: TextTable, test_share: float, seed: int, progress: Progress
 ) -> list[dict[str, Any]]:
-    """Fit a predictor to a part of a table of texts.
+    """Fit a predictor to the training part of a table of texts, and score it on the test part.
 
     Args:
         model: the predictor.
         table: the texts and their metrics.
-        test_share: share of the texts to keep for testing.
-        seed: seed of the split and of the predictions.
-        progress: called with what is done, how far, of how much.
+        test_share: share of the texts in the test part.
+        seed: draws the split and the predictions.
+        progress: called with the name of the step, the amount done and the total.
 
     Returns:
-        Rank correlations on the texts for testing, a row per space and metric; none without such texts.
+        Rank correlations on the test part, one row per space and metric; empty without a test part.
     """
     training, tests = split(table, test_share, seed)
     _show_steps(model, progress)
@@ -66,7 +66,7 @@ def fit_to_texts(
 
 
 def _show_steps(model: Predictor, progress: Progress) -> None:
-    """Report that fitting begins, and its steps where the predictor takes some."""
+    """Report that fitting begins, and each training step if the predictor has any."""
     progress("fitting", 0, 1)
     if hasattr(model, "progress"):
         model.progress = lambda step, steps, loss: progress(f"fitting, loss {loss:.4g}", step, steps)

@@ -1,4 +1,4 @@
-"""Reading the field's official files into the NAS-Bench-201 table, without executing what their pickles say."""
+"""Imports official files of NAS-Bench-201 and HW-NAS-Bench without executing code in their pickles."""
 
 from __future__ import annotations
 
@@ -22,13 +22,21 @@ HWNASBENCH_UNITS = {"latency": "ms", "energy": "mj"}
 
 
 def import_file(path: str | Path, progress: Progress | None = None) -> Benchmark:
-    """Merge an official file into the cached nasbench201 table, by architecture; its values replace those there before.
+    """Merge an official file into the cached nasbench201 table. New values replace old ones.
 
-    `NAS-Bench-201-v1_*.pth` brings accuracies, params, FLOPs and the authors' own latencies (see `read_nasbench201`),
-    `HW-NAS-Bench-v1_0.pickle` latencies and energies of six devices (see `read_hwnasbench`). A file that is damaged, of
-    another format, or that names anything but plain data is refused with an InputError and executes nothing.
+    `NAS-Bench-201-v1_*.pth` holds accuracies, parameters, FLOPs and latencies on the authors' GPU (see
+    `read_nasbench201`). `HW-NAS-Bench-v1_0.pickle` holds latencies and energies of six devices (see `read_hwnasbench`).
+    `load_benchmark("nasbench201")` prefers a table in `NAS_DATA` to the cached one.
 
-    Note that `load_benchmark("nasbench201")` prefers a table in NAS_DATA to the cached one.
+    Args:
+        path: the file.
+        progress: called with ("architectures", done, total).
+
+    Returns:
+        The updated table.
+
+    Raises:
+        InputError: the file is damaged, has another format, or refers to anything but plain data.
     """
     path = Path(path)
     readers: dict[str, Callable[[Path, Progress | None], Table]] = {
@@ -42,9 +50,9 @@ def import_file(path: str | Path, progress: Progress | None = None) -> Benchmark
 
 
 def read_hwnasbench(path: Path, progress: Progress | None = None) -> Table:
-    """`<device>_latency_ms` and `<device>_energy_mj` of the CIFAR-10 networks; lower is better.
+    """Read `<device>_latency_ms` and `<device>_energy_mj` of the CIFAR-10 networks (arXiv 2103.10584).
 
-    The file is {"nasbench201": {"cifar10": {"edgegpu_latency": (n), "config": [{"arch_str": …}, …], …}, …}, …}.
+    Layout of the file: {"nasbench201": {"cifar10": {"edgegpu_latency": (n), "config": [{"arch_str": …}, …], …}, …}, …}.
     """
     contents = load_pickle(path)
     try:
@@ -57,20 +65,25 @@ def read_hwnasbench(path: Path, progress: Progress | None = None) -> Table:
             if f"{device}_{quantity}" in measured
         }
     except (KeyError, TypeError, IndexError) as error:
-        raise InputError(f"{path}: not laid out as HW-NAS-Bench v1.0 is ({error!r} is missing)") from error
+        raise InputError(f"{path}: not in the layout of HW-NAS-Bench v1.0 ({error!r} is missing)") from error
     if progress:
         progress("architectures", len(archs), len(archs))
     return _table(path, archs, columns)
 
 
 def read_nasbench201(path: Path, progress: Progress | None = None) -> Table:
-    """The official file's results at the end of training, mean over seeds.
+    """Read the final results of the official file (arXiv 2001.00326), averaged over seeds.
 
-    Accuracies in % after 200 epochs: CIFAR-10 in the "cifar10-valid" setting (trained on 25,000 images), CIFAR-100 and
-    ImageNet16-120 on their validation and test halves; the same after 12 epochs (`…_12epochs`), where the CIFAR-10 test
-    accuracy is of training on all 50,000 images. Params and FLOPs as counts. `…_batch256_latency_ms`: the authors'
-    latency of a batch of 256 on their GPU. What a network was not trained on is NaN. The whole file is held in memory:
-    the 4.7 GB of v1.1 need about 28 GB.
+    Columns:
+
+    - accuracies in % after 200 epochs: CIFAR-10 in the "cifar10-valid" setting (trained on 25,000 images), CIFAR-100
+      and ImageNet16-120 on their validation and test halves;
+    - `…_12epochs`: the same after 12 epochs, but CIFAR-10 test accuracy after training on all 50,000 images;
+    - `…_params` and `…_flops`: counts;
+    - `…_batch256_latency_ms`: latency of a batch of 256 on the authors' GPU.
+
+    A network that was not trained on a data set has NaN there. The whole file is held in memory: v1.1 has 4.7 GB and
+    needs about 28 GB.
     """
     from nas_201_api import ArchResults
 
@@ -79,7 +92,7 @@ def read_nasbench201(path: Path, progress: Progress | None = None) -> Table:
     try:
         infos, indexes = contents["arch2infos"], sorted(contents["evaluated_indexes"])
         for done, index in enumerate(indexes, start=1):
-            # dict(): given a string, the package would take it for a path and load that file
+            # dict(), because the package would load a string as a path.
             full = ArchResults.create_from_state_dict(dict(infos[index]["full"]))
             less = ArchResults.create_from_state_dict(dict(infos[index]["less"]))
             archs.append(contents["meta_archs"][index])
@@ -87,15 +100,15 @@ def read_nasbench201(path: Path, progress: Progress | None = None) -> Table:
             if progress:
                 progress("architectures", done, len(indexes))
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, AssertionError) as error:
-        raise InputError(f"{path}: not laid out as NAS-Bench-201's official file is ({error!r})") from error
+        raise InputError(f"{path}: not in the layout of NAS-Bench-201's official file ({error!r})") from error
     if not rows:
-        raise InputError(f"{path}: holds no evaluated architecture")
+        raise InputError(f"{path}: has no evaluated architecture")
     columns = {name: _column(path, [row[name] for row in rows], len(rows)) for name in rows[0]}
     return _table(path, archs, columns)
 
 
 def _results(full: ArchResults, less: ArchResults) -> dict[str, float]:
-    """One architecture's metrics from its 200-epoch and its 12-epoch trials."""
+    """Metrics of one architecture from its 200-epoch and 12-epoch trials."""
     row: dict[str, float] = {}
     for name, dataset, test_dataset_12epochs, test_set in (
         ("cifar10", "cifar10-valid", "cifar10", "ori-test"),
@@ -107,7 +120,7 @@ def _results(full: ArchResults, less: ArchResults) -> dict[str, float]:
         row[f"{name}_validation_accuracy_12epochs"] = _accuracy(less, dataset, "x-valid")
         row[f"{name}_test_accuracy_12epochs"] = _accuracy(less, test_dataset_12epochs, test_set)
         costs = full.get_compute_costs(dataset) if dataset in full.dataset_seed else {}
-        row[f"{name}_params"] = _scaled(costs.get("params"), 1e6)  # from millions, six decimals
+        row[f"{name}_params"] = _scaled(costs.get("params"), 1e6)  # from millions with six decimals
         row[f"{name}_flops"] = _scaled(costs.get("flops"), 1e6)
         row[f"{name}_batch256_latency_ms"] = costs["latency"] * 1e3 if costs.get("latency") else np.nan  # from seconds
     return row
@@ -131,7 +144,7 @@ def _column(path: Path, values: Any, rows: int) -> np.ndarray:
     try:
         column = np.array(values, np.float64)
     except (OverflowError, TypeError, ValueError) as error:
-        raise InputError(f"{path}: holds values that are not numbers") from error
+        raise InputError(f"{path}: a value is not a number") from error
     if column.shape != (rows,):
         raise InputError(f"{path}: a column has shape {column.shape} for {rows} architectures")
     return column

@@ -1,4 +1,4 @@
-"""Finding a benchmark by its name, or reading a user's own CSV file as one."""
+"""Loads a benchmark by name, or from a user's CSV file."""
 
 from __future__ import annotations
 
@@ -18,25 +18,30 @@ from search_spaces.common import plug_ins
 from search_spaces.common.errors import InputError, unknown
 
 NAMES = (*POPULATIONS, "nasbench201")
-IDENTIFIERS = ("index", "isomorphism_class")  # columns that name a row and measure nothing
+IDENTIFIERS = ("index", "isomorphism_class")  # columns that identify a row; they are no metrics
 PACKAGE_DATA = Path(__file__).parent / "data"
 
 
 def load_benchmark(
     benchmark: str | Path, space: str | None = None, space_options: Mapping[str, Any] | None = None
 ) -> Benchmark:
-    """A benchmark by name ("nasbench201", or a population such as "digits201"), or a CSV table.
+    """Load a benchmark by name, or from a CSV file.
 
-    A CSV file (`.csv` or `.csv.gz`) has a column `arch` or `architecture` in the notation of `space` (a name or
-    `FILE.py:CLASS`; nasbench201 by default); every other column is a metric with its unit in its name, and an empty
-    cell is a missing value. It is converted once, to a table in the cache folder.
+    A CSV file has a column `arch` or `architecture` in the notation of its space. Every other column is a metric, named
+    with its unit; an empty cell is a missing value. The file is converted once to a table in the cache folder.
+    `"nasbench201"` is `$NAS_DATA/nasbench201.csv.gz` if that exists, else the table that `fetch` or `import_file` made.
 
-    nasbench201 is `$NAS_DATA/nasbench201.csv.gz` where that exists, else the table that `fetch` or `import_file` made.
-    Unknown names, missing files and bad cells are InputErrors.
+    Args:
+        benchmark: `"nasbench201"`, a population such as `"digits201"`, or the path of a `.csv` or `.csv.gz` file.
+        space: space of a CSV file: a name or `FILE.py:CLASS`; nasbench201 by default.
+        space_options: options of that space.
+
+    Raises:
+        InputError: the name is unknown, the file is missing, or a cell is malformed.
     """
     if str(benchmark) in NAMES:
         if space is not None:
-            raise InputError(f"benchmark {benchmark} has a space of its own: a space goes with a CSV file")
+            raise InputError(f"benchmark {benchmark} has its own space: give a space for CSV files only")
         return _nasbench201() if str(benchmark) == "nasbench201" else _population(str(benchmark))
     path = Path(benchmark)
     if not path.name.endswith((".csv", ".csv.gz")):
@@ -54,7 +59,7 @@ def load_benchmark(
 
 @dataclass(frozen=True)
 class BenchmarkInfo:
-    """One line of the list of benchmarks. Where the table is not available, `rows` is None and `origin` the remedy."""
+    """Description of a benchmark. If its table is not available, `rows` is None and `origin` says how to get it."""
 
     name: str
     space: str
@@ -64,7 +69,7 @@ class BenchmarkInfo:
 
 
 def list_benchmarks() -> list[BenchmarkInfo]:
-    """The benchmarks known by name, available or not."""
+    """All named benchmarks, available or not."""
     infos = []
     for name in NAMES:
         try:
@@ -79,7 +84,7 @@ def list_benchmarks() -> list[BenchmarkInfo]:
 
 
 def update_nasbench201(table: Table) -> Benchmark:
-    """Add rows and columns to the cached nasbench201 table, replacing the values that both have."""
+    """Merge rows and columns into the cached nasbench201 table. New values replace old ones."""
     path = _nasbench201_path()
     if path.is_file():
         table = Table.read(path).merged(table)
@@ -98,13 +103,13 @@ def _nasbench201() -> Benchmark:
     if _nasbench201_path().is_file():
         return Benchmark(_nasbench201_path())
     raise InputError(
-        "benchmark nasbench201 is not on this machine: run `nas benchmarks fetch nasbench201`, "
-        "or set NAS_DATA to a folder with nasbench201.csv.gz"
+        "benchmark nasbench201 is not on this machine: run `nas benchmarks fetch nasbench201`, or set NAS_DATA to a "
+        "folder with nasbench201.csv.gz"
     )
 
 
 def _population(name: str) -> Benchmark:
-    """A table that travels with the package, in the space that its card says."""
+    """A table of the package, in the space that its card names."""
     path, card_path = PACKAGE_DATA / f"{name}.csv.gz", PACKAGE_DATA / f"{name}.json"
     if not path.is_file():
         raise InputError(f"benchmark {name} is missing from this installation: run `nas benchmarks build {name}`")
@@ -118,7 +123,7 @@ def _population(name: str) -> Benchmark:
 
 
 def _from_csv(path: Path, header: Header) -> Benchmark:
-    """The compact table of a CSV file, converted if these very bytes were not converted before."""
+    """The compact table of a CSV file, converted unless the cache has it for the same contents and space."""
     data = read_bytes(path)
     checksum = sha256(data)
     space = header.open_space()

@@ -1,4 +1,4 @@
-"""The populations that travel with the project: which networks of which spaces are trained on digits and timed."""
+"""The populations of the package: networks of several spaces that were trained on digits and timed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,18 @@ from search_spaces.common.errors import unknown
 
 @dataclass(frozen=True)
 class Population:
-    """Distinct networks of a space: `count` random ones, or all of them (None). task: settings of its training."""
+    """Distinct networks of a space, and how they are measured.
+
+    Args:
+        name: of the benchmark.
+        space: name of the space.
+        space_options: options of the space.
+        count: number of random networks; None for all networks of the space.
+        proxies: True to compute zero-cost proxies.
+        seeds: one training and one initialization for proxies per seed.
+        latency_passes: passes over all networks, of which the lowest latency of each network counts.
+        task: settings of `nas.evaluation.training.DigitsTask`.
+    """
 
     name: str
     space: str
@@ -29,7 +40,7 @@ class Population:
         return get_space(self.space, **self.space_options)
 
     def architectures(self) -> list[Architecture]:
-        """The first architecture of every different text, in the order of enumeration or of sampling from seed 0."""
+        """One architecture per distinct text, the first in the order of enumeration, or of sampling from seed 0."""
         space = self.open_space()
         rng = np.random.default_rng(0)
         found: dict[str, Architecture] = {}
@@ -52,16 +63,16 @@ POPULATIONS = {
         Population("digits201", "nasbench201", {**_TINY, "channels": 8, "cells": 1, "prune": True}, None, False),
         *(Population(f"digits-{space}", space, _CELLS) for space in ("nasnet", "amoeba", "pnas", "enas", "darts")),
         Population("digits-nasbench101", "nasbench101", {**_TINY, "channels": 8, "modules": 1}),
-        # At 1×1 resolution in the end, 22 layers deep: in the others' 48 steps these hardly learn.
+        # 22 layers that end at 1×1 resolution hardly learn in the 48 steps of the other populations.
         Population("digits-fbnet", "fbnet", {**_TINY, "width": 0.25}, task={"epochs": 8, "batch": 32}),
-        # With learning curves long enough to stop at, for searches by cost.
+        # Trainings are long enough for searches that stop them early.
         Population("digits-resnet", "tiny-resnet", _TINY, 200, False, task={"epochs": 16}),
     )
 }
 
 
 def get_population(name: str) -> Population:
-    """The population of that name; InputError suggests the nearest for an unknown one."""
+    """The population with this name; InputError if there is none."""
     if name not in POPULATIONS:
         raise unknown("benchmark that can be built", name, POPULATIONS)
     return POPULATIONS[name]

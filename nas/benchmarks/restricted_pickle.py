@@ -1,8 +1,8 @@
-"""Reading other people's pickles without executing them: only containers, strings and numbers can come out.
+"""Reads third-party pickles without executing them; only containers, strings and numbers can come out.
 
-A pickle builds objects by calling whatever it names. Here it may name the few things that data files need, and gets
-our stand-ins for them; numpy's own, which trust their arguments, are never called. What remains in a hostile file's
-power is to ask for more memory than there is.
+A pickle builds objects by calling the functions that it names. This reader allows the few names that data files need
+and replaces them with its own functions. Numpy's functions, which trust their arguments, are never called. A malicious
+file can still exhaust memory.
 """
 
 from __future__ import annotations
@@ -20,19 +20,23 @@ import numpy as np
 
 from search_spaces.common.errors import InputError
 
-TORCH_MAGIC = 0x1950A86A20F9469CFC6C  # the first object of a file that torch wrote before its zip format
+TORCH_MAGIC = 0x1950A86A20F9469CFC6C  # first object of a file in torch's format before zip
 
 
 def load_pickle(path: Path) -> Any:
-    """The contents of a pickle file, numpy arrays as lists; InputError if it is broken or names anything else."""
+    """Contents of a pickle file, with numpy arrays as lists; InputError if it is damaged or not plain data."""
     with _refusing(path), path.open("rb") as stream:
         return _Unpickler(stream).load()
 
 
 def load_torch_file(path: Path) -> Any:
-    """The contents of a file of plain data that `torch.save` wrote, in its old or its zip format; else an InputError.
+    """Contents of a file of plain data that `torch.save` wrote, in its zip format or the format before.
 
-    Built in C, unlike `torch.load(weights_only=True)`: half a minute instead of ten for NAS-Bench-201's 4.7 GB.
+    The unpickler is written in C: 4.7 GB of NAS-Bench-201 take half a minute instead of ten with
+    `torch.load(weights_only=True)`.
+
+    Raises:
+        InputError: the file is damaged or not plain data.
     """
     with _refusing(path), path.open("rb") as stream:
         if zipfile.is_zipfile(stream):
@@ -42,29 +46,29 @@ def load_torch_file(path: Path) -> Any:
                     return _Unpickler(data).load()
         stream.seek(0)
         if _Unpickler(stream).load() != TORCH_MAGIC:
-            raise pickle.UnpicklingError("it does not begin as torch's files do")
+            raise pickle.UnpicklingError("it is not a torch file")
         _version, _system = _Unpickler(stream).load(), _Unpickler(stream).load()
         return _Unpickler(stream).load()
 
 
 @contextmanager
 def _refusing(path: Path) -> Iterator[None]:
-    """Turns whatever a missing, damaged or hostile file raises into an InputError; a bad pickle can raise anything."""
+    """Turn any error from a missing, damaged or malicious file into an InputError; a bad pickle can raise anything."""
     try:
         yield
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(f"{path}: refused: it is damaged or not a file of plain data: {reason}") from error
+        raise InputError(f"{path}: refused as damaged or not plain data: {reason}") from error
 
 
 class _Dtype:
-    """Stand-in for numpy.dtype that knows numbers only."""
+    """Replacement for numpy.dtype that allows numbers only."""
 
     def __init__(self, code: str, *_: object) -> None:
         if not re.fullmatch(r"[biuf][1248]", code):
-            raise pickle.UnpicklingError(f"it holds numpy data of type {code!r}")
+            raise pickle.UnpicklingError(f"it has numpy data of type {code!r}")
         self.value = np.dtype(code)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
@@ -72,7 +76,7 @@ class _Dtype:
 
 
 class _Array(list[Any]):
-    """Stand-in for numpy.ndarray: a list that receives the array's numbers."""
+    """Replacement for numpy.ndarray: a list of the array's numbers."""
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         _version, shape, dtype, fortran, data = state
@@ -88,14 +92,14 @@ def _reconstruct(*_: object) -> _Array:
 
 
 def _encode(text: str, _encoding: str) -> bytes:
-    return text.encode("latin1")  # pickles older than protocol 3 write bytes as a call of this, or of bytes() if empty
+    return text.encode("latin1")  # pickles before protocol 3 write bytes as a call of this, or of bytes() if empty
 
 
 def _empty() -> bytes:
     return b""
 
 
-# Both spellings of a module occur: Python 2's in pickles older than protocol 3, numpy.core in files older than numpy 2.
+# Both spellings occur: Python 2's modules in pickles before protocol 3, numpy.core in files before numpy 2.
 _ALLOWED: dict[tuple[str, str], Any] = {
     ("builtins", "set"): set,
     ("__builtin__", "set"): set,

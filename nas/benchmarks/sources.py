@@ -1,4 +1,4 @@
-"""The public files that NAS-Bench-201's table is made from, each pinned to a commit, a size and a checksum."""
+"""The public source files of NAS-Bench-201's table, each pinned to a commit, a size and a checksum."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Source:
 
     @property
     def location(self) -> str:
-        """`repository/commit/path`: the file's place below the server's base URL and below the cache folder."""
+        """`repository/commit/path`, relative to the server's base URL and to the cache folder."""
         return f"{self.repository}/{self.commit}/{self.path}"
 
 

@@ -1,8 +1,8 @@
-"""The compact table: one safetensors file with the architectures of a space and their measured metrics.
+"""The compact table: one safetensors file with architectures of a space and their measured metrics.
 
-The file holds one float64 column (n,) per metric, the architectures as one newline-joined UTF-8 string (uint8), and a
-JSON header. float64 because FLOPs exceed the integers that float32 counts exactly. Nothing in it can be executed, and a
-column is read from disk when it is first asked for.
+The file holds a float64 column (n,) per metric, the architectures as one newline-joined UTF-8 string (uint8), and a
+JSON header. Columns are float64 because FLOPs exceed the integers that float32 represents exactly. Reading executes
+nothing. A column is read from disk when it is first used.
 """
 
 from __future__ import annotations
@@ -25,16 +25,20 @@ from search_spaces.common.errors import InputError, unknown
 from search_spaces.common.files import replacing
 
 FORMAT = 1
-Progress = Callable[[str, int, int], None]  # what is counted, done, total
+Progress = Callable[[str, int, int], None]  # name of the step, amount done, total
 
 
 @dataclass(frozen=True)
 class Header:
-    """What a table says about itself.
+    """Metadata of a table.
 
-    `sources` has one entry per file that the numbers come from ("from" and "sha256"). With `by_text` the table holds
-    one row per distinct network, and an architecture that is not in it is looked up by its text. `is_whole`: every
-    network of the space is there.
+    Args:
+        name: of the benchmark.
+        space: name of the search space, or `FILE.py:CLASS`.
+        space_options: options of the space.
+        sources: one entry per source file, with keys "from" and "sha256".
+        by_text: the table has one row per distinct text, and other architectures are looked up by their text.
+        is_whole: the table covers every network of the space.
     """
 
     name: str
@@ -52,14 +56,14 @@ class Header:
 
 @dataclass(frozen=True)
 class Table:
-    """A whole table in memory: architecture strings (n) in the space's notation, columns (n,) with NaN for missing."""
+    """A table in memory: architecture strings (n) in the space's notation, and columns (n,) with NaN for missing."""
 
     header: Header
     archs: list[str]
     columns: dict[str, np.ndarray]
 
     def save(self, path: Path) -> None:
-        """Write the compact file; readers see the old file or the whole new one."""
+        """Write the compact file atomically."""
         tensors = {name: np.ascontiguousarray(column, np.float64) for name, column in self.columns.items()}
         tensors["arch"] = np.frombuffer("\n".join(self.archs).encode(), np.uint8)
         header = json.dumps({"format": FORMAT, "metrics": list(self.columns), **asdict(self.header)})
@@ -68,12 +72,12 @@ class Table:
 
     @classmethod
     def read(cls, path: Path) -> Table:
-        """Read a compact file back as a whole."""
+        """Read a whole compact file."""
         benchmark = Benchmark(path)
         return cls(benchmark.header, benchmark.notations, {name: benchmark.values(name) for name in benchmark.metrics})
 
     def merged(self, update: Table) -> Table:
-        """This table with `update`'s rows and columns added; where both have a value, the update's is kept."""
+        """This table with the rows and columns of `update`, whose values take precedence."""
         row_of = {arch: row for row, arch in enumerate(dict.fromkeys([*self.archs, *update.archs]))}
         columns = {name: np.full(len(row_of), np.nan) for name in [*self.columns, *update.columns]}
         for table in (self, update):
@@ -86,9 +90,15 @@ class Table:
 
 
 def canonical(space: SearchSpace, archs: Iterable[str], where: Callable[[int], str]) -> list[str]:
-    """The architectures in the space's own spelling; one that is invalid or repeated is an InputError.
+    """Normalize architecture strings to the space's notation.
 
-    `where(i)` says where the i-th was found, for the message.
+    Args:
+        space: the search space.
+        archs: architecture strings.
+        where: location of the i-th string, for error messages.
+
+    Raises:
+        InputError: an architecture is invalid or repeated.
     """
     first: dict[str, int] = {}
     for i, arch in enumerate(archs):
@@ -97,16 +107,22 @@ def canonical(space: SearchSpace, archs: Iterable[str], where: Callable[[int], s
         except InputError as error:
             raise InputError(f"{where(i)}: {error}") from error
         if notation in first:
-            raise InputError(f"{where(i)}: architecture {notation!r} is there already, at {where(first[notation])}")
+            raise InputError(f"{where(i)}: architecture {notation!r} repeats {where(first[notation])}")
         first[notation] = i
     return list(first)
 
 
 class Benchmark:
-    """A table of measured architectures of one search space, read lazily from its compact file.
+    """A table of n measured architectures of one search space, read lazily from its compact file.
 
-    `metrics` are the column names; they carry the unit, and the direction follows from them ("accuracy": higher is
-    better, all others: lower is better). A missing measurement is NaN.
+    `metrics` are the names of its columns, with units. The name also gives the direction, see
+    `predictors.metrics.Metric.parse`. Missing measurements are NaN.
+
+    Args:
+        path: the compact file.
+
+    Raises:
+        InputError: the file is damaged, or of another version.
     """
 
     def __init__(self, path: Path) -> None:
@@ -128,7 +144,7 @@ class Benchmark:
 
     @property
     def name(self) -> str:
-        """The benchmark's name, as `load_benchmark` takes it or the CSV file's stem."""
+        """The name for `load_benchmark`, or the stem of the CSV file."""
         return self.header.name
 
     @cached_property
@@ -143,23 +159,23 @@ class Benchmark:
 
     @cached_property
     def notations(self) -> list[str]:
-        """The architectures (n) as strings in the space's own notation."""
+        """The architectures (n) as strings in the space's notation."""
         return self._file.get_tensor("arch").tobytes().decode().split("\n")
 
     @cached_property
     def architectures(self) -> Sequence[Architecture]:
-        """The architectures (n), each parsed when it is first looked at."""
+        """The architectures (n), each parsed on first access."""
         return _Architectures(self.space, self.notations)
 
     def __len__(self) -> int:
         return len(self.notations)
 
     def values(self, metric: str) -> np.ndarray:
-        """A copy of one column: float64 (n,) in the unit its name says, NaN where it was not measured."""
+        """A copy of one column: float64 (n,) in the unit of its name, NaN for missing measurements."""
         return self._column(metric).copy()
 
     def query(self, arch: Architecture) -> dict[str, float]:
-        """All metrics of one architecture; InputError if the table does not have it."""
+        """All metrics of one architecture; InputError if the table lacks it."""
         row = self._row(arch)
         return {metric: float(self._column(metric)[row]) for metric in self.metrics}
 
@@ -172,11 +188,11 @@ class Benchmark:
 
     @property
     def texts(self) -> list[str]:
-        """The ONNX text of every architecture (n); made once, then kept in memory and in the cache folder."""
+        """The ONNX texts of all architectures (n), cached in memory and in the cache folder."""
         return self.load_texts()
 
     def load_texts(self, progress: Progress | None = None) -> list[str]:
-        """`texts`, reporting progress while they are made for the first time."""
+        """`texts`, with progress reports while they are made for the first time."""
         if self._texts is None:
             key = json.dumps([self.header.space, self.header.space_options])
             self._texts = cached_texts(self.space, key, self.architectures, self.notations, progress)
@@ -202,7 +218,7 @@ class Benchmark:
 
     def _row(self, arch: Architecture) -> int:
         if arch.space != self.space.name:
-            raise InputError(f"benchmark {self.name!r} is of space {self.space.name!r}, not of {arch.space!r}")
+            raise InputError(f"benchmark {self.name!r} has architectures of {self.space.name!r}, not of {arch.space!r}")
         notation = self.space.format(arch)
         row = self._row_of_notation.get(notation)
         if row is None and self.header.by_text:
@@ -213,7 +229,7 @@ class Benchmark:
 
 
 class _Architectures(Sequence[Architecture]):
-    """Architecture strings that become architectures when they are looked at."""
+    """Architecture strings that are parsed on first access."""
 
     def __init__(self, space: SearchSpace, notations: Sequence[str]) -> None:
         self._space = space

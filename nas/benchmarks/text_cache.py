@@ -1,4 +1,4 @@
-"""The ONNX texts of a table's architectures, kept on disk: a large table takes a minute to write out as text."""
+"""Disk cache of the ONNX texts of a table, because a large table takes a minute to convert."""
 
 from __future__ import annotations
 
@@ -28,10 +28,17 @@ def cached_texts(
     notations: Sequence[str],
     progress: Callable[[str, int, int], None] | None = None,
 ) -> list[str]:
-    """`space.to_text` of every architecture (n), from the cache folder if the very same texts were made before.
+    """Texts of n architectures, from the cache folder if possible.
 
-    "The same" means: architectures, space, its options (`space_key`), and the version of the texts. A damaged file is
-    made again.
+    The cache key covers the architectures, the space, its options and the version of the texts. A damaged file is
+    replaced.
+
+    Args:
+        space: makes the texts.
+        space_key: identifies the space and its options.
+        architectures: (n).
+        notations: the same (n) as strings.
+        progress: called with ("texts", done, total) while texts are made.
     """
     key = hashlib.sha256("\n".join([space_key, text_version(space), *notations]).encode()).hexdigest()
     path = cache_folder() / "texts" / f"{key[:32]}.json.gz"
@@ -48,11 +55,14 @@ def cached_texts(
 
 
 def _texts(space: SearchSpace, architectures: Sequence[Architecture]) -> Iterator[str]:
-    """The text of each, made by all processors where that pays; a space from a user's file is known here alone."""
+    """Texts of the architectures, made on all cores if there are many.
+
+    A space from a user's file exists in this process only, so its texts are made here.
+    """
     if len(architectures) < MIN_PARALLEL_TEXTS or not type(space).__module__.startswith("search_spaces."):
         yield from map(space.to_text, architectures)
         return
-    # Unlike multiprocessing's, these processes do not run the user's script again.
+    # Unlike multiprocessing, joblib's processes do not run the user's script again.
     parallel = Parallel(n_jobs=-1, batch_size=CHUNK, return_as="generator")
     yield from parallel(delayed(space.to_text)(arch) for arch in architectures)
 
@@ -65,7 +75,7 @@ def _read(path: Path) -> list[str] | None:
 
 
 def text_version(space: SearchSpace) -> str:
-    """What texts depend on beside the space's options: `TEXT_VERSION`, and the file of a plug-in."""
+    """Version of a space's texts: `TEXT_VERSION`, and for a plug-in the checksum of its file."""
     if type(space).__module__.startswith("search_spaces."):
         return str(TEXT_VERSION)
     own_file = Path(inspect.getfile(type(space)))

@@ -1,7 +1,7 @@
-"""Tables of any texts with numbers: networks, programs, configurations. Parquet or CSV, one number or several per row.
+"""Tables of texts with numeric targets, in Parquet or CSV: networks, programs, configurations.
 
-The column layout of the public Code-Regression data set ("Regression Language Models for Code", arXiv 2509.26476) is
-`identifier, space, input, target, target_type, metadata`: one number per row, whose metric `target_type` names.
+The public Code-Regression data set ("Regression Language Models for Code", arXiv 2509.26476) has the columns
+`identifier, space, input, target, target_type, metadata`: one target per row, whose metric `target_type` names.
 """
 
 from __future__ import annotations
@@ -22,29 +22,36 @@ if TYPE_CHECKING:
 
 METRIC_COLUMN = "target_type"
 SPACE_COLUMN = "space"
-WHOLE = "all"  # what the space is called where the table names none
+WHOLE = "all"  # name of the space if the table has no column for it
 
 
 @dataclass(frozen=True)
 class TextTable:
-    """n different texts, the space that each is from, and their metrics, each (n,), NaN where unknown."""
+    """Distinct texts (n), the space of each (n), and their metrics, each (n,) with NaN for missing values."""
 
     texts: list[str]
     spaces: list[str]
     metrics: dict[str, np.ndarray]
 
     def rows(self, rows: np.ndarray) -> TextTable:
-        """The part of these rows."""
+        """The table of these rows only."""
         metrics = {name: values[rows] for name, values in self.metrics.items()}
         return TextTable([self.texts[i] for i in rows], [self.spaces[i] for i in rows], metrics)
 
 
 def read_text_table(path: Path, text: str, targets: Sequence[str]) -> TextTable:
-    """The table of a .parquet, .csv or .csv.gz file.
+    """Read a `.parquet`, `.csv` or `.csv.gz` file.
 
-    text: column with the texts. targets: columns with numbers, empty where unknown; each is a metric of its name. Where
-    there is just one and a column `target_type`, that names each row's metric. The texts' spaces are in the column
-    `space`, if there is one. A text that is there several times has the mean of its values.
+    The optional column `space` names the space of each text. Values of a repeated text are averaged.
+
+    Args:
+        path: the file.
+        text: name of the column with the texts.
+        targets: names of the columns with numbers, in which empty cells are missing values. Each column is a metric of
+            its name. If there is one target and a column `target_type`, that column names the metric of each row.
+
+    Raises:
+        InputError: the file cannot be read, a column is missing, or a cell is malformed.
     """
     table = _read(path)
     for name in (text, *targets):
@@ -105,26 +112,38 @@ def _numbers(table: pyarrow.Table, column: str, path: Path) -> np.ndarray:
     try:
         values = np.array([np.nan if v is None or v == "" else float(v) for v in table[column].to_pylist()])
     except (TypeError, ValueError) as error:
-        raise InputError(f"{path}: the column {column!r} does not hold numbers ({error})") from None
+        raise InputError(f"{path}: the column {column!r} has a value that is not a number ({error})") from None
     if np.isinf(values).any():
         row = int(np.flatnonzero(np.isinf(values))[0]) + 1
-        raise InputError(f"{path}, row {row}: {column!r} is infinite; leave unknown values empty")
+        raise InputError(f"{path}, row {row}: {column!r} is infinite; leave missing values empty")
     return values
 
 
 def split(table: TextTable, share: float, seed: int) -> tuple[TextTable, TextTable]:
-    """A random part of the texts to train on, and the others, `share` of all, to test on: no text is in both."""
+    """Split a table at random into a training part and a test part with `share` of the texts.
+
+    Raises:
+        InputError: fewer than two texts are left for training.
+    """
     order = np.random.default_rng(seed).permutation(len(table.texts))
     tests = round(share * len(order))
     if tests and len(order) - tests < 2:
-        raise InputError(f"a test share of {share} leaves {len(order) - tests} of {len(order)} texts to train on")
+        raise InputError(f"a test share of {share} leaves {len(order) - tests} of {len(order)} texts for training")
     return table.rows(order[tests:]), table.rows(order[:tests])
 
 
 def rank_correlations(predictor: Predictor, table: TextTable, samples: int = 64, seed: int = 0) -> list[dict[str, Any]]:
-    """Spearman's ρ and Kendall's τ of predicted and true values, for every space and metric of three texts or more.
+    """Spearman's ρ and Kendall's τ between predictions and true values, per space and metric.
 
-    Each is in [-1, 1], higher is better; 0 where all predictions or all true values are equal, so that none is ranked.
+    Args:
+        predictor: a fitted predictor.
+        table: texts with true values.
+        samples: samples per prediction.
+        seed: of the predictions.
+
+    Returns:
+        One row per space and metric with at least three texts. A correlation is 0 if all predictions or all true values
+        are equal.
     """
     from scipy.stats import kendalltau, spearmanr
 

@@ -1,1 +1,1 @@
-"""Predictors and samplers side by side, over seeds."""
+"""Compares predictors, and samplers, over seeds."""

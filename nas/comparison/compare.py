@@ -1,4 +1,4 @@
-"""Predictors against each other on a benchmark: how well each ranks what it has not seen, after few examples."""
+"""Compares predictors on a benchmark: how well each ranks unseen architectures after few examples."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from nas.benchmarks import Benchmark
 
 log = logging.getLogger(__name__)
-MAX_TOP, SELECTED = 1000, 10
-SAMPLES = 32
+MAX_TOP = 1000  # best architectures for `tau_top`
+SELECTED = 10  # architectures that a predictor selects for `top10` and `regret`
+SAMPLES = 32  # per prediction
 MEASURES = (
     "tau", "spearman", "tau_top", "top10", "regret", "rmse", "cover50", "cover90", "fit_seconds", "predict_seconds",
 )  # fmt: skip
@@ -36,12 +37,17 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is compared: train on `train_metric` of N architectures, rank all others by `test_metric`.
+    """Settings of a comparison: train on some architectures of a benchmark, and rank all others.
 
-    train_metric, test_metric: as `Metric.parse` reads them, such as `top1:max`. benchmark: its name, or a CSV file.
-    predictors: names that `predictors.create` takes, a user's `file.py:Class` too.
-    seeds, first_seed: how many seeds, from which on; each is a split of its own.
-    given: exact cheap metrics (params, flops) that every predictor knows of all architectures.
+    Args:
+        benchmark: its name, or a CSV file.
+        train_metric: metric that is learned, in the syntax of `Metric.parse`, such as `top1:max`.
+        test_metric: metric of the true ranking, in the same syntax.
+        predictors: names for `predictors.create`, also `FILE.py:CLASS`.
+        sizes: numbers of training architectures.
+        seeds: number of seeds; each draws another training set.
+        given: exact metrics (`params`, `flops`) that predictors know for all architectures.
+        first_seed: the seeds are consecutive from here.
     """
 
     benchmark: str
@@ -60,20 +66,28 @@ class Comparison:
 
     @property
     def ranked(self) -> Metric:
-        """The metric that is ranked by."""
+        """The metric of the true ranking."""
         return Metric.parse(self.test_metric)
 
 
 @dataclass(frozen=True)
 class Score:
-    """One predictor, training size and seed.
+    """Scores of one predictor, training size and seed on all architectures that it was not trained on.
 
-    tau, spearman: between prediction and truth over all other architectures; 0 where all are predicted to be the same.
-    tau_top: Kendall's τ among the truly best 1,000 of them (half of them where there are fewer than 2,000). top10: mean
-    true value of the 10 predicted best. regret: how far the best of these 10 is behind the best of all, 0 or more, in
-    the metric's unit. All these: of `test_metric`; of `train_metric`, what was learned: rmse, in its unit, and cover50
-    and cover90, the share of true values within the samples' central 50 % and 90 % (calibrated: .50 and .90).
-    fit_seconds, predict_seconds: wall time on one core.
+    Args:
+        predictor: its name.
+        size: number of training architectures.
+        seed: of the training set and the predictor.
+        tau: Kendall's τ between prediction and `test_metric`; 0 if all predictions are equal.
+        spearman: Spearman's ρ between the same.
+        tau_top: Kendall's τ among the truly best 1,000 architectures, or among the best half if that is fewer.
+        top10: mean true value of the 10 predicted best.
+        regret: difference between the best of these 10 and the best of all, at least 0, in the unit of `test_metric`.
+        rmse: root mean square error, in the unit of `train_metric`.
+        cover50: share of true values of `train_metric` within the central 50 % of the samples; .50 if calibrated.
+        cover90: the same for 90 %.
+        fit_seconds: wall time on one core.
+        predict_seconds: wall time on one core.
     """
 
     predictor: str
@@ -92,8 +106,8 @@ class Score:
 
 
 class Predicted(NamedTuple):
-    """Of n architectures that one predictor has not seen, what it predicts of `train_metric` (n,), that metric's true
-    values (n,), NaN where missing, and those of `test_metric` (n,)."""
+    """Predictions of `train_metric` (n,) for n unseen architectures, with true values (n,) of it (NaN for missing) and
+    of `test_metric`."""
 
     predicted: np.ndarray
     learned: np.ndarray
@@ -106,14 +120,14 @@ Task = tuple[str, int, int]
 
 @dataclass(frozen=True)
 class Compared:
-    """All scores of a comparison; and what each predictor predicted after the largest training size, first seed."""
+    """All scores of a comparison, and each predictor's predictions for the largest training size and first seed."""
 
     comparison: Comparison
     scores: list[Score]
     predicted: dict[str, Predicted]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Mean and standard deviation over the seeds, a row per predictor and size."""
+        """Mean and standard deviation over seeds, one row per predictor and size."""
         rows = []
         for key in dict.fromkeys((s.predictor, s.size) for s in self.scores):
             group = [asdict(s) for s in self.scores if (s.predictor, s.size) == key]
@@ -126,7 +140,7 @@ class Compared:
         return rows
 
     def pairs(self) -> list[dict[str, Any]]:
-        """For every size and two predictors: the difference of their τ over the seeds, and that in plain words."""
+        """Difference in τ over seeds for each size and pair of predictors, also as a sentence."""
         rows = []
         for size in self.comparison.sizes:
             taus: dict[str, list[float]] = {}
@@ -148,10 +162,17 @@ def compare(
     progress: Progress | None = None,
     jobs: int = 1,
 ) -> Compared:
-    """Run a comparison by `jobs` processes of one thread each: their number does not change a score.
+    """Run a comparison.
 
-    A `journal` keeps finished scores. They are not computed again unless the predictor's `version` changes.
-    Other processes load the benchmark anew, by its `source`.
+    Args:
+        comparison: its settings.
+        benchmark: the table. Other processes load it again by its `source`.
+        journal: file that keeps finished scores. They are not computed again unless the predictor's `version` changes.
+        progress: called with the current step, the number of scores done and the total.
+        jobs: number of processes, of one thread each. It does not change the scores.
+
+    Raises:
+        InputError: a setting is invalid, or the journal belongs to another comparison.
     """
     _check(comparison, benchmark)
     versions = {name: version(name) for name in comparison.predictors}
@@ -190,7 +211,7 @@ def _open(path: Path, comparison: Comparison) -> Journal:
     if is_new:
         journal.append(_HEAD, settings)
     if journal.known.get(_HEAD) != settings:
-        raise InputError(f"{path}: holds another comparison; give another --out folder")
+        raise InputError(f"{path}: belongs to another comparison; give another --out folder")
     return journal
 
 
@@ -201,7 +222,7 @@ _SETTINGS = ("benchmark", "train_metric", "test_metric")
 def _scores(
     comparison: Comparison, benchmark: Benchmark, tasks: Sequence[Task], jobs: int
 ) -> Iterator[tuple[Task, Score, Predicted]]:
-    """Each task's score and predictions as soon as they are there."""
+    """Score and predictions of each task, as soon as they are available."""
     if jobs == 1 or len(tasks) < 2:
         for task in tasks:
             yield task, *_score(comparison, benchmark, *task)
@@ -235,12 +256,12 @@ def _check(comparison: Comparison, benchmark: Benchmark) -> None:
         if metric not in metrics:
             raise unknown(f"metric of {benchmark.name}", metric, metrics)
     for name in comparison.predictors:
-        predictor_class(name)  # an unknown one is an error before the work, not after it
+        predictor_class(name)  # raises for an unknown name before any work is done
     if comparison.seeds < 1:
         raise InputError(f"seeds must be at least 1, not {comparison.seeds}")
     if comparison.first_seed < 0:
         raise InputError(f"the first seed must be at least 0, not {comparison.first_seed}")
-    most = len(benchmark) - 10  # at least 10 are ranked
+    most = len(benchmark) - SELECTED  # at least these are ranked
     for size in comparison.sizes:
         if not 1 <= size <= most:
             remedy = f"give 1 to {most}" if most > 0 else "a comparison needs at least 11"
@@ -281,7 +302,7 @@ def _score(comparison: Comparison, benchmark: Benchmark, name: str, size: int, s
 
 
 def _ranking(predicted: np.ndarray, truth: np.ndarray, sign: float) -> dict[str, float]:
-    """How well predictions (n,) order true values (n,) and find the best of them."""
+    """Ranking scores of predictions (n,) against true values (n,)."""
     from scipy.stats import kendalltau, spearmanr
 
     losses = sign * truth
@@ -297,7 +318,7 @@ def _ranking(predicted: np.ndarray, truth: np.ndarray, sign: float) -> dict[str,
 
 
 def _defined(correlation: Any) -> float:
-    """The correlation; one value for all orders nothing."""
+    """The correlation, or 0 if it is undefined because all values are equal."""
     return float(np.nan_to_num(correlation.statistic))
 
 

@@ -1,6 +1,6 @@
-"""Folders of searches: each belongs to one command and says which, so that no search overwrites another one's results.
+"""Result folders: each belongs to one command, so that no search overwrites the results of another.
 
-`search.json` in a folder holds the command's arguments, its searches, and what they were begun with
+`search.json` in a folder records the command's arguments, its searches, and their identity
 (`nas.searching.identity`).
 """
 
@@ -29,14 +29,16 @@ if TYPE_CHECKING:
     import optuna
 
 RECORD = "search.json"
-RESULTS = ("studies", "front", "front.csv", "summary.json")  # what a folder without record must not hold
-MAX_NAME_LENGTH = 120  # characters; most file systems end at 255 bytes
+RESULTS = ("studies", "front", "front.csv", "summary.json")  # a folder without a record must have none of these
+MAX_NAME_LENGTH = 120  # characters; most file systems allow 255 bytes
 
 
 def folder_name(searched: str, objectives: Iterable[str]) -> str:
-    """`SPACE-OBJECTIVES-DATE`, as `digits201-digits_accuracy+cpu_latency_ms-2026-11-24`.
+    """`SPACE-OBJECTIVES-DATE`, such as `digits201-digits_accuracy+cpu_latency_ms-2026-11-24`.
 
-    searched: name of a space or table, or `FILE.py:CLASS`.
+    Args:
+        searched: name of a space or table, or `FILE.py:CLASS`.
+        objectives: names of the metrics.
     """
     path, _, of_class = searched.rpartition("/")[2].partition(":")
     name = plain_name(f"{of_class or Path(path).stem}-{'+'.join(objectives)}")
@@ -44,23 +46,26 @@ def folder_name(searched: str, objectives: Iterable[str]) -> str:
 
 
 def plain_name(text: str) -> str:
-    """A file name without separators and spaces."""
+    """The text as a file name, without separators and spaces."""
     return re.sub(r"[^\w.+-]+", "_", text)[:MAX_NAME_LENGTH]
 
 
 @contextmanager
 def chosen_folder(folder: Path, arguments: Mapping[str, Any], searches: Iterable[str], new: bool) -> Iterator[Path]:
-    """The folder in which a command's searches go on, or else one that is made, for no other process to choose.
+    """Find the folder in which a command resumes, or create one that no other process can choose.
 
-    Both are looked for among `folder`, `folder-2`, `folder-3` and so on. A folder is the command's if it was begun with
-    the same arguments, and all its searches are among these (more seeds or samplers join them). One that was made
-    vanishes if an error leaves it empty.
+    Candidates are `folder`, `folder-2`, `folder-3` and so on. A command resumes in a folder that was begun with the
+    same arguments and holds only searches of this command; it can add seeds and samplers. A created folder is removed
+    if an error leaves it empty.
 
     Args:
         folder: first choice.
-        arguments: of the command, as plain values, without those that only limit it.
+        arguments: of the command, as JSON values, without those that only limit it.
         searches: names of the command's searches.
-        new: go on with none of them.
+        new: never resume, always create a folder.
+
+    Raises:
+        InputError: a folder cannot be created, or a record is damaged.
     """
     wanted, made = set(searches), list[Path]()
     for number in itertools.count(1):
@@ -73,26 +78,26 @@ def chosen_folder(folder: Path, arguments: Mapping[str, Any], searches: Iterable
     try:
         yield path
     except BaseException:
-        with suppress(OSError):  # it holds something
+        with suppress(OSError):  # the folder is not empty
             for one in made:
                 one.rmdir()
         raise
 
 
 def _make(folder: Path) -> list[Path]:
-    """Make a folder and those around it: all that were made, the innermost first; none if it is there already."""
+    """Create a folder and its parents. Returns: the created folders, innermost first; none if it exists already."""
     missing = [one for one in (folder, *folder.parents) if not one.exists()]
     try:
         folder.mkdir(parents=True)
     except FileExistsError:
         return []
     except OSError as error:
-        raise InputError(f"{folder} cannot be made ({error.strerror}): give another --out") from error
+        raise InputError(f"{folder} cannot be created ({error.strerror}): give another --out") from error
     return missing
 
 
 def earlier_folders(folder: Path, arguments: Mapping[str, Any]) -> list[Path]:
-    """Folders of the same command that were named on other days, the latest first."""
+    """Folders of the same command from other days, the latest first."""
     name = folder.name.removesuffix(datetime.date.today().isoformat())
     found = [path for path in folder.parent.glob(f"{glob.escape(name)}[0-9]*") if not path.name.startswith(folder.name)]
     return sorted((path for path in found if _is_of(path, arguments)), key=lambda p: p.stat().st_mtime, reverse=True)
@@ -106,25 +111,32 @@ def _is_of(folder: Path, arguments: Mapping[str, Any]) -> bool:
 
 
 def claim(folder: Path, searches: Iterable[str], begun_with: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
-    """Write the record of a command that begins or goes on in a folder.
+    """Write the record of a command that begins or resumes in a folder.
 
-    Raises InputError where the folder holds other searches, or these were begun with other settings, data or networks
-    (`nas.searching.identity.check_same`).
+    Args:
+        folder: the result folder.
+        searches: names of the command's searches.
+        begun_with: identity of the searches (`nas.searching.identity.begun_with`).
+        arguments: of the command.
+
+    Raises:
+        InputError: the folder holds other searches, or these were begun with other settings, data or networks
+            (`nas.searching.identity.check_same`).
     """
     names, record = list(searches), _read(folder)
     if record is None:
         if strange := [name for name in RESULTS if (folder / name).exists()]:
-            raise InputError(f"{folder} holds {strange[0]} of another origin: give another folder")
+            raise InputError(f"{folder} already holds {strange[0]}, but no {RECORD}: give another folder")
         if _write_first(folder, {"arguments": arguments, "searches": names, "begun_with": begun_with}):
             return
-        record = _read(folder)  # of another process, which has just written it
+        record = _read(folder)  # another process has just written it
     if record:
         is_fresh = _is_unused(folder)
         stored = {**begun_with, "settings": record["begun_with"]["settings"]} if is_fresh else record["begun_with"]
         check_same(str(folder), stored, begun_with)
         if missing := [name for name in record["searches"] if name not in names]:
             raise InputError(
-                f"{folder} holds the search {missing[0]}, too: name its sampler and seed beside the others, or begin "
+                f"{folder} also holds the search {missing[0]}: name its sampler and seed with the others, or use "
                 "another folder (--new, or another --out)"
             )
         begun_with, arguments = stored, record["arguments"]
@@ -137,8 +149,8 @@ def _write(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def _write_first(folder: Path, record: Mapping[str, Any]) -> bool:
-    """Write a folder's first record; False if another process has written one meanwhile."""
-    aside = folder / f".{RECORD}-{uuid.uuid4().hex}"  # process numbers recur on other machines, and in threads
+    """Write a folder's first record. Returns False if another process has written one in the meantime."""
+    aside = folder / f".{RECORD}-{uuid.uuid4().hex}"  # process ids are not unique across machines and threads
     _write(aside, record)
     try:
         os.link(aside, folder / RECORD)
@@ -152,7 +164,7 @@ def _write_first(folder: Path, record: Mapping[str, Any]) -> bool:
 
 
 def check_free(folder: Path, studies: Iterable[optuna.Study] = ()) -> None:
-    """Raise InputError where a folder holds a search other than these: its results would be overwritten."""
+    """Raise InputError if a folder holds a search other than these, whose results would be overwritten."""
     record = _read(folder)
     if record is None:
         return
@@ -164,13 +176,13 @@ def check_free(folder: Path, studies: Iterable[optuna.Study] = ()) -> None:
 
 
 def _is_unused(folder: Path) -> bool:
-    """True if nothing has been evaluated in the folder's studies."""
+    """True if the folder's studies have no evaluation yet."""
     journals = sorted((folder / "studies").glob("*.journal"))
     return bool(journals) and all(is_unused(study) for path in journals for study in load_studies(path))
 
 
 def searched_table(folder: Path) -> dict[str, Any]:
-    """What `load_benchmark` finds the table by that a folder's searches look values up in; {} if there is none."""
+    """Arguments of `load_benchmark` for the table that a folder's searches use; {} if they use none."""
     record = _read(folder)
     source = record["begun_with"]["source"] if record else {}
     keys = ("benchmark", "space", "space_options") if "benchmark" in source else ()
@@ -178,7 +190,7 @@ def searched_table(folder: Path) -> dict[str, Any]:
 
 
 def _read(folder: Path) -> dict[str, Any] | None:
-    """The folder's record, if it has one. InputError for a damaged one."""
+    """The folder's record, or None; InputError if it is damaged."""
     try:
         record = json.loads((folder / RECORD).read_text())
         if {"arguments", "searches", "begun_with"} <= record.keys():
@@ -187,4 +199,4 @@ def _read(folder: Path) -> dict[str, Any] | None:
         return None
     except (OSError, ValueError, AttributeError):
         pass
-    raise InputError(f"{folder / RECORD}: not the record of a search, or a damaged one: give another folder")
+    raise InputError(f"{folder / RECORD}: damaged, or not the record of a search: give another folder")

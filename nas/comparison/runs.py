@@ -1,4 +1,4 @@
-"""Runs and reopens searches of several samplers and seeds: on a benchmark, by measuring, or by predictions."""
+"""Runs and reopens searches with several samplers and seeds: on a benchmark, by measurements, or by predictions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 
 class Budget(NamedTuple):
-    """What a search by cost may spend: see `nas.searching.by_cost.loop.search_by_cost`."""
+    """Fidelities and budget of a search by cost, see `nas.searching.by_cost.loop.search_by_cost`."""
 
     fidelities: tuple[int, ...]
     budget: float
@@ -57,18 +57,23 @@ class Budget(NamedTuple):
 
     @property
     def metrics(self) -> list[str]:
-        """The cost, where it is a metric."""
+        """The metric that measures cost; empty if cost is counted in epochs or seconds."""
         return [] if self.cost in (EPOCHS, SECONDS) else [self.cost]
 
 
 class SearchOptions(NamedTuple):
-    """Options of each search: prior observations, limits, and its storage.
+    """Options that apply to each search.
 
-    prior: CSV file of prior observations. seconds, patience: limits of `nas.search`. storage: URL of one storage for
-    all searches; by default, each search has a journal in the result folder. study: prefix of the searches' names.
-    jobs: processes of each search. track: trackers (`nas.searching.tracking`); a search is FOLDER-SAMPLER-SEED there.
-    arguments: of the command that begins them, for its folder's record (`nas.comparison.folders`). budget: of searches
-    by cost; None for evaluations that are trained to the end.
+    Args:
+        prior: CSV file of prior observations.
+        seconds: time limit, see `nas.search`.
+        patience: stop without improvement, see `nas.search`.
+        storage: URL of one storage for all searches; None for a journal per search in the result folder.
+        study: prefix of the study names in a storage.
+        jobs: processes per search.
+        track: experiment trackers (`nas.searching.tracking`), in which a run is named FOLDER-SAMPLER-SEED.
+        arguments: of the command, for the folder's record (`nas.comparison.folders`).
+        budget: for searches by cost; None to train every evaluated network to the end.
     """
 
     prior: Path | None = None
@@ -82,7 +87,7 @@ class SearchOptions(NamedTuple):
     budget: Budget | None = None
 
     def kept(self, folder: Path, sampler: str, seed: int) -> tuple[str | Path, str]:
-        """Storage and name of a search."""
+        """Storage and study name of a search."""
         if self.storage is None:
             return folder / "studies" / f"{sampler}-{seed}.journal", "search"
         return self.storage, f"{self.study}-{sampler}-{seed}"
@@ -103,10 +108,25 @@ def run_studies(
     sampler_options: Mapping[str, Any] | None = None,
     options: SearchOptions = DEFAULT_OPTIONS,
 ) -> Studies:
-    """Run or resume every search; each keeps its study in `folder/studies/SAMPLER-SEED.journal`.
+    """Run or resume searches that look values up in a benchmark.
 
-    sampler_options: of the guided samplers (`nas.searching.sampler.PredictorSampler`), such as `refit_every`. options:
-    of each search.
+    Each search stores its study in `folder/studies/SAMPLER-SEED.journal`, unless the options name a storage.
+
+    Args:
+        benchmark: the table, or its name.
+        objectives: metrics separated by commas, see `nas.searching.objectives.parse_objectives`.
+        samplers: names of samplers and predictors.
+        evaluations: number of evaluations of each search.
+        seeds: one search per sampler and seed.
+        folder: result folder.
+        constraints: such as `"cpu_latency_ms <= 8"`.
+        progress: see `nas.search`.
+        sampler_options: of samplers with a predictor (`nas.searching.sampler.PredictorSampler`), such as
+            `refit_every`.
+        options: of each search.
+
+    Raises:
+        InputError: an argument is invalid, or the folder holds other searches.
     """
     table = load_benchmark(benchmark) if isinstance(benchmark, str) else benchmark
     goal = _Goal.parse(objectives, constraints)
@@ -131,15 +151,20 @@ def run_measured_studies(
     point: Sequence[float] | None = None,
     options: SearchOptions = DEFAULT_OPTIONS,
 ) -> Studies:
-    """Run or resume searches that train and time every network that they look at, kept as in `run_studies`.
+    """Run or resume searches that measure every evaluated network.
 
-    The truth is not known: shares of hypervolume and IGD+ are held against the best front of all these searches
-    together, and the hypervolume itself goes up to `point`, one value per objective in its own unit; by default the
-    worst value in each objective that any search measured.
+    The true front is unknown, so hypervolume ratios and IGD+ refer to the best front of all these searches together.
+    Trained weights of each front are stored in `folder/studies/weights/SAMPLER-SEED`. All other arguments are as in
+    `run_studies`.
 
-    evaluator: of at least the metrics of objectives and constraints. Trained weights of each search's front are kept in
-    `folder/studies/weights/SAMPLER-SEED`. Raises InputError for settings other than those that the folder's searches
-    were started with, and where no network at all gave finite values.
+    Args:
+        evaluator: measures the metrics of objectives and constraints.
+        point: reference point of the hypervolume, one value per objective in its own unit; by default the worst
+            measured value of each objective.
+
+    Raises:
+        InputError: an argument is invalid, the folder's searches were begun with other settings, or no network has
+            finite values.
     """
     goal = _Goal.parse(objectives, constraints)
     if point is not None and len(point) != len(goal.objectives):
@@ -160,9 +185,13 @@ def run_predicted_studies(
     progress: Progress | None = None,
     options: SearchOptions = DEFAULT_OPTIONS,
 ) -> Studies:
-    """Run or resume searches that believe a predictor and evaluate nothing, kept as in `run_studies`.
+    """Run or resume searches that take a predictor's values and measure nothing.
 
-    checkpoint: folder of a fitted predictor, or the name of a shipped one.
+    Args:
+        space: the search space.
+        checkpoint: folder of a fitted predictor, or the name of a shipped one.
+
+    All other arguments are as in `run_studies`.
     """
     goal = _Goal.parse(objectives, constraints)
     evaluator = PredictionEvaluator.load(checkpoint, space, goal.metrics)
@@ -178,18 +207,25 @@ def open_studies(
     trust: bool = False,
     options: Mapping[str, Any] | None = None,
 ) -> Studies:
-    """Searches as they are, finished or not, and any other Optuna studies, for plots and reports.
+    """Open searches, finished or not, or other Optuna studies, for plots and reports.
 
-    source: a folder of `run_studies` or its like, or a storage. name: one of the storage's studies. benchmark: the
-    table that was searched, where the folder does not say; without one, fronts are held against the best found.
-    space, trust, options: see `nas.searching.reading.read_study`. Raises InputError where there is none, or where they
-    have different objectives.
+    Args:
+        source: a result folder or a storage.
+        benchmark: the searched table, if the folder does not record it. Without a table, fronts are compared with the
+            best front found.
+        name: one of the storage's studies.
+        space: see `nas.searching.reading.read_study`.
+        trust: see `nas.searching.reading.read_study`.
+        options: see `nas.searching.reading.read_study`.
+
+    Raises:
+        InputError: there are no studies, nothing has been evaluated, or the studies have different objectives.
     """
     folder, kept = Path(source), {}
     if folder.is_dir():
         paths = sorted((folder / "studies").glob("*.journal"))
         if not paths:
-            raise InputError(f"{folder} has no searches: give a folder that `nas search` wrote, or a storage")
+            raise InputError(f"{folder} has no searches: give a result folder of `nas search`, or a storage")
         studies = [study for path in paths for study in load_studies(path)]
         kept = searched_table(folder)
         if space is not None and kept.get("space"):
@@ -217,35 +253,35 @@ def open_studies(
 
 
 def _why_nothing(results: Sequence[SearchResult]) -> str:
-    """Why searches have evaluated nothing to the end, in one line."""
+    """One line that says why no network was evaluated to the end."""
     trials = [trial for result in results for trial in result.study.get_trials(deepcopy=False)]
     broken = [trial.user_attrs[RULED_OUT_KEY] for trial in trials if RULED_OUT_KEY in trial.user_attrs]
     if broken and len(broken) == len(trials):
-        return f"none of {len(trials)} networks was trained: all break a constraint before, the last one {broken[-1]}"
-    return "nothing was evaluated to the end: give the search more time, or a larger budget"
+        return f"none of {len(trials)} networks was trained: each breaks a constraint, the last one {broken[-1]}"
+    return "no network was evaluated to the end: give the search more time or a larger budget"
 
 
 def _started(result: SearchResult) -> float:
-    """When a search began, in seconds."""
+    """Start time of a search in seconds since the epoch; 0 without trials."""
     times = [trial.datetime_start for trial in result.study.get_trials(deepcopy=False) if trial.datetime_start]
     return min((time.timestamp() for time in times), default=0.0)
 
 
 def _truth(table: Benchmark, objectives: Sequence[Metric], constraints: Sequence[Constraint]) -> Reference:
-    """The front of the rows that keep the constraints; of all rows, where none does."""
+    """The true front of the rows that satisfy the constraints, or of all rows if none does."""
     values = np.stack([table.values(o.name) for o in objectives], 1)
     kept = [constraint.violation(table.values(constraint.metric)) <= 0 for constraint in constraints]
     return Reference.of_table(_where(np.all(kept, axis=0) if kept else None, values), objectives)
 
 
 def _where(kept: np.ndarray | None, values: np.ndarray) -> np.ndarray:
-    """The finite rows of values (n, m) that are kept, a mask (n,); all of them, where there are none."""
+    """The finite rows of values (n, m) for which the mask `kept` (n,) is True; all finite rows if there are none."""
     finite = np.isfinite(values).all(axis=1)
     return values[finite & kept] if kept is not None and (finite & kept).any() else values[finite]
 
 
 def _against_best(results: dict[str, list[SearchResult]], point: Sequence[float] | None = None) -> Studies:
-    """Searches without a known truth, against the best front that they found together."""
+    """Compare searches with the best front that they found together, without a known true front."""
     every = [result for group in results.values() for result in group]
     values = _where(
         np.concatenate([result.feasible for result in every]),
@@ -263,7 +299,7 @@ def _against_best(results: dict[str, list[SearchResult]], point: Sequence[float]
 
 @dataclass(frozen=True)
 class _Goal:
-    """What is searched for."""
+    """Objectives and constraints of a search."""
 
     objectives: tuple[Metric, ...]
     constraints: tuple[Constraint, ...]
@@ -289,7 +325,7 @@ def _run_all(
     options: SearchOptions,
     sampler_options: Mapping[str, Any] | None = None,
 ) -> dict[str, list[SearchResult]]:
-    """Every sampler with every seed: studies in `folder/studies/SAMPLER-SEED.journal`, trials in `folder/nas.log`."""
+    """Run every sampler with every seed, and log trials in `folder/nas.log`."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     tasks = [(name, seed) for seed in seeds for name in samplers]
     for name in samplers:

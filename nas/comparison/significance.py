@@ -1,4 +1,4 @@
-"""Is one predictor better than another? Differences paired over seeds, with Wilcoxon's signed-rank test."""
+"""Wilcoxon's signed-rank test for differences between predictors, paired over seeds."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-SIGNIFICANCE_LEVEL = 0.05  # p-values below it are called a difference
+SIGNIFICANCE_LEVEL = 0.05  # a smaller p-value counts as a difference
 
 
 class Difference(NamedTuple):
-    """First minus second, over seeds: mean, standard deviation, and the two-sided p-value.
+    """First minus second over seeds: mean, standard deviation and two-sided p-value.
 
-    The p-value of n seeds is at least 2^(1-n), so that fewer than six can show no difference; 1 where all are equal. It
-    is of this pair alone: of twenty pairs that are equally good, one is expected below .05.
+    The p-value for n seeds is at least 2^(1-n), so fewer than six seeds cannot show a difference. It is 1 if all
+    differences are zero. It is not corrected for multiple comparisons: of twenty pairs of equally good predictors, one
+    is expected below .05.
     """
 
     first: str
@@ -26,7 +27,7 @@ class Difference(NamedTuple):
     seeds: int
 
     def sentence(self, unit: str) -> str:
-        """In plain words, the better one first; `unit` is what higher values of are better."""
+        """The difference as a sentence, the better one first. `unit` names the values; higher is better."""
         first, second = (self.first, self.second) if self.mean >= 0 else (self.second, self.first)
         by = f"{abs(self.mean):.3f} ± {self.std:.3f} {unit} over {self.seeds} seeds (Wilcoxon p = {self.p:.2g})"
         if self.p < SIGNIFICANCE_LEVEL:
@@ -36,7 +37,11 @@ class Difference(NamedTuple):
 
 
 def differences(values: Mapping[str, Sequence[float]]) -> list[Difference]:
-    """Of every two names; `values`: one per seed, of the same seeds in the same order for all, higher is better."""
+    """Differences of all pairs of names.
+
+    Args:
+        values: for each name, one value per seed, of the same seeds in the same order; higher is better.
+    """
     return [_difference(first, second, values) for first, second in combinations(values, 2)]
 
 
@@ -45,6 +50,6 @@ def _difference(first: str, second: str, values: Mapping[str, Sequence[float]]) 
 
     delta = np.asarray(values[first], float) - np.asarray(values[second], float)
     std = float(delta.std(ddof=1)) if len(delta) > 1 else 0.0
-    # The floor is for releases of scipy that approximate where differences are tied.
+    # Some releases of scipy approximate p if differences are tied, and can fall below the exact minimum.
     p = max(float(wilcoxon(delta).pvalue), 2.0 ** (1 - len(delta))) if np.any(delta) else 1.0
     return Difference(first, second, float(delta.mean()), std, p, len(delta))

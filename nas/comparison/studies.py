@@ -1,4 +1,4 @@
-"""Finished searches side by side: samplers and seeds, against a true front or the best front found."""
+"""Searches of several samplers and seeds, compared with the true front or the best front found."""
 
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ REPORTED_EVALUATIONS = (20, 50, 100, 200, 500)
 
 @dataclass(frozen=True)
 class Studies:
-    """Finished searches: per sampler one result per seed.
+    """Searches with the same m objectives.
 
-    reference: the yardstick: a benchmark's true front, or the best front of all these searches together.
-    benchmark: the table that was searched; None where networks were measured.
-    point: reference point (m,) of the hypervolume in the metrics' own units, where networks were measured.
+    Args:
+        objectives: the metrics.
+        reference: the benchmark's true front, or the best front of all these searches together.
+        results: for each sampler, one result per seed.
+        benchmark: the searched table; None if networks were measured.
+        point: reference point (m,) of the hypervolume in the metrics' own units; None for a table.
     """
 
     objectives: tuple[Metric, ...]
@@ -41,21 +44,21 @@ class Studies:
 
     @property
     def not_built(self) -> str | None:
-        """Why networks cannot be built from their choices, in one line; None if they can."""
+        """One line that says why networks cannot be built from their choices; None if they can."""
         return self.first.space.reason if isinstance(self.first.space, RecordedSpace) else None
 
     @property
     def failures(self) -> list[dict[str, str]]:
-        """What failed in any of the searches, and why."""
+        """Failed trials of all searches, with reasons."""
         return [failure for group in self.results.values() for result in group for failure in result.failures]
 
     def curves(self) -> dict[str, np.ndarray]:
-        """Per sampler the shares (seeds, evaluations) of the reference's hypervolume; higher is better, 1 is all."""
+        """Hypervolume ratios (seeds, evaluations) of each sampler: share of the reference's hypervolume, 0 to 1."""
         curves = {
             name: [self.reference.curve(result.feasible_values) for result in results]
             for name, results in self.results.items()
         }
-        # A search of a space with fewer architectures ends early: its last value holds from then on.
+        # A search that ends early keeps its last value.
         longest = max(len(curve) for group in curves.values() for curve in group)
         return {
             name: np.stack([np.pad(curve, (0, longest - len(curve)), mode="edge") for curve in group])
@@ -63,9 +66,9 @@ class Studies:
         }
 
     def table(self) -> list[dict[str, Any]]:
-        """A row per sampler: share of the reference's hypervolume at round numbers of evaluations, and IGD+ at the end.
+        """One row per sampler: hypervolume ratio after some numbers of evaluations, and final IGD+.
 
-        Where networks were measured, also the hypervolume itself, up to `point`.
+        If networks were measured, also the hypervolume with respect to `point`.
         """
         rows = []
         for name, curve in self.curves().items():
@@ -79,12 +82,12 @@ class Studies:
         return rows
 
     def _volumes(self, sampler: str) -> np.ndarray:
-        """Hypervolume of each seed's search up to the reference point, in the product of the metrics' units."""
+        """Hypervolume (seeds,) with respect to the reference point, in the product of the metrics' units."""
         assert self.point is not None
         return np.array([result.hypervolume(self.point.tolist()) for result in self.results[sampler]])
 
     def summary(self) -> dict[str, Any]:
-        """Everything reported, as plain values."""
+        """All reported figures as JSON values."""
         return {
             **self._yardstick(),
             "objectives": [str(o) for o in self.objectives],
@@ -104,7 +107,7 @@ class Studies:
         }
 
     def _yardstick(self) -> dict[str, Any]:
-        """What was searched and what the results are held against."""
+        """What was searched, and the front with which results are compared."""
         size = len(self.reference.true_front)
         if self.benchmark is not None:
             return {"benchmark": self.benchmark.name, "true_front": size}
@@ -114,13 +117,13 @@ class Studies:
 
     @property
     def front(self) -> list[dict[str, Any]]:
-        """The first search's front with all that was measured of its networks, such as test scores."""
+        """The first search's front with all measured metrics of its networks, such as test scores."""
         first = self.first
         further = {first.space.format(arch): values for arch, values in first.further.items()}
         return [row | further.get(row["architecture"], {}) for row in first.front]
 
     def front_csv(self) -> str:
-        """The front with every metric that the benchmark has, or with the costs of the measured networks."""
+        """The front as CSV, with all metrics of the benchmark, or with params and FLOPs of measured networks."""
         rows = [{**row, **self._metrics_of(row["architecture"])} for row in self.front]
         columns = ["architecture", *(o.name for o in self.objectives), *(name for row in rows for name in row)]
         text = io.StringIO()
@@ -130,7 +133,7 @@ class Studies:
         return text.getvalue()
 
     def _metrics_of(self, architecture: str) -> dict[str, float]:
-        """What follows from an architecture, or what the table says of it."""
+        """The table's values of an architecture, or its exact costs without a table."""
         space = self.first.space
         arch = space.parse(architecture)
         if self.benchmark is not None:
@@ -139,7 +142,7 @@ class Studies:
 
 
 def _mean_std(values: np.ndarray) -> str:
-    """Mean and, of several values, standard deviation; three decimals, or five digits of large ones."""
+    """Mean, with standard deviation if there are several values: three decimals, or five digits if large."""
     text = _number(values.mean())
     return f"{text} ± {_number(values.std(ddof=1))}" if len(values) > 1 else text
 

@@ -1,1 +1,1 @@
-"""Measurements of one network: trained accuracy, latency, memory, zero-cost proxies, exact costs."""
+"""Measures one network: trained accuracy, latency, peak memory, zero-cost proxies, parameters and FLOPs."""

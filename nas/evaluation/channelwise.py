@@ -1,4 +1,4 @@
-"""Operators on single elements and single channels as torch functions. Replicas are further channels to them."""
+"""Elementwise and channelwise operators as torch functions. They see replicas as further channels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from search_spaces.common.errors import InputError
 
 
 def _with(function: Function, **names: tuple[str, Any]) -> Callable[[Spec], Function]:
-    """A function with arguments from attributes: argument=(attribute, its default)."""
+    """Bind arguments of a function to node attributes: `argument=(attribute, default)`."""
     return lambda spec: partial(function, **{arg: spec.attrs.get(name, d) for arg, (name, d) in names.items()})
 
 
@@ -36,7 +36,7 @@ _AVERAGE_POOLS: dict[int, Function] = {1: functional.avg_pool1d, 2: functional.a
 
 
 def _pool(spec: Spec) -> Function:
-    """Pooling by torch where it can, by explicit padding where sides differ or windows end beyond the padding."""
+    """Pool with torch's padding, or pad explicitly where the sides differ or a window ends beyond the padding."""
     given, rank = spec.attrs, len(spec.shapes[0]) - 2
     kernel, ones = given["kernel_shape"], (1,) * rank
     strides, dilations, pads = (
@@ -61,7 +61,7 @@ def _pool(spec: Spec) -> Function:
     if dilations != ones:
         raise InputError("AveragePool with dilations cannot be trained; use dilations of 1")
     around = _around(spec, kernel, strides, dilations, pads)
-    # The mean is over what counts: the input and, with count_include_pad, its padding, but nothing beyond.
+    # The average covers the input and, with count_include_pad, its padding, but nothing beyond.
     padding = torch_pads(pads if counted else (0,) * 2 * rank)
     beyond = tuple(total - padded for total, padded in zip(around, padding, strict=True))
     pixels = torch.ones(1, 1, *[known_size(d, spec.op) for d in spec.shapes[0][2:]])
@@ -72,7 +72,7 @@ def _pool(spec: Spec) -> Function:
 def _around(
     spec: Spec, kernel: tuple[int, ...], strides: tuple[int, ...], dilations: tuple[int, ...], pads: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Padding that the windows of the known output need; negative at the end where the last elements go unused."""
+    """Padding, in torch's order, that yields the known output shape; negative where windows skip the last elements."""
     ends = []
     for axis, size in enumerate(spec.shapes[0][2:]):
         reach = (

@@ -1,4 +1,4 @@
-"""Latency on a device of the user's own: a shell command that gets an ONNX file and prints milliseconds."""
+"""Latency on the user's device: a shell command that takes an ONNX file and prints milliseconds."""
 
 from __future__ import annotations
 
@@ -26,27 +26,35 @@ from search_spaces.common.errors import InputError, unknown
 if TYPE_CHECKING:
     import onnx
 
-PLACE = "{model}"  # in a command: the path of the ONNX file
+PLACEHOLDER = "{model}"  # stands for the path of the ONNX file in a command
 SUFFIX = "_latency_ms"
-MAX_SHOWN = 200  # characters of a command's output in a message
-_NAMED = re.compile(r"([a-z][a-z0-9_]*)=(.*)", re.DOTALL)  # no variable of the shell: these are in capitals
+MAX_SHOWN = 200  # characters of a command's output in an error message
+_NAMED = re.compile(r"([a-z][a-z0-9_]*)=(.*)", re.DOTALL)  # lower case, because shell variables are in capitals
 _LINE = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(?:ms)?\s*")
 
 
 class DeviceError(InputError):
-    """A device that could not time a network."""
+    """A device did not return a latency."""
 
 
 @dataclass(frozen=True)
 class DeviceCommand:
-    """How a network is timed elsewhere: `command` is run by the shell, with `{model}` for the path of the ONNX file.
+    """A shell command that times a network on another device.
 
-    Each line of its output that is a number, with or without `ms`, is a measurement in milliseconds; other lines do not
-    matter. A call fails by its exit status, without a measurement, or after `timeout` seconds. It is then tried again,
-    up to `retries` times, after 1, 2, 4, … seconds.
+    Each output line that is a number, with or without `ms`, is a measurement in milliseconds. Other lines are ignored.
+    A call fails if the command exits with an error, prints no measurement or exceeds the timeout. Failed calls are
+    repeated after 1, 2, 4, … seconds.
 
-    name: of the device, which gives the metric `NAME_latency_ms`. warmup: calls whose measurements are thrown away.
-    runs: calls whose measurements count.
+    Args:
+        command: what the shell runs; `{model}` stands for the path of the ONNX file.
+        name: of the device; its metric is `NAME_latency_ms`.
+        warmup: number of first calls whose measurements are discarded.
+        runs: number of calls whose measurements count.
+        timeout: of one call, in seconds.
+        retries: number of repetitions of a failed call.
+
+    Raises:
+        InputError: the command lacks `{model}`, or a setting is out of range.
     """
 
     command: str
@@ -57,20 +65,26 @@ class DeviceCommand:
     retries: int = 2
 
     def __post_init__(self) -> None:
-        if PLACE not in self.command:
-            raise InputError(f"the latency command {self.command!r} has no {PLACE}, the place of the ONNX file")
+        if PLACEHOLDER not in self.command:
+            raise InputError(f"the latency command {self.command!r} lacks {PLACEHOLDER}, the path of the ONNX file")
         for setting, least in {"warmup": 0, "runs": 1, "retries": 0}.items():
             value = getattr(self, setting)
             if not (isinstance(value, int) and value >= least):
-                raise InputError(
-                    f"latency command with {setting} = {value}: it must be a whole number, {least} or more"
-                )
+                raise InputError(f"latency command with {setting} = {value}: it must be an integer of at least {least}")
         if not (isinstance(self.timeout, int | float) and self.timeout > 0):
-            raise InputError(f"latency command with timeout = {self.timeout}: it must be more than 0 seconds")
+            raise InputError(f"latency command with timeout = {self.timeout}: it must be a positive number of seconds")
 
     @classmethod
     def parse(cls, text: str, settings: Mapping[str, Any] | None = None) -> DeviceCommand:
-        """`"pi=ssh pi ./bench {model}"`, or a command alone. settings: of the others, by name."""
+        """Parse `"NAME=COMMAND"`, such as `"pi=ssh pi ./bench {model}"`, or a command alone.
+
+        Args:
+            text: the command, with or without a name.
+            settings: values of the other fields, by name.
+
+        Raises:
+            InputError: a setting is unknown or invalid.
+        """
         known = [field.name for field in fields(cls) if field.name not in ("command", "name")]
         for setting in settings or ():
             if setting not in known:
@@ -86,22 +100,33 @@ class DeviceCommand:
 
 
 def time_on_device(model: onnx.ModelProto, device: DeviceCommand, batch: int = 1) -> Latency:
-    """Median, 10 % and 90 % quantile of a model's measured times; DeviceError where the device does not give them.
+    """Time a model with a device command.
 
-    batch: what the file has in place of an open batch size, which many devices cannot run. Processes of this machine
-    that run the same command wait for each other: a device times one network at a time.
+    Processes on this machine that run the same command wait for each other, because a device times one network at a
+    time.
+
+    Args:
+        model: the network as ONNX.
+        device: the command.
+        batch: replaces a symbolic batch size, which many devices cannot run.
+
+    Returns:
+        Median, 10 % and 90 % quantile of all measurements, in ms.
+
+    Raises:
+        DeviceError: a call failed after all retries.
     """
     with tempfile.TemporaryDirectory(prefix="nas-") as folder, _alone(device.command):
         path = Path(folder, "model.onnx")
         path.write_bytes(_with_batch(model, batch).SerializeToString())
-        command = device.command.replace(PLACE, shlex.quote(str(path)))
+        command = device.command.replace(PLACEHOLDER, shlex.quote(str(path)))
         calls = [_times(command, device) for _ in range(device.warmup + device.runs)][device.warmup :]
     low, median, high = np.quantile(np.concatenate(calls), [0.1, 0.5, 0.9])
     return Latency(float(median), float(low), float(high))
 
 
 def _with_batch(model: onnx.ModelProto, batch: int) -> onnx.ModelProto:
-    """A copy whose inputs and outputs have this batch size, if theirs is open."""
+    """A copy in which this batch size replaces symbolic ones of inputs and outputs."""
     fixed = type(model).FromString(model.SerializeToString())
     for value in [*fixed.graph.input, *fixed.graph.output]:
         dims = value.type.tensor_type.shape.dim
@@ -111,7 +136,7 @@ def _with_batch(model: onnx.ModelProto, batch: int) -> onnx.ModelProto:
 
 
 def _times(command: str, device: DeviceCommand) -> list[float]:
-    """Measurements in ms of one call, or of the first that does not fail."""
+    """Measurements of one call in ms, repeated if it fails."""
     for failures in range(device.retries + 1):
         try:
             return _parse(_output(command, device.timeout))
@@ -124,7 +149,7 @@ def _times(command: str, device: DeviceCommand) -> list[float]:
 
 
 def _output(command: str, timeout: float) -> str:
-    """What a command prints. It is ended with all that it has started, if it takes too long or we are interrupted."""
+    """What a command prints. A timeout or an interrupt kills it with all its child processes."""
     process = subprocess.Popen(
         command, shell=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         errors="replace", start_new_session=True,
@@ -146,14 +171,14 @@ def _output(command: str, timeout: float) -> str:
 def _parse(output: str) -> list[float]:
     times = [float(match[1]) for line in output.splitlines() if (match := _LINE.fullmatch(line))]
     if not times:
-        raise DeviceError(f"the command printed no line that is a number of milliseconds{_last_line(output)}")
+        raise DeviceError(f"the command printed no line with a number of milliseconds{_last_line(output)}")
     if wrong := [value for value in times if not 0 < value < math.inf]:
-        raise DeviceError(f"the command printed {wrong[0]:g}, which is no time in milliseconds")
+        raise DeviceError(f"the command printed {wrong[0]:g}, which is not a time in milliseconds")
     return times
 
 
 def _last_line(output: str) -> str:
-    """The end of a message: what was printed last, with `?` for control characters, which would change a terminal."""
+    """The last output line, to end an error message; `?` replaces control characters, which would act on a terminal."""
     lines = output.strip().splitlines()
     shown = lines[-1].strip()[:MAX_SHOWN] if lines else ""
     return f": {''.join(c if c.isprintable() else '?' for c in shown)}" if shown else ""
@@ -161,7 +186,7 @@ def _last_line(output: str) -> str:
 
 @contextmanager
 def _alone(command: str) -> Iterator[None]:
-    """A context that one process of this machine is in at a time, for each command."""
+    """Hold a lock that one process on this machine can hold per command."""
     digest = hashlib.sha256(command.encode()).hexdigest()[:16]
     path = Path(tempfile.gettempdir(), f"nas-device-{os.getuid()}-{digest}.lock")
     with open(path, "w") as file:

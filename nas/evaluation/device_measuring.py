@@ -1,4 +1,4 @@
-"""Measuring a few networks on a device: those of which the RLM is the least certain."""
+"""Active learning of a device's latency: measures the networks of which the RLM is least certain."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from search_spaces.common.errors import InputError
 if TYPE_CHECKING:
     from search_spaces import Architecture, SearchSpace
 
-POOL = 300  # random networks of the space, among which are the measured ones
-BEGIN = 4  # networks of all sizes, before the RLM says which comes next
-MAX_FAILURES = 10  # in a row, after which the device is given up
+POOL_SIZE = 300  # random architectures from which networks are selected
+INITIAL_NETWORKS = 4  # spread over the range of FLOPs, before the RLM selects
+MAX_FAILURES = 10  # consecutive failures, after which measuring stops
 
 Progress = Callable[[str, int, int], None]
 
 
 def draw_pool(space: SearchSpace, seed: int) -> dict[str, Architecture]:
-    """Up to `POOL` random networks by text, in the order of their FLOPs."""
+    """Up to `POOL_SIZE` random architectures by text, sorted by FLOPs."""
     rng = np.random.default_rng(seed)
-    drawn = dict.fromkeys(space.sample(rng) for _ in range(POOL))
+    drawn = dict.fromkeys(space.sample(rng) for _ in range(POOL_SIZE))
     found = {space.to_text(architecture): architecture for architecture in drawn}
     return dict(sorted(found.items(), key=lambda item: space.flops(item[1])))
 
@@ -33,10 +33,22 @@ def measure(
     device: PredictedDevice, space: SearchSpace, command: DeviceCommand, count: int, seed: int = 0, batch: int = 1,
     progress: Progress | None = None,
 ) -> None:  # fmt: skip
-    """Time networks of a space until the device has `count` of them; what is kept already is not timed again.
+    """Time networks of a space until the device has measurements of `count` networks.
 
-    The first ones are of all sizes; each further one is that of which the RLM is the least certain, given all others.
-    A network that cannot be timed is kept with its reason. Raises InputError after ten of these in a row.
+    The first networks are spread over the range of FLOPs. Each further one is the network whose latency the RLM
+    predicts with the largest relative uncertainty. Networks that failed or were measured before are not timed again.
+
+    Args:
+        device: keeps the measurements and the reasons of failures.
+        space: networks are drawn from it.
+        command: times a network.
+        count: number of measured networks, with those that the device has already.
+        seed: draws the candidates.
+        batch: batch size of the timed networks.
+        progress: called with the architecture to be timed, the number of measured networks and `count`.
+
+    Raises:
+        InputError: ten consecutive networks could not be timed.
     """
     pool = draw_pool(space, seed)
     failures = 0
@@ -50,7 +62,7 @@ def measure(
             device.add(text, space.format(pool[text]), None, str(error))
             failures += 1
             if failures == MAX_FAILURES:
-                raise InputError(f"{failures} networks in a row could not be timed; the last: {error}") from None
+                raise InputError(f"{failures} consecutive networks could not be timed; the last: {error}") from None
             continue
         device.add(text, space.format(pool[text]), latency)
         failures = 0
@@ -59,20 +71,22 @@ def measure(
 
 
 def _next(device: PredictedDevice, candidates: Sequence[str]) -> str:
-    """The candidate to measure next; candidates are in the order of their FLOPs."""
+    """The candidate to measure next. Candidates are sorted by FLOPs."""
     known = len(device.texts)
-    if known < max(BEGIN, MIN_MEASURED):
-        return candidates[round((len(candidates) - 1) * known / (BEGIN - 1))]
+    if known < max(INITIAL_NETWORKS, MIN_MEASURED):
+        return candidates[round((len(candidates) - 1) * known / (INITIAL_NETWORKS - 1))]
     return candidates[int(np.log(device.sample(candidates)).std(axis=1).argmax())]
 
 
 class Quality(NamedTuple):
-    """How good a device's predictions are.
+    """Accuracy and calibration of a device's predictions.
 
-    spearman: of measured latencies and those predicted from the other networks; NaN for fewer than four networks.
-    error: median of their relative errors. covered: share of the measured ones within the predicted 10 % and 90 %
-    quantiles. uncertainty: half of what is between these quantiles, relative, as a median over other networks. spread:
-    the same of the measurements themselves.
+    Args:
+        spearman: rank correlation of measured and leave-one-out latencies; NaN for fewer than four networks.
+        error: median relative error of the leave-one-out latencies.
+        covered: share of measured latencies between the 10 % and 90 % quantiles of their leave-one-out predictions.
+        uncertainty: half the relative range between the predicted quantiles, median over unmeasured networks.
+        spread: half the relative range between the quantiles of repeated measurements, median over measured networks.
     """
 
     spearman: float
@@ -83,7 +97,12 @@ class Quality(NamedTuple):
 
 
 def quality(device: PredictedDevice, others: Sequence[str]) -> Quality:
-    """How good the predictions are on the measured networks, and how certain on others, given as texts."""
+    """Assess predictions by leave-one-out on the measured networks, and their uncertainty on other networks.
+
+    Args:
+        device: the device with its measurements.
+        others: texts of unmeasured networks.
+    """
     from scipy.stats import spearmanr
 
     value, low, high = device.latencies.T
@@ -99,5 +118,5 @@ def quality(device: PredictedDevice, others: Sequence[str]) -> Quality:
 
 
 def _half_range(values: np.ndarray) -> float:
-    """Median of half the relative range of medians, lows and highs (n, 3)."""
+    """Median of (high − low) / 2 / median over rows of medians, lows and highs (n, 3)."""
     return float(np.median((values[:, 2] - values[:, 1]) / 2 / values[:, 0])) if len(values) else float("nan")

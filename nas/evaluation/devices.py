@@ -1,4 +1,4 @@
-"""Devices of the user's own: the RLM predicts any network's latency from those of a few measured networks."""
+"""The user's devices: the RLM predicts the latency of any network from a few measured ones."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from search_spaces.text import fingerprint
 if TYPE_CHECKING:
     from predictors import Predictor
 
-SAMPLES = 32  # of each prediction
-MIN_MEASURED = 3  # networks that a prediction needs
+SAMPLES = 32  # per predicted latency
+MIN_MEASURED = 3  # networks that a prediction needs at least
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-_TAKEN = ("cpu", "cpu_int8", "cuda", "device")  # whose latency is always measured
+_TAKEN = ("cpu", "cpu_int8", "cuda", "device")  # names of latencies that are always measured
 
 
 def devices_folder() -> Path:
-    """`$NAS_DEVICES` if set, else a folder among the user's data (not necessarily existing yet)."""
+    """Folder of all devices, which may not exist yet: `$NAS_DEVICES`, or a folder in the user's data directory."""
     if override := os.environ.get("NAS_DEVICES"):
         return Path(override)
     from platformdirs import user_data_dir
@@ -38,38 +38,49 @@ def devices_folder() -> Path:
 
 
 def list_devices() -> list[str]:
-    """Names of the devices that are kept."""
+    """Names of the stored devices."""
     return sorted(path.parent.name for path in devices_folder().glob(f"*/{PredictedDevice.ABOUT}"))
 
 
 def devices_of(metrics: Iterable[str], measured: Iterable[str] = ()) -> tuple[PredictedDevice, ...]:
-    """The kept devices that give these metrics, but for those that are measured anyway."""
+    """The stored devices that predict these metrics, except those in `measured`."""
     kept = {f"{name}{SUFFIX}": name for name in list_devices()}
     return tuple(PredictedDevice(kept[metric]) for metric in metrics if metric in kept and metric not in measured)
 
 
 def device_of(settings: Mapping[str, str]) -> PredictedDevice:
-    """The kept device with these `PredictedDevice.settings`; InputError where it is not here or has changed."""
+    """Load the device that a search was begun with.
+
+    Args:
+        settings: its `PredictedDevice.settings`.
+
+    Raises:
+        InputError: the device is not stored on this machine, or its measurements have changed.
+    """
     device = PredictedDevice(settings["name"])
     if not device.exists:
-        raise InputError(f"device {device.name!r} is not kept here: copy its folder into {devices_folder()}")
+        raise InputError(f"device {device.name!r} is not stored here: copy its folder into {devices_folder()}")
     if device.settings != dict(settings):
         raise InputError(f"device {device.name!r} has other measurements than when the search was begun")
     return device
 
 
 class PredictedDevice:
-    """A device, and the networks that were timed on it, by their texts.
+    """A device with the texts and latencies of the networks that were timed on it.
 
-    It is kept in a folder of its name: how it is measured, and a line for each network. Raises InputError for a name
-    that is no identifier in small letters, or one that is always measured.
+    A folder of its name holds `device.json`, which says how the device is measured, and `measurements.jsonl`, with a
+    line per network.
+
+    Raises:
+        InputError: the name is not a lower-case identifier, or is reserved for a latency that is always measured.
     """
 
     ABOUT = "device.json"
 
     def __init__(self, name: str) -> None:
         if not _NAME.fullmatch(name) or name in _TAKEN:
-            raise InputError(f"device {name!r}: write a name in small letters, digits and _ that is not {_TAKEN}")
+            taken = ", ".join(_TAKEN)
+            raise InputError(f"device {name!r}: use lower-case letters, digits and _, and none of the names {taken}")
         self.name, self.folder = name, devices_folder() / name
         self._journal = Journal(self.folder / "measurements.jsonl") if self.exists else None
 
@@ -83,18 +94,22 @@ class PredictedDevice:
 
     @property
     def about(self) -> dict[str, Any]:
-        """How it is measured."""
+        """How the device is measured, as given to `begin`."""
         try:
             return dict(json.loads((self.folder / self.ABOUT).read_text()))
         except (OSError, ValueError) as error:
             raise InputError(f"{self.folder / self.ABOUT}: cannot be read ({error})") from None
 
     def begin(self, about: dict[str, Any]) -> None:
-        """Make the folder, or find that it was made for the same: values that are measured otherwise do not mix."""
+        """Create the folder, or open it if it was created with the same `about`.
+
+        Raises:
+            InputError: the device was measured differently, so that its values are not comparable.
+        """
         if self.exists and self.about != about:
             raise InputError(
-                f"device {self.name!r} was measured otherwise ({json.dumps(self.about)}): `nas device remove "
-                f"{self.name}` forgets it, or give another name"
+                f"device {self.name!r} was measured differently ({json.dumps(self.about)}): remove it with "
+                f"`nas device remove {self.name}`, or give another name"
             )
         if not self.exists:
             with replacing(self.folder / self.ABOUT) as temporary:
@@ -102,13 +117,20 @@ class PredictedDevice:
         self._journal = Journal(self.folder / "measurements.jsonl")
 
     def remove(self) -> None:
-        """Forget the device and its measurements."""
+        """Delete the device and its measurements."""
         if not self.exists:
             raise unknown("device", self.name, list_devices())
         shutil.rmtree(self.folder)
 
     def add(self, text: str, architecture: str, latency: Sequence[float] | None, failure: str = "") -> None:
-        """Keep a network's latency in ms: median, low and high; or None and the reason why there is none."""
+        """Store the result of one network.
+
+        Args:
+            text: the network's text.
+            architecture: the network in the space's notation.
+            latency: median, 10 % and 90 % quantile in ms; None if the network could not be timed.
+            failure: the reason why it could not be timed.
+        """
         assert self._journal is not None
         self._journal.append(text, {"architecture": architecture, "ms": latency and list(latency), "failure": failure})
         for name in ("_fitted", "texts", "latencies"):
@@ -116,7 +138,7 @@ class PredictedDevice:
 
     @property
     def tried(self) -> dict[str, Any]:
-        """All networks by text: architecture, milliseconds, failure."""
+        """All networks by text, also failed ones: `architecture`, `ms`, `failure`."""
         return self._journal.known if self._journal else {}
 
     @property
@@ -125,17 +147,17 @@ class PredictedDevice:
 
     @cached_property
     def texts(self) -> list[str]:
-        """Texts (k) of the networks that have a latency."""
+        """Texts of the k measured networks."""
         return [text for text, row in self.tried.items() if row["ms"] is not None]
 
     @cached_property
     def latencies(self) -> np.ndarray:
-        """Their median, low and high latencies (k, 3) in ms."""
+        """Median, 10 % and 90 % quantile (k, 3) of the measured latencies in ms."""
         return np.array([self.tried[text]["ms"] for text in self.texts], float).reshape(-1, 3)
 
     @property
     def settings(self) -> dict[str, str]:
-        """All that predictions depend on."""
+        """What predictions depend on: measurements and checkpoint, as a checksum."""
         from predictors.checkpoint import checksum
         from predictors.rlm.predictor import BASE
 
@@ -143,19 +165,19 @@ class PredictedDevice:
         return {"name": self.name, "sha256": fingerprint(values)}
 
     def predict(self, texts: Sequence[str]) -> np.ndarray:
-        """Median, 10 % and 90 % quantile (n, 3) of predicted latencies in ms, of n networks."""
+        """Median, 10 % and 90 % quantile (n, 3) of the predicted latencies of n networks, in ms."""
         return _quantiles(self.sample(texts))
 
     def sample(self, texts: Sequence[str]) -> np.ndarray:
-        """Samples (n, samples) of predicted latencies in ms."""
+        """Samples (n, SAMPLES) of the predicted latencies in ms."""
         return _sampled(self._fitted, self.metric, texts)
 
     def novelty(self, texts: Sequence[str]) -> np.ndarray:
-        """How far (n,) networks are from the measured ones, in units of how far these are apart."""
+        """Distance (n,) of networks from the measured ones, in units of the distance between measured ones."""
         return self._fitted.novelty(texts)
 
     def leave_one_out(self) -> np.ndarray:
-        """Latencies (k, 3) of the measured networks, each predicted from the others."""
+        """Leave-one-out predictions (k, 3) of the measured networks in ms, in the columns of `predict`."""
         known, rows = self.latencies[:, 0], np.arange(len(self.texts))
         return np.concatenate(
             [
@@ -170,12 +192,12 @@ class PredictedDevice:
             raise unknown("device", self.name, list_devices())
         if len(self.texts) < MIN_MEASURED:
             raise InputError(
-                f"device {self.name!r} has {len(self.texts)} measured networks: add {MIN_MEASURED} or more"
+                f"device {self.name!r} has {len(self.texts)} measured networks: measure at least {MIN_MEASURED}"
             )
         return self._fit(self.latencies[:, 0])
 
     def _fit(self, latencies: np.ndarray) -> Predictor:
-        """The RLM with these latencies (k,) as examples, in logarithms: a prediction is never below zero."""
+        """The RLM with these latencies (k,) as examples. Logarithms keep predictions positive."""
         import predictors
 
         return predictors.create("rlm").fit(self.texts, {self.metric: np.log(latencies)})

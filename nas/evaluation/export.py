@@ -1,4 +1,4 @@
-"""Trained networks as files: the ONNX model with its weights, and the weights alone as safetensors."""
+"""Writes trained networks: the ONNX model with its weights, and the weights alone as safetensors."""
 
 from __future__ import annotations
 
@@ -26,9 +26,13 @@ def trained_model(network: Trainable, state: State) -> onnx.ModelProto:
 
 
 def save_onnx(path: Path, network: Trainable, state: State | None, metadata: Mapping[str, str] | None = None) -> None:
-    """Write a network as an ONNX file, complete or not at all; without a state, with initial weights.
+    """Write a network as an ONNX file. The file is complete or absent.
 
-    metadata: further entries of the model's `metadata_props`, beside `weights`: trained or initial.
+    Args:
+        path: the file.
+        network: the network.
+        state: its trained tensors; None for initial weights.
+        metadata: entries of the model's `metadata_props`, besides `weights`, which is `trained` or `initial`.
     """
     graph, numbers = (network.graph, None) if state is None else network.trained(state)
     about = {"weights": "initial" if state is None else "trained", **(metadata or {})}
@@ -37,13 +41,13 @@ def save_onnx(path: Path, network: Trainable, state: State | None, metadata: Map
 
 
 def preprocessing(data: Dataset) -> dict[str, str]:
-    """How a data set's inputs, and numbers to predict, were normalized, as metadata of an ONNX model (JSON)."""
+    """Name and normalization of a data set (JSON), as metadata of an ONNX model."""
     scales = {"input_scale": data.input_scale, "target_scale": data.target_scale}
     return {"data": data.name} | {name: json.dumps(scale.plain()) for name, scale in scales.items() if scale}
 
 
 def save_weights(path: Path, state: State, metadata: Mapping[str, str] | None = None) -> None:
-    """Write tensors by name as a safetensors file; it is complete or absent. metadata: what else the file says."""
+    """Write tensors and metadata to a safetensors file. The file is complete or absent."""
     from safetensors.torch import save_file
 
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()}
@@ -52,12 +56,16 @@ def save_weights(path: Path, state: State, metadata: Mapping[str, str] | None = 
 
 
 def load_weights(path: Path) -> tuple[State, dict[str, str]]:
-    """Tensors and metadata in a file of `save_weights`; InputError for one that is missing, damaged or too large."""
+    """Read tensors and metadata from a file of `save_weights`.
+
+    Raises:
+        InputError: the file is missing, damaged or larger than `MAX_WEIGHT_BYTES`.
+    """
     from safetensors import SafetensorError, safe_open
 
     try:
         if path.stat().st_size > MAX_WEIGHT_BYTES:
-            raise InputError(f"{path}: more than {MAX_WEIGHT_BYTES / 1e9:.0f} GB of weights")
+            raise InputError(f"{path}: larger than {MAX_WEIGHT_BYTES / 1e9:.0f} GB, the limit for weights")
         with safe_open(path, "pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except FileNotFoundError:

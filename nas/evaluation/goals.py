@@ -1,4 +1,4 @@
-"""What is trained for and how well it is met: the class of each sample, or its numbers."""
+"""Training objectives: loss and score of classification and of regression."""
 
 from __future__ import annotations
 
@@ -14,18 +14,21 @@ if TYPE_CHECKING:
 
 
 class Goal(Protocol):
-    """Loss and score of outputs (n, replicas, outputs). A score is the metric of `Dataset.metric`."""
+    """Loss and score of outputs (n, replicas, outputs). The score is the metric `Dataset.metric`."""
 
-    sign: float  # of a score as a loss: 1 where lower is better
+    sign: float  # 1 if lower scores are better, -1 if higher ones are
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Mean loss; targets (n, replicas) or (n, replicas, outputs)."""
+        """Mean loss. Targets are (n, replicas) or (n, replicas, outputs)."""
 
     def terms(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """(n, replicas) double, whose mean makes the score; NaN where an output is not finite. Targets as a part's."""
+        """Score of each sample before averaging: (n, replicas) double, NaN where an output is not finite.
+
+        Targets are (n,) or (n, outputs), the same for all replicas.
+        """
 
     def score(self, mean: float) -> float:
-        """The score, of the mean of all samples' terms."""
+        """The score of one replica from the mean of its terms."""
 
 
 class Classification:
@@ -46,9 +49,10 @@ class Classification:
 
 @dataclass(frozen=True)
 class Regression:
-    """Mean square error of normalized numbers, and root mean square error in the numbers' own unit.
+    """Mean squared error of normalized targets, and root mean square error in the targets' own unit.
 
-    std: (outputs,) what the numbers were divided by.
+    Args:
+        std: (outputs,) standard deviations that the targets were divided by.
     """
 
     std: Tensor
@@ -66,7 +70,7 @@ class Regression:
 
 
 def goal_of(data: Dataset) -> Goal:
-    """The goal of training on a data set."""
+    """The training objective of a data set."""
     if data.target_scale is not None:
         return Regression(torch.from_numpy(data.target_scale.std).double())
     return Regression(torch.ones(data.outputs).double()) if data.is_regression else Classification()

@@ -1,4 +1,4 @@
-"""Networks in 8-bit integers: static quantization by ONNX Runtime, their latency and what they still know."""
+"""Static int8 quantization by ONNX Runtime, and the score of a quantized network."""
 
 from __future__ import annotations
 
@@ -21,22 +21,29 @@ if TYPE_CHECKING:
     from nas.evaluation.datasets import Dataset, Part
 
 LATENCY = "cpu_int8_latency_ms"
-CALIBRATION_SAMPLES = 256  # inputs from which the ranges of activations are taken
+CALIBRATION_SAMPLES = 256  # training inputs that set the ranges of activations
 BATCH = 32
 
 
 def score_metrics(data: Dataset) -> tuple[str, str]:
-    """Names of a quantized network's scores on the validation part and on the test part."""
+    """Names of a quantized network's validation score and test score."""
     kind = data.metric.rpartition("_")[2]
     return f"{data.name}_int8_{kind}", f"{data.name}_test_int8_{kind}"
 
 
 def quantize(model: onnx.ModelProto, samples: np.ndarray | None = None) -> bytes:
-    """A serialized model whose weights and activations are 8-bit integers.
+    """Quantize weights and activations to 8 bits; weights are scaled per channel.
 
-    Weights are scaled per channel. Activations are scaled by their ranges on samples (n, …) of the network's one input;
-    on Gaussian noise, if there are none, which serves for timing alone. Raises InputError for a model that ONNX Runtime
-    cannot quantize.
+    Args:
+        model: the network as ONNX, with one input.
+        samples: (n, …) inputs that calibrate the ranges of activations; None for Gaussian noise, which suffices for
+            timing.
+
+    Returns:
+        The serialized quantized model.
+
+    Raises:
+        InputError: ONNX Runtime cannot quantize the model.
     """
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
@@ -58,7 +65,7 @@ def quantize(model: onnx.ModelProto, samples: np.ndarray | None = None) -> bytes
 
 
 def score(model: bytes, data: Dataset, part: Part) -> float:
-    """Accuracy in %, or root mean square error, of a serialized model on a part of a data set."""
+    """Accuracy in %, or root mean square error, of a serialized model on one part of a data set."""
     import torch
 
     session = open_session(model)
@@ -70,13 +77,13 @@ def score(model: bytes, data: Dataset, part: Part) -> float:
 
 
 def calibration_samples(data: Dataset) -> np.ndarray:
-    """Inputs of the training part, always the same."""
+    """A fixed random choice of training inputs, (`CALIBRATION_SAMPLES`, …) or fewer."""
     rows = np.random.default_rng(0).permutation(len(data.train))[:CALIBRATION_SAMPLES]
     return data.train.inputs[np.sort(rows)]
 
 
 def _reader(model: onnx.ModelProto, samples: np.ndarray | None) -> object:
-    """What `quantize_static` reads samples from."""
+    """A `CalibrationDataReader` of the samples, or of noise."""
     from onnxruntime.quantization import CalibrationDataReader
 
     if samples is None:
@@ -94,7 +101,7 @@ def _reader(model: onnx.ModelProto, samples: np.ndarray | None) -> object:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the quantizer's remarks on operators that it leaves as they are, and without the handler they install."""
+    """Silence the quantizer's warnings and remove the log handlers that it installs."""
     root, before = logging.getLogger(), logging.getLogger().handlers[:]
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)

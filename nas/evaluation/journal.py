@@ -1,4 +1,4 @@
-"""Journals of long builds: a JSON line `[name, value]` per result, appended as it comes, so that a build can go on."""
+"""Append-only journals of long builds: one JSON line `[name, value]` per result, so that a build can resume."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Journal:
-    """What is known by name, in memory and in a file. A last line cut off by a kill is dropped."""
+    """Results by name, in memory and in a file. A line that a killed process left incomplete is ignored."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -28,7 +28,7 @@ class Journal:
                 file.write("\n")
 
     def append(self, name: str, value: Any) -> None:
-        """Keep a result; it is in the file when this returns."""
+        """Add a result. It is in the file when this returns."""
         self.known[name] = value
         with self.path.open("a") as file:
             file.write(json.dumps([name, value]) + "\n")

@@ -1,4 +1,4 @@
-"""Measured latency of an ONNX model in ONNX Runtime."""
+"""Measures the latency of an ONNX model in ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -29,7 +29,18 @@ class Latency(NamedTuple):
 
 @dataclass(frozen=True)
 class LatencyTask:
-    """How latency is measured: samples per inference, threads, untimed and timed runs, execution provider."""
+    """How latency is measured.
+
+    Args:
+        batch: samples per inference.
+        threads: threads of ONNX Runtime.
+        warmup: untimed inferences before the timed ones.
+        runs: timed inferences.
+        provider: execution provider of ONNX Runtime.
+
+    Raises:
+        InputError: a number is out of range.
+    """
 
     batch: int = 1
     threads: int = 1
@@ -44,20 +55,21 @@ class LatencyTask:
 
     @property
     def metric(self) -> str:
-        """Name of the latency on this provider: `cpu_latency_ms`, `cuda_latency_ms`, …"""
+        """Metric name of the latency on this provider: `cpu_latency_ms`, `cuda_latency_ms`, …"""
         return f"{self.provider.removesuffix('ExecutionProvider').lower()}_latency_ms"
 
 
 def time_model(model: onnx.ModelProto, task: LatencyTask | None = None) -> Latency:
-    """Time inferences on Gaussian noise, after warm-up, all graph optimizations on.
+    """Time inferences on Gaussian noise after warm-up, with all graph optimizations.
 
-    Raises InputError for a provider that is not there and a model that cannot be run.
+    Raises:
+        InputError: the provider is not available, or ONNX Runtime cannot run the model.
     """
     return time_serialized(model.SerializeToString(), task or LatencyTask())
 
 
 def time_serialized(model: bytes, task: LatencyTask) -> Latency:
-    """`time_model`, of a serialized model."""
+    """`time_model` for a serialized model."""
     session = open_session(model, task.threads, task.provider)
     feed = random_inputs(session, task.batch)
     for _ in range(task.warmup):
@@ -72,12 +84,21 @@ def time_serialized(model: bytes, task: LatencyTask) -> Latency:
 
 
 def measure_latency(model: onnx.ModelProto) -> float:
-    """Median wall time of one inference on the CPU, one sample, one thread, in milliseconds."""
+    """Median wall time of one inference in ms: one sample on one CPU thread."""
     return time_model(model).median
 
 
 def open_session(model: bytes | str, threads: int = 1, provider: str = CPU) -> onnxruntime.InferenceSession:
-    """An inference session of a serialized model or a file; InputError where the model cannot be run."""
+    """Open an inference session.
+
+    Args:
+        model: a serialized model or the path of a file.
+        threads: intra-op and inter-op threads.
+        provider: execution provider.
+
+    Raises:
+        InputError: the provider is not available, or ONNX Runtime cannot run the model.
+    """
     import onnxruntime
 
     if provider not in onnxruntime.get_available_providers():
@@ -92,21 +113,27 @@ def open_session(model: bytes | str, threads: int = 1, provider: str = CPU) -> o
 
 
 def random_inputs(session: onnxruntime.InferenceSession, batch: int) -> dict[str, np.ndarray]:
-    """Gaussian noise (zeros for whole numbers) for every input; the first dimension is the batch."""
+    """Random values for every input of a session: Gaussian noise for floats, zeros for integers and booleans.
+
+    The first dimension of each input is the batch.
+
+    Raises:
+        InputError: an input has another fixed batch size, a symbolic size beyond the batch, or a non-numeric type.
+    """
     rng = np.random.default_rng(0)
     feed = {}
     for info in session.get_inputs():
         first, *rest = info.shape or [batch]
         if not all(isinstance(size, int) for size in rest):
-            raise InputError(f"input {info.name} has shape {info.shape}: fix all sizes but the batch")
+            raise InputError(f"input {info.name} has shape {info.shape}: fix all sizes except the batch")
         if isinstance(first, int) and first != batch:
             raise InputError(
-                f"input {info.name} has shape {info.shape}, which fixes the batch: measure batches of {first}"
+                f"input {info.name} has shape {info.shape} with a fixed batch size: measure with batch = {first}"
             )
         if info.type in _TYPES:
             feed[info.name] = rng.standard_normal((batch, *rest)).astype(_TYPES[info.type])
         elif info.type in _INTEGERS:
             feed[info.name] = np.zeros((batch, *rest), _INTEGERS[info.type])
         else:
-            raise InputError(f"input {info.name} is of type {info.type}; only numbers can be fed")
+            raise InputError(f"input {info.name} has type {info.type}; only numeric inputs are supported")
     return feed

@@ -1,8 +1,8 @@
 """One node of a `Graph` as a PyTorch layer.
 
-`replicas` > 1 puts that many independent networks side by side, as groups of channels: a value (n, channels, …) becomes
-(n, replicas · channels, …), each replica's channels in one piece. Operators that own weights become grouped ones; the
-others see each replica as further samples of the batch.
+With `replicas` > 1, that many independent networks run side by side as groups of channels. A value (n, channels, …)
+becomes (n, replicas · channels, …), with the channels of each replica adjacent. Operators with weights become grouped
+operators. Other operators act on all channels, or see the replicas as further samples of the batch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,16 @@ from search_spaces.graph.owned_weights import OWNERS
 
 
 def layer(node: Node, graph: Graph, replicas: int = 1) -> nn.Module:
-    """The layer that computes a node; InputError for an operator that cannot be trained, or not side by side."""
+    """The layer that computes a node.
+
+    Args:
+        node: a node of `graph`.
+        graph: gives the shapes of the node's inputs and output.
+        replicas: number of networks side by side.
+
+    Raises:
+        InputError: the operator cannot be trained, or cannot be trained side by side.
+    """
     spec = Spec(
         node.op,
         dict(node.attrs),
@@ -48,12 +57,12 @@ def layer(node: Node, graph: Graph, replicas: int = 1) -> nn.Module:
 
 
 def trainable_operators() -> frozenset[str]:
-    """Names of the operators that `layer` knows."""
+    """Names of the operators that `layer` supports."""
     return frozenset({*_WEIGHTED, *CHANNELWISE, *SAMPLEWISE})
 
 
 def _not_side_by_side(spec: Spec) -> InputError:
-    return InputError(f"networks with {spec.op} of shape {spec.shapes} do not train side by side: train one by one")
+    return InputError(f"networks with {spec.op} on shapes {spec.shapes} cannot train side by side: train one by one")
 
 
 class Operation(nn.Module):
@@ -68,7 +77,7 @@ class Operation(nn.Module):
 
 
 class _PerReplica(nn.Module):
-    """Runs an operator that treats samples independently on every replica, as further samples of the batch."""
+    """Runs an operator on all replicas by moving them into the batch; samples must be independent."""
 
     def __init__(self, inner: nn.Module, replicas: int) -> None:
         super().__init__()
@@ -79,7 +88,7 @@ class _PerReplica(nn.Module):
         return result.unflatten(0, (-1, self.replicas)).flatten(1, 2)
 
 
-# --- operators that own weights: their tensors in `state_dict` stand in the order of `operators.weights` --------------
+# --- operators with weights: `state_dict` lists their tensors in the order of `owned_weights.initializers` ------------
 
 _CONVOLUTIONS: dict[int, type[Any]] = {3: nn.Conv1d, 4: nn.Conv2d, 5: nn.Conv3d}
 _TRANSPOSED: dict[int, type[Any]] = {3: nn.ConvTranspose1d, 4: nn.ConvTranspose2d, 5: nn.ConvTranspose3d}
@@ -106,7 +115,7 @@ def _conv(spec: Spec) -> nn.Module:
 
 
 class _ZeroPad(nn.ConstantPad2d):
-    """Zeros around any number of spatial dimensions, in torch's order."""
+    """Zero padding of any number of spatial dimensions; sizes in torch's order."""
 
     def __init__(self, padding: tuple[int, ...]) -> None:
         super().__init__(0, 0)

@@ -1,4 +1,4 @@
-"""The log file of a command: everything that the package logs, beside the results."""
+"""The log file of a command, beside its results: everything that the package logs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ LOG_NAME = "nas.log"
 
 @contextmanager
 def log_to(path: Path) -> Iterator[None]:
-    """Append what the package logs to a file, which is made at the first line.
+    """Append what the package logs to a file. The first line creates the file.
 
-    A command does not end because its log cannot be written: its results say so, if they cannot be written either.
+    An error in writing the log is ignored, so that it does not end the command.
     """
     logger, handler = logging.getLogger("nas"), _LogFile(path, encoding="utf-8", delay=True)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S"))
@@ -33,7 +33,7 @@ def log_to(path: Path) -> Iterator[None]:
 
 
 class _LogFile(logging.FileHandler):
-    """Of several processes that log the same search into one file, one does, which holds its lock."""
+    """A log file that one process writes: the one that holds its lock. Other processes of the search do not log."""
 
     def _open(self) -> TextIOWrapper:
         file = super()._open()
@@ -52,4 +52,4 @@ class _LogFile(logging.FileHandler):
             super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """A full disk, say: the standard way is a traceback per line on the terminal."""
+        """Ignore errors such as a full disk: by default, each line would print a traceback."""

@@ -1,4 +1,4 @@
-"""What measured values depend on beside the settings: the machine and the installed versions."""
+"""The machine and the installed versions, on which measured values depend besides the settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PACKAGES = ("rlm-nas", "torch", "onnxruntime", "onnx", "optuna", "numpy")
 
 
 def machine(device: str = "cpu") -> dict[str, str | int]:
-    """Processor, number of its cores, system, and the device that networks are trained on."""
+    """Processor, number of cores, system, and the device that networks are trained on."""
     return {
         "processor": _processor(),
         "cores": os.cpu_count() or 1,
@@ -24,7 +24,7 @@ def machine(device: str = "cpu") -> dict[str, str | int]:
 
 @cache
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that measured values or proposals depend on."""
+    """Versions of Python and of the packages that measurements or proposals depend on."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         with suppress(PackageNotFoundError):
@@ -42,7 +42,7 @@ def _processor() -> str:
 
 
 def _device_name(device: str) -> str:
-    """Of a GPU its model: `cuda:1` says nothing about it."""
+    """The model of a GPU, since `cuda:1` does not identify it; else the device's name."""
     if device.startswith("cuda"):
         import torch
 

@@ -1,4 +1,4 @@
-"""What is measured of a network on this machine, and how: trained accuracy, latency, peak memory, exact costs."""
+"""Measures the metrics of a network: trained accuracy, latency, peak memory, parameters and FLOPs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Progress = Callable[[str, int, int], None]
 
 
 class Measured(NamedTuple):
-    """A value in its metric's unit, between `low` and `high`, whose meaning `spread` gives."""
+    """A value in its metric's unit, with an interval from `low` to `high`. `spread` says how it was obtained."""
 
     value: float
     low: float
@@ -44,11 +44,13 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True)
 class Measurements:
-    """What was measured of a network: its values, and the weights that it was trained to, if it was trained.
+    """The measured values of a network, and its weights if it was trained.
 
-    values: of the metrics that were asked for; if the network was trained, of `Dataset.test_metric`, too. about: what a
-    file with the weights is to say beside them: the scores of these weights, of several trainings the best, and how
-    inputs were normalized.
+    Args:
+        values: the requested metrics; after a training, also `Dataset.metric` and `Dataset.test_metric`.
+        state: trained weights, of several trainings those with the best validation score; None without a training or
+            if all diverged.
+        about: metadata for a file with these weights: their scores and the normalization of inputs.
     """
 
     values: dict[str, Measured]
@@ -58,13 +60,22 @@ class Measurements:
 
 @dataclass(frozen=True, eq=False)
 class Measurement:
-    """Which metrics are measured, and how. `known_metrics` names all that can be; nothing but `metrics` costs time.
+    """Which metrics are measured, and how. Only the listed metrics cost time.
 
-    data: what networks are trained on, where `Dataset.metric` or `Dataset.test_metric` is asked for, or the same after
-    quantization (`nas.evaluation.int8`). seeds: of the trainings, whose mean score counts. latency: gives
-    `cpu_latency_ms` (of the provider's name) and `cpu_int8_latency_ms`. Memory (`peak_memory_mb`) is measured on the
-    CPU, at latency's batch and threads. commands: give latencies on other devices. devices: of which latencies are
-    predicted.
+    Args:
+        metrics: names, all among `known_metrics`.
+        data: data set for the metrics that need a training: `Dataset.metric`, `Dataset.test_metric`, and the same
+            scores after quantization (`nas.evaluation.int8`).
+        seeds: one training per seed; the score is their mean.
+        training: how networks are trained.
+        latency: how `cpu_latency_ms` (or that of another provider) and `cpu_int8_latency_ms` are timed. Its batch and
+            threads also apply to `peak_memory_mb`, measured on the CPU.
+        device: torch device for training.
+        commands: measure latencies on other devices.
+        devices: predict latencies on other devices.
+
+    Raises:
+        InputError: a metric is unknown, or a command has the name of a latency that is measured on this machine.
     """
 
     metrics: tuple[str, ...]
@@ -83,7 +94,7 @@ class Measurement:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All that the values depend on, as plain values; `measurement_of` makes a measurement of them again."""
+        """What the values depend on, as JSON values. `measurement_of` makes a `Measurement` from them."""
         commands = {"commands": [asdict(command) for command in self.commands]} if self.commands else {}
         devices = {"devices": [device.settings for device in self.devices]} if self.devices else {}
         return {
@@ -105,15 +116,22 @@ class Measurement:
         report: Report | None = None,
         until: int | None = None,
     ) -> Measurements:
-        """The metrics of a network; scores are NaN where a training diverged.
+        """Measure the metrics of a network.
 
-        model: the network as ONNX, for what is timed and weighed; its weights do not matter. checkpoint: file in which
-        the training's state is kept, to go on after an interruption. progress: called with what is done, how far, of
-        how much. report, until: see `nas.evaluation.training.train`.
+        Args:
+            network: the network to train.
+            model: the same network as ONNX, for latency and memory. Its weights do not matter.
+            checkpoint: file for the state of the training, which resumes from it after an interruption.
+            progress: called with the name of the step, the amount done and the total.
+            report: see `nas.evaluation.training.train`.
+            until: see `nas.evaluation.training.train`.
+
+        Returns:
+            The values; scores are NaN if a training diverged.
         """
         values: dict[str, Measured] = {}
         timed = self._timed(network, model)
-        # What takes little time comes first: a device that cannot be reached is noticed before a training.
+        # Short measurements come first, so that an unreachable device is noticed before a training.
         for metric in [name for name in self.metrics if name in timed]:
             if progress:
                 progress(metric, 0, 1)
@@ -129,7 +147,7 @@ class Measurement:
         return replace(found, values=ordered | found.values)
 
     def _timed(self, network: Trainable, model: onnx.ModelProto) -> dict[str, Callable[[], Measured]]:
-        """What is measured without training, by metric."""
+        """Measurements that need no training, by metric."""
 
         batch, threads, runs = self.latency.batch, self.latency.threads, f"{self.latency.runs} runs"
 
@@ -160,7 +178,7 @@ class Measurement:
         }
 
     def _quantized(self, network: Trainable, state: State | None, data: Dataset) -> dict[str, Measured]:
-        """Scores on the validation and the test part after quantization; NaN where the training diverged."""
+        """Validation and test score after quantization; NaN if the training diverged."""
         parts = data.with_validation(self.training.validation)
         assert parts.validation is not None
         if state is None:
@@ -206,7 +224,7 @@ def _exact(value: float) -> Measured:
 def known_metrics(
     latency: LatencyTask, data: Dataset | None = None, devices: Iterable[DeviceCommand | PredictedDevice] = ()
 ) -> tuple[str, ...]:
-    """Names of the metrics that can be measured, with a data set to train on or without."""
+    """Names of the metrics that can be measured; scores need a data set."""
     scores = [data.metric, data.test_metric, *score_metrics(data)] if data else []
     return (
         *scores,
@@ -222,7 +240,7 @@ def known_metrics(
 def trains(
     metrics: Iterable[str], latency: LatencyTask, devices: Iterable[DeviceCommand | PredictedDevice] = ()
 ) -> bool:
-    """True if a network must be trained for any of these metrics: nothing else gives one."""
+    """True if any of these metrics needs a training."""
     untrained = known_metrics(latency, None, devices)
     return any(metric not in untrained for metric in metrics)
 
@@ -230,16 +248,22 @@ def trains(
 def measurement_of(
     settings: Mapping[str, Any], shape: Shape | None = None, path: str | None = None, device: str = "cpu"
 ) -> Measurement:
-    """The measurement with these `Measurement.settings`.
+    """The measurement with these settings.
 
-    shape: of one input, see `load_dataset`. path: of the data set, if it has moved. Raises InputError where it is
-    another one.
+    Args:
+        settings: `Measurement.settings`.
+        shape: input shape of the networks, see `load_dataset`.
+        path: path of the data set, if it differs from the recorded one.
+        device: torch device for training.
+
+    Raises:
+        InputError: the data set or a predicted device has another content than recorded.
     """
     known, data = settings["data"], None
     if known is not None:
         data = load_dataset(path or known["source"], shape)
         if data.fingerprint != known["sha256"]:
-            raise InputError(f"{path or known['source']}: another data set than the one that the search trains on")
+            raise InputError(f"{path or known['source']}: this is not the data set that the search trains on")
     return Measurement(
         tuple(settings["metrics"]), data, tuple(settings["seeds"]), training_task(settings["training"]),
         LatencyTask(**settings["latency"]), device,

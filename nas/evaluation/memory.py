@@ -1,4 +1,4 @@
-"""Measured peak memory of an ONNX model in ONNX Runtime, in a process of its own."""
+"""Measures the peak memory of an ONNX model in ONNX Runtime, in a separate process."""
 
 from __future__ import annotations
 
@@ -20,10 +20,18 @@ _STATUS = Path("/proc/self/status")
 
 
 def measure_memory(model: onnx.ModelProto, *, batch: int = 1, threads: int = 1) -> float:
-    """By how many MB (10⁶ bytes) loading and running a model on the CPU makes a fresh process grow at its peak.
+    """Peak growth of a fresh process that loads and runs a model on the CPU, in MB (10⁶ bytes).
 
-    Counted are weights, activations and what the runtime allocates for them, not the runtime itself: a tiny network is
-    run before. Linux only; raises InputError elsewhere and for a model that cannot be run.
+    It covers weights, activations and the runtime's buffers for them. The runtime itself does not count, because the
+    process runs a tiny network first.
+
+    Args:
+        model: the network as ONNX.
+        batch: samples per inference.
+        threads: threads of ONNX Runtime.
+
+    Raises:
+        InputError: the system is not Linux, or ONNX Runtime cannot run the model.
     """
     if not _STATUS.exists():
         raise InputError(f"{METRIC} can be measured on Linux only: leave it out")
@@ -48,10 +56,10 @@ def _tiny_model() -> onnx.ModelProto:
 
 
 def _growth(tiny: str, model: str, batch: int, threads: int) -> float:
-    """Runs in the child: growth of the resident set in MB."""
+    """Growth of the resident set in MB. Runs in the child process."""
     _run(tiny, 1, threads)
     with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = _resident("VmRSS")
     _run(model, batch, threads)
     return (_resident("VmHWM") - before) / 1e6

@@ -1,4 +1,4 @@
-"""Names of metrics."""
+"""Checks names of metrics."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from search_spaces.common.errors import unknown
 
 
 def check_metrics(metrics: Iterable[str], known: Collection[str]) -> None:
-    """Raise InputError, suggesting the nearest name, for the first metric that is not among `known`."""
+    """Raise InputError for the first metric that is not in `known`, with the nearest name as a suggestion."""
     for metric in metrics:
         if metric not in known:
             raise unknown("metric", metric, known)

@@ -1,4 +1,4 @@
-"""An architecture's graph as a PyTorch module, for training."""
+"""A graph as a PyTorch module, for training."""
 
 from __future__ import annotations
 
@@ -22,14 +22,18 @@ if TYPE_CHECKING:
 
 
 class GraphModule(nn.Module):
-    """Runs a `Graph` (as `search_spaces.onnx.from_model` reads it from any ONNX model) with fresh trainable weights.
+    """Runs a `Graph` with fresh trainable weights.
 
-    Nodes whose result nobody uses are left out: they cost time and change nothing. Input (n, channels, height, width)
-    float, output (n, classes). With `replicas` > 1, that many independent networks run side by side as groups of
-    channels, which costs far less than one after the other: input (n, replicas · channels, height, width), output
-    (n, replicas · classes), each replica's channels in one piece.
+    Nodes that no output depends on are left out. With `replicas` > 1, that many independent networks run side by side
+    as groups of channels, which is much faster than one after the other: an input (n, channels, …) becomes
+    (n, replicas · channels, …) and the output (n, replicas · outputs), with the channels of each replica adjacent.
 
-    Raises InputError for an operator that cannot be trained, or not side by side.
+    Args:
+        graph: of a search space, or read from an ONNX model by `search_spaces.onnx.from_model`.
+        replicas: number of networks side by side.
+
+    Raises:
+        InputError: an operator cannot be trained, or cannot be trained side by side.
     """
 
     def __init__(self, graph: Graph, replicas: int = 1) -> None:
@@ -50,23 +54,27 @@ class GraphModule(nn.Module):
         return values[self.graph.outputs[0]]
 
     def load_weights(self, model: onnx.ModelProto) -> None:
-        """Take over the weights of the ONNX model that `search_spaces.onnx.to_model` wrote from the same graph.
+        """Copy the weights of an ONNX model into every replica.
 
-        Every replica gets them. Raises InputError for the model of another graph.
+        Args:
+            model: what `search_spaces.onnx.to_model` wrote from the same graph.
+
+        Raises:
+            InputError: the model was written from another graph.
         """
         import onnx
 
         tensors = iter(model.graph.initializer)
         for node, weight, own in self._weights():
-            # Initializers that are no weights, such as a zero to multiply by, stand between the weights.
+            # Skip initializers that are not weights, such as a zero to multiply by.
             found = next((t for t in tensors if t.name.endswith(f".{weight.name}")), None)
             if found is None or tuple(found.dims) != weight.shape:
-                raise InputError(f"the ONNX model was not written from this graph: no {weight.name} of {node.op}")
+                raise InputError(f"the ONNX model was not written from this graph: {weight.name} of {node.op} missing")
             if own is not None:
                 _assign(own, torch.tensor(onnx.numpy_helper.to_array(found)), self.replicas)
 
     def numbers(self) -> dict[int, list[np.ndarray]]:
-        """The weights of the first replica as `search_spaces.onnx.to_model` takes them; without unused nodes."""
+        """Weights of the first replica by output value of their node, as `search_spaces.onnx.to_model` takes them."""
         found: dict[int, list[np.ndarray]] = {}
         for node, weight, tensor in self._weights():
             if tensor is not None:
@@ -75,7 +83,7 @@ class GraphModule(nn.Module):
         return found
 
     def state_of(self, replica: int) -> dict[str, Tensor]:
-        """A copy on the CPU of one replica's tensors, by the names that they have in a module of one replica."""
+        """A CPU copy of one replica's tensors, as the `state_dict` of a module with one replica."""
         with without_data():
             alone = GraphModule(self.graph).state_dict()
         return {
@@ -84,7 +92,7 @@ class GraphModule(nn.Module):
         }
 
     def _weights(self) -> Iterator[tuple[Node, Weight, Tensor | None]]:
-        """Node, description and tensor of each weight of the ONNX model, in its order; no tensor for dead nodes."""
+        """Node, description and tensor of each weight, in the order of the ONNX model; None for unused nodes."""
         layers = dict(zip([node.outputs for node in self.nodes], self.layers, strict=True))
         for node in self.graph.nodes:
             own = _tensors(layers[node.outputs]) if node.outputs in layers else repeat(None)
@@ -110,6 +118,6 @@ def _assign(target: Tensor, value: Tensor, replicas: int) -> None:
 
 
 def _of_replica(tensor: Tensor, shape: Sequence[int], replicas: int, replica: int) -> Tensor:
-    """A copy of one replica's part, of that shape; counters are the same for all."""
+    """A copy of one replica's part of a tensor, in that shape. Scalars such as counters are shared by all replicas."""
     parts = tensor.detach().cpu()
     return (parts.reshape(replicas, *shape)[replica] if parts.dim() else parts).clone()

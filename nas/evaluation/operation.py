@@ -1,4 +1,4 @@
-"""What a torch function is made from: a node with its shapes; and helpers that all operators share."""
+"""The specification of a node from which a torch function is made, and helpers that all operators share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,16 @@ Function = Callable[..., Tensor]
 
 
 class Spec(NamedTuple):
-    """A node as a layer is made from it: operator and attributes (as dictionary and as given), shapes, replicas."""
+    """A node as layers see it.
+
+    Args:
+        op: name of the operator.
+        attrs: attributes by name.
+        given: the same attributes as the graph stores them.
+        shapes: shapes of the inputs.
+        output: shape of the first output.
+        replicas: number of networks side by side.
+    """
 
     op: str
     attrs: dict[str, Any]
@@ -29,24 +38,25 @@ class Spec(NamedTuple):
 
 
 def needs_batch_size(op: str, attrs: Attrs, inputs: int) -> bool:
-    """Whether the operator reads the batch size from the network's input, which is then a further operand."""
+    """True if the operator reads the batch size from the network's input, which then becomes its last operand."""
     return op == "Expand" and is_own(op, inputs) and 0 in dict(attrs)["shape"]  # type: ignore[operator]
 
 
 def torch_pads(pads: tuple[int, ...]) -> tuple[int, ...]:
-    """ONNX's padding (all beginnings, all ends) in torch's order: last dimension first, its two sides together."""
+    """Convert ONNX padding (all starts, then all ends) to torch's order (start and end per axis, last axis first)."""
     rank = len(pads) // 2
     return tuple(pad for axis in reversed(range(rank)) for pad in (pads[axis], pads[axis + rank]))
 
 
 def known_size(size: int | str, op: str) -> int:
+    """The size, which must be a number: InputError for a symbolic one."""
     if isinstance(size, str):
-        raise InputError(f"{op} on a size of {size!r} cannot be trained: fix the model's input size")
+        raise InputError(f"{op} on the symbolic size {size!r} cannot be trained: fix the model's input size")
     return size
 
 
 def with_constants(spec: Spec, function: Function) -> Function:
-    """The function of all operands of an ONNX operator, as one of those that are no constants."""
+    """Bind the constant operands of an ONNX operator, so that the function takes the other operands only."""
     operands = standard.call(spec.op, spec.given, spec.shapes).operands
     if all(isinstance(operand, int) for operand in operands):
         return function
@@ -57,11 +67,11 @@ def with_constants(spec: Spec, function: Function) -> Function:
 
 
 def needs_constants(make: Callable[[Spec], Function]) -> Callable[[Spec], Function]:
-    """For operators whose operands but the first are read as attributes."""
+    """Guard a maker of functions that reads all operands except the first from constant attributes."""
 
     def checked(spec: Spec) -> Function:
         if len(spec.shapes) != 1:
-            raise InputError(f"{spec.op} with operands that are no constants cannot be trained")
+            raise InputError(f"{spec.op} cannot be trained unless all operands except the first are constants")
         if spec.attrs.get("output", 0):
             raise InputError(f"output {spec.attrs['output']} of {spec.op} cannot be trained; only the first can")
         return make(spec)
@@ -70,4 +80,5 @@ def needs_constants(make: Callable[[Spec], Function]) -> Callable[[Spec], Functi
 
 
 def plain(function: Function) -> Callable[[Spec], Function]:
+    """A maker that returns the same function for every node."""
     return lambda spec: function

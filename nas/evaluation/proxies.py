@@ -1,8 +1,7 @@
 """Zero-cost proxies: scores of an untrained network that correlate with its trained accuracy. Higher is better.
 
-They need no data set: the batch is synthetic images with arbitrary labels. Definitions are those of
-NAS-Bench-Suite-Zero (arXiv 2210.03230); `python -m experiments.checks.proxies` measures how well the ranks agree with
-its own.
+They need no data set: the batch is synthetic images with arbitrary labels. The definitions follow NAS-Bench-Suite-Zero
+(arXiv 2210.03230); `python -m experiments.checks.proxies` measures the rank correlation with its published values.
 """
 
 from __future__ import annotations
@@ -28,37 +27,45 @@ _OF_LOSS = {"fisher", "grad_norm", "grasp", "plain", "snip"}
 _Kernel = nn.Conv2d | nn.Linear
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 _RECTIFIERS = {"Clip", "ConvBnRelu6", "Gelu", "HardSwish", "LeakyRelu", "Relu"}
-_LEAVES, _RADII = 15, (0.1, 0.5)  # the radii relative to the image
+_LEAVES, _RADII = 15, (0.1, 0.5)  # of the dead-leaves images: layers, and disc radii relative to the image
 _JITTER = 1e-5  # keeps logarithms of correlations finite
 
 
 def compute_proxies(
     graph: Graph, seed: int = 0, names: Collection[str] = PROXIES, batch: int = BATCH
 ) -> dict[str, float]:
-    """Proxies of one architecture, with weights and images drawn from `seed`.
+    """Compute proxies of one untrained network.
 
-    Only what `names` ask for is computed, and no value depends on what else is asked for. NaN where one is undefined,
-    as all are for a network that passes nothing on.
-
-    - epe_nas (arXiv 2102.08099), jacov (2006.04647v1): how differently the network treats the inputs, of one class and
-      of the whole batch, by the correlation of its Jacobians; jacov as minus the logarithm of the published score.
-    - nwot (2006.04647v3): how differently rectified units treat them. A unit counts once per operator that reads it, so
-      that one activation written for several convolutions counts as several.
-    - snip (1810.02340), grad_norm, fisher (1906.04113): saliency of weights and of channels; as logarithms.
-    - plain: the sum of weight · gradient. It vanishes but for rounding wherever batch normalization follows.
+    - epe_nas (arXiv 2102.08099), jacov (2006.04647v1): how little the Jacobians of different inputs correlate, within
+      classes and over the whole batch; jacov is minus the logarithm of the published score.
+    - nwot (2006.04647v3): how much the activation patterns of rectified units differ between inputs. A unit counts once
+      per operator that reads it, so that one activation shared by several convolutions counts as several.
+    - snip (1810.02340), grad_norm, fisher (1906.04113): saliency of weights, gradients and channels; as logarithms.
+    - plain: the sum of weight · gradient. It is zero up to rounding wherever batch normalization follows.
     - grasp (2002.07376): minus weight · Hessian · gradient, as sign(v) · log(1 + |v|).
     - synflow (2006.05467): flow through absolute weights without batch normalization; as a logarithm.
-    - zen (2102.01063): how strongly the last feature map reacts to noise, with Gaussian weights; as a logarithm.
+    - zen (2102.01063): sensitivity of the last feature map to input noise, with Gaussian weights; as a logarithm.
     - l2_norm: sum of the norms of all kernels.
 
-    Logarithms are natural. Values depend on `batch`, so compare those of equal batches; a smaller one needs less memory
-    and is noisier. Raises InputError for an unknown name, an input of unknown size, or an operator that torch lacks.
+    Logarithms are natural. Values depend on `batch`: compare only values with equal batches.
+
+    Args:
+        graph: the network, with one input of known size.
+        seed: draws weights and images.
+        names: proxies to compute. A value does not depend on the other names.
+        batch: number of images, at least 2. Fewer need less memory and give noisier values.
+
+    Returns:
+        One value per name; NaN if it is undefined, as all are for a network whose output does not depend on its input.
+
+    Raises:
+        InputError: a name is unknown, the input size is not known, or PyTorch lacks an operator.
     """
     for name in names:
         if name not in PROXIES:
             raise unknown("proxy", name, PROXIES)
     if batch < 2:
-        raise InputError(f"proxies compare the images of a batch: {batch} is too few, give 2 or more")
+        raise InputError(f"batch = {batch} is too small: proxies compare the images of a batch, give 2 or more")
     wanted, shape = set(names), _input_shape(graph)
     values = dict.fromkeys(names, math.nan)
     with torch.random.fork_rng(devices=[]):
@@ -73,7 +80,7 @@ def compute_proxies(
 
 def _network(graph: Graph, seed: int) -> GraphModule:
     torch.manual_seed(seed)
-    # Channels last: CPUs run convolutions twice as fast.
+    # CPUs run convolutions twice as fast with channels last.
     return GraphModule(graph).train().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
@@ -95,10 +102,10 @@ def _input_shape(graph: Graph) -> tuple[int, ...]:
 
 @lru_cache(maxsize=4)
 def _images(count: int, shape: tuple[int, ...], seed: int) -> Tensor:
-    """Dead leaves (arXiv 2106.05963): discs of random colour over one another, as likely at every scale.
+    """Dead leaves (arXiv 2106.05963): overlapping discs of random colours and of all scales.
 
-    Edges, uniform areas and correlations over all distances make them more like photographs than noise is. Channels
-    have mean 0 and standard deviation 1. What is no image, is Gaussian.
+    Their edges, uniform areas and long-range correlations resemble photographs more than noise does. Channels have mean
+    0 and standard deviation 1. Inputs other than images are Gaussian noise.
     """
     generator = torch.Generator().manual_seed(seed)
     if len(shape) != 3:
@@ -127,7 +134,7 @@ def _of_batch(net: GraphModule, images: Tensor, wanted: set[str]) -> dict[str, f
     logits = net(x).flatten(1)
     if torch.allclose(logits, logits[:1]):
         return {}
-    # Some three images of each class, because epe_nas compares those of one class.
+    # At least three images per class, because epe_nas compares the images of one class.
     labels = torch.arange(len(x)) % min(logits.shape[1], max(1, len(x) // 3))
     values = {"l2_norm": sum(float(m.weight.detach().norm()) for m in layers)}
     if "nwot" in wanted:
@@ -143,7 +150,7 @@ def _of_batch(net: GraphModule, images: Tensor, wanted: set[str]) -> dict[str, f
 
 
 def _record_agreements(net: GraphModule) -> list[Tensor]:
-    """Collects, in the next forward pass, for how many units of a rectifier two images agree: (batch, batch) each."""
+    """Record, in the next forward pass, for how many units of each rectifier two images agree: (batch, batch) each."""
     agreements: list[Tensor] = []
     readers = Counter(v for node in net.nodes for v in node.inputs)
     for node, layer in zip(net.nodes, net.layers, strict=True):
@@ -169,7 +176,7 @@ def _nwot(agreements: list[Tensor]) -> float:
 
 
 def _jacov(correlation: Tensor) -> float:
-    """How uncorrelated the inputs' Jacobians are; -log(batch) is best."""
+    """How uncorrelated the Jacobians of the inputs are; the maximum is about -log(batch)."""
     if not torch.isfinite(correlation).all():
         return math.nan
     eigenvalues = torch.linalg.eigvalsh(correlation) + _JITTER
@@ -177,13 +184,13 @@ def _jacov(correlation: Tensor) -> float:
 
 
 def _epe_nas(correlation: Tensor, labels: Tensor) -> float:
-    """Sum over classes of how uncorrelated their inputs' Jacobians are."""
+    """How uncorrelated the Jacobians of inputs of one class are, summed over classes."""
     logs = (correlation.abs() + _JITTER).log()
     return sum(abs(float(logs[labels == c][:, labels == c].sum())) for c in labels.unique())
 
 
 def _record_outputs(layers: list[_Kernel]) -> list[tuple[_Kernel, Tensor]]:
-    """Collects the layers' outputs in the next forward pass."""
+    """Record the layers' outputs in the next forward pass."""
     outputs: list[tuple[_Kernel, Tensor]] = []
     for layer in layers:
         layer.register_forward_hook(lambda module, _inputs, output: outputs.append((module, output)))
@@ -213,7 +220,7 @@ def _of_loss(
 
 
 def _fisher(layer: _Kernel, output: Tensor, gradient: Tensor) -> float:
-    """A layer's channels' saliencies, (Σ over positions of activation · gradient)² / 2, times the weights of each."""
+    """Sum over channels of (Σ over positions of activation · gradient)² / 2, times the weights per channel."""
     axis = 1 if isinstance(layer, nn.Conv2d) else -1
     by_channel = (output * gradient).movedim(axis, 1).flatten(2).sum(2) if output.dim() > 2 else output * gradient
     return float(by_channel.square().mean(0).sum() / 2) * layer.weight[0].numel()
@@ -226,11 +233,11 @@ def _grasp(pairs: list[tuple[Tensor, Tensor]]) -> float:
     return math.copysign(math.log1p(abs(value)), value)
 
 
-# --- proxies with inputs and weights of their own ---------------------------------------------------------------------
+# --- proxies with their own inputs and weights ------------------------------------------------------------------------
 
 
 def _synflow(net: GraphModule, shape: tuple[int, ...]) -> float:
-    """Sum of weight times gradient with absolute weights and an all-one input; double, because it spans 100 decades."""
+    """Log of Σ weight · gradient with absolute weights and an all-one input; double, since sums span 100 decades."""
     for name, module in list(net.named_modules()):
         if isinstance(module, _NORMS):
             net.set_submodule(name, nn.Identity())
@@ -246,9 +253,9 @@ def _synflow(net: GraphModule, shape: tuple[int, ...]) -> float:
 
 @torch.no_grad()
 def _zen(net: GraphModule, x: Tensor) -> float:
-    """Log of the change of the last feature map under noise of 1 %, as it would be without batch normalization.
+    """Log of the change of the last feature map under 1 % noise, as it would be without batch normalization.
 
-    The scale that each normalization takes out is put back, but for branches that carry nothing.
+    The result is corrected by the scale that each normalization removes, except in branches that carry only zeros.
     """
     scales: list[Tensor] = []
     for module in net.modules():
@@ -261,7 +268,7 @@ def _zen(net: GraphModule, x: Tensor) -> float:
                 lambda _module, inputs: scales.append(inputs[0].transpose(0, 1).flatten(1).var(1).mean().sqrt())
             )
     features = _record_features(net)
-    # One batch, so that normalization treats both alike.
+    # Both go through in one batch, so that they are normalized equally.
     net(torch.cat([x, x + 0.01 * torch.randn_like(x)]))
     clean, disturbed = features[0].flatten(1).chunk(2)
     change = float((clean - disturbed).abs().sum(1).mean())
@@ -269,7 +276,7 @@ def _zen(net: GraphModule, x: Tensor) -> float:
 
 
 def _record_features(net: GraphModule) -> list[Tensor]:
-    """Collects what the last global pooling gets in the next forward pass, or the logits where there is none."""
+    """Record the input of the last global pooling in the next forward pass, or the logits if there is no pooling."""
     features: list[Tensor] = []
     pools = [layer for node, layer in zip(net.nodes, net.layers, strict=True) if node.op == "GlobalAveragePool"]
     if pools:

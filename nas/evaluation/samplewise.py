@@ -1,4 +1,4 @@
-"""Operators on whole samples as torch functions, for one network."""
+"""Operators on whole samples as torch functions, for one replica."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from search_spaces.common.errors import InputError
 
 
 def keeps_channels(spec: Spec) -> bool:
-    """Whether a sample-wise operator never mixes channels, so that it can run on all replicas' channels as they are."""
+    """True if an operator never mixes channels, so that it can run on the channels of all replicas at once."""
     if spec.op not in _BROADCASTING or len({shape[:2] for shape in spec.shapes}) != 1:
         return False
     return len(spec.shapes[0]) > 1 and not any(isinstance(value, tuple) for value in spec.attrs.values())
 
 
 def _fold(function: Function) -> Function:
-    """A function of two operands as one of any number, from left to right."""
+    """Extend a function of two operands to any number, from left to right."""
 
     def apply(first: Tensor, *others: Tensor) -> Tensor:
         for other in others:
@@ -124,7 +124,7 @@ def _flatten(spec: Spec) -> Function:
 
 
 def _expand(spec: Spec) -> Function:
-    """The last operand is the network's input where the batch size is needed."""
+    """Expand; its last operand is the network's input if the batch size is needed."""
     fill, sizes = spec.attrs.get("input"), spec.attrs["shape"]
 
     def apply(*inputs: Tensor) -> Tensor:
@@ -160,7 +160,7 @@ def _norm_of(x: Tensor, dim: tuple[int, ...], keepdim: bool) -> Tensor:
 
 
 def _to_output(spec: Spec) -> Function:
-    """Sizes of 1 added or taken away: only the batch may be unknown."""
+    """Reshape to the known output shape, in which only the batch may be symbolic."""
     unknown = [axis for axis, size in enumerate(spec.output) if isinstance(size, str)]
     if len(unknown) > 1:
         raise InputError(f"{spec.op} to shape {spec.output} cannot be trained: fix the model's input size")
@@ -178,7 +178,7 @@ def _pad(spec: Spec) -> Function:
     whole = [0] * 2 * rank
     for i, axis in enumerate(axes):
         whole[axis], whole[axis + rank] = pads[i], pads[i + len(axes)]
-    # Torch reflects and repeats along the last dimensions only.
+    # Torch supports the other modes along the last dimensions only.
     spatial = whole if mode == "constant" else [*whole[2:rank], *whole[rank + 2 :]]
     if mode != "constant" and any((*whole[:2], *whole[rank : rank + 2])):
         raise InputError(f"Pad of batch or channels in mode {mode} cannot be trained")
@@ -195,7 +195,10 @@ def _resize(spec: Spec) -> Function:
     smoothable = not spec.attrs.get("antialias") and spec.output[1] == spec.shapes[0][1]
     if mode == "linear" and smooth and smoothable and where in ("half_pixel", "pytorch_half_pixel", "align_corners"):
         return partial(functional.interpolate, size=size, mode=smooth, align_corners=where == "align_corners")
-    raise InputError(f"Resize by {mode} at {where} cannot be trained; nearest at asymmetric, floor, and linear can")
+    raise InputError(
+        f"Resize with mode {mode} and coordinates {where} cannot be trained; use linear, or nearest with asymmetric "
+        "coordinates and nearest_mode floor"
+    )
 
 
 def _depth_to_space(spec: Spec) -> Function:

@@ -1,4 +1,4 @@
-"""Modules without data: names and shapes of their tensors, at no cost."""
+"""Builds modules without data, to read names and shapes of their tensors."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch.overrides import TorchFunctionMode
 
 @contextmanager
 def without_data() -> Iterator[None]:
-    """A context in which modules are made on the meta device, and no initial weights are drawn.
+    """Create modules on the meta device, and skip the initialization of their weights.
 
-    On this device, torch imports its compiler to draw normal numbers, which takes longer than all the rest.
+    To draw normal numbers on the meta device, torch would import its compiler, which takes longer than all the rest.
     """
     with torch.device("meta"), _NoInitialWeights():
         yield

@@ -1,4 +1,4 @@
-"""What is measured: the network in an ONNX file, or one of a space that is built for a data set."""
+"""The network to measure: from an ONNX file, or from a search space that matches a data set."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Subject(NamedTuple):
-    """A network to measure, and the data set that it is to be trained on, if any."""
+    """A network to measure, as PyTorch and as ONNX, and the data set to train it on, if any."""
 
     name: str
     network: Trainable
@@ -29,7 +29,15 @@ class Subject(NamedTuple):
 
 
 def subject_of_file(path: str, source: str | None) -> Subject:
-    """The network in an `.onnx` file; `source` names a data set (`nas.evaluation.datasets.load_dataset`)."""
+    """The network in an ONNX file.
+
+    Args:
+        path: the file.
+        source: name or path of a data set, see `nas.evaluation.datasets.load_dataset`; None without training.
+
+    Raises:
+        InputError: the file or the data set cannot be read.
+    """
     model = load_model(path)
     try:
         graph = from_model(model)
@@ -45,7 +53,18 @@ def subject_of_file(path: str, source: str | None) -> Subject:
 def subject_of_space(
     name: str, options: Mapping[str, Any], source: str | None, architecture: str | None, seed: int
 ) -> Subject:
-    """An architecture in the space's notation, or a random one drawn from `seed`, with weights drawn from `seed`."""
+    """A network of a search space.
+
+    Args:
+        name: of the space.
+        options: of the space.
+        source: name or path of a data set; None without training.
+        architecture: in the space's notation; None for a random one.
+        seed: draws the weights, and the architecture if none is given.
+
+    Raises:
+        InputError: the space, the architecture or the data set is unknown, or space and data set do not match.
+    """
     space, data = open_space(name, options, source)
     rng = np.random.default_rng(seed)
     chosen = space.sample(rng) if architecture is None else space.parse(architecture)
@@ -53,10 +72,17 @@ def subject_of_space(
 
 
 def open_space(name: str, options: Mapping[str, Any], source: str | None) -> tuple[SearchSpace, Dataset | None]:
-    """A space, and the data set that its networks are to be trained on, if any.
+    """Load a search space, and the data set to train its networks on, if any.
 
-    Where the space takes `input_shape` and `num_classes` as options, they are those of the data set unless given.
-    Raises InputError where the two do not fit.
+    If the space has the options `input_shape` and `num_classes`, they are set to match the data set unless given.
+
+    Args:
+        name: of the space.
+        options: of the space.
+        source: name or path of a data set.
+
+    Raises:
+        InputError: the space or the data set is unknown, or they do not match.
     """
     space = get_space(name, **options)
     if source is None:
@@ -65,14 +91,14 @@ def open_space(name: str, options: Mapping[str, Any], source: str | None) -> tup
     wanted = {"input_shape": data.shape, "num_classes": data.outputs}
     for names in (("input_shape", "num_classes"), ("num_classes",), ("input_shape",)):
         if not _fits(space, data):
-            with suppress(InputError):  # of a space that has no such options
+            with suppress(InputError):  # the space has no such options
                 space = get_space(name, **{**{key: wanted[key] for key in names}, **options})
     if not _fits(space, data):
         shape = ",".join(map(str, data.shape))
         raise InputError(
-            f"{name} is for inputs {tuple(space.input_shape)} and {space.num_classes} outputs, {data.name} has inputs "
-            f"{tuple(data.shape)} and {data.outputs} {'numbers' if data.is_regression else 'classes'}: set input_shape "
-            "and num_classes in the class, or where it takes them as options: "
+            f"{name} has inputs {tuple(space.input_shape)} and {space.num_classes} outputs, but {data.name} has inputs "
+            f"{tuple(data.shape)} and {data.outputs} {'targets' if data.is_regression else 'classes'}: set input_shape "
+            "and num_classes in the class or, if it takes them as options, with "
             f"--option input_shape={shape} --option num_classes={data.outputs}"
         )
     return space, data

@@ -1,4 +1,4 @@
-"""How a network is trained: the settings of the built-in training."""
+"""Settings of the built-in training."""
 
 from __future__ import annotations
 
@@ -15,12 +15,25 @@ OPTIMIZERS = ("sgd", "adamw")
 
 @dataclass(frozen=True)
 class TrainingTask:
-    """How a network is trained: by SGD with Nesterov momentum 0.9, or AdamW, and a learning rate schedule.
+    """How a network is trained.
 
-    Networks are selected by a validation part: the data set's, or a share `validation` of its training samples. Every
-    epoch sees images disturbed anew (`nas.evaluation.datasets.augment`; shift in pixels, noise in the images' unit);
-    other samples stay as they are. With `patience`, training stops once no seed's validation score has improved for
-    that many epochs, and a seed's result is its network with the best score; without, it is the last one.
+    Args:
+        epochs: passes over the training part.
+        batch: samples per training step.
+        learning_rate: the schedule's maximum.
+        weight_decay: L2 penalty of SGD, decoupled weight decay of AdamW.
+        optimizer: `"sgd"` (Nesterov momentum 0.9) or `"adamw"`.
+        schedule: `"one-cycle"` or `"cosine"`.
+        shift: translation of training images in pixels, see `nas.evaluation.datasets.augment`. Images are augmented
+            anew in every epoch; other samples are not augmented.
+        noise: standard deviation of noise on training images, in the unit of the normalized images.
+        flip: mirror training images at random.
+        patience: stop once no seed's validation score has improved for that many epochs, and keep each seed's network
+            with the best score. None: train all epochs and keep the last network.
+        validation: share of the training part that is held out for validation if the data set has no such part.
+
+    Raises:
+        InputError: a value is unknown or out of range.
     """
 
     epochs: int = 6
@@ -50,24 +63,24 @@ class TrainingTask:
         if not 0 < self.learning_rate < math.inf:
             raise InputError(f"training with learning_rate = {self.learning_rate}: it must be positive")
         if not 0 < self.validation < 1:
-            raise InputError(f"training with validation = {self.validation}: it is a share between 0 and 1")
+            raise InputError(f"training with validation = {self.validation}: it must be a share between 0 and 1")
 
 
 def training_task(settings: Mapping[str, Any]) -> TrainingTask:
-    """The task with these settings; InputError for one that it does not have or that is of a wrong kind."""
+    """Make a task from settings by name; InputError for an unknown setting or a value of a wrong type."""
     known = [field.name for field in fields(TrainingTask)]
     for name in settings:
         if name not in known:
-            raise unknown("setting of the training", name, known)
+            raise unknown("training setting", name, known)
     try:
         return TrainingTask(**settings)
     except TypeError as error:
-        raise InputError(f"training with {dict(settings)}: a value is of the wrong kind ({error})") from None
+        raise InputError(f"training with {dict(settings)}: a value has the wrong type ({error})") from None
 
 
 @dataclass(frozen=True)
 class DigitsTask(TrainingTask):
-    """Training on digits of which `train_images` are seen, split by `split_seed`, the others disturbed alike."""
+    """Training on `train_images` digits, split by `split_seed`; `shift` and `noise` apply to held-out images, too."""
 
     train_images: int = 512
     split_seed: int = 0

@@ -1,7 +1,7 @@
-"""How many threads numerical libraries use: one, unless a training step is worth more, or the user says otherwise.
+"""Number of threads of numerical libraries: one, unless a training step is large or the user sets a number.
 
-The networks and predictors here are small. Threads that wait for each other then cost more than they bring, above all
-on busy cores: a training step of a small cell took 31 ms with one thread and 3,900 ms with two that spin.
+Networks and predictors are small here, so threads that wait for each other cost more than they gain, above all on busy
+cores: a training step of a small cell took 31 ms with one thread and 3,900 ms with two spinning threads.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from contextlib import contextmanager
 from importlib import import_module
 
 VARIABLE = "OMP_NUM_THREADS"
-_LINEAR_ALGEBRA = ("scipy.linalg", "sklearn.utils")  # each brings threads of its own
-_CHOSEN = "NAS_CHOSE_THREADS"  # environment variable that tells children that the user set no number
-MULTIPLY_ADDS_PER_THREAD = 2_000_000_000  # of one training step, from which on a further thread pays
+_LINEAR_ALGEBRA = ("scipy.linalg", "sklearn.utils")  # libraries with thread pools of their own
+_CHOSEN = "NAS_CHOSE_THREADS"  # environment variable that tells child processes that the user set no number
+MULTIPLY_ADDS_PER_THREAD = 2_000_000_000  # of one training step; a further thread pays from here on
 
 
 def set_default_threads() -> None:
-    """Use one thread in this process and its children, and let waiting threads sleep; the user's variables win.
+    """Use one thread in this process and its children, and let idle threads sleep, unless the user set the variables.
 
-    It must come before numpy and torch are imported, which read the variables when they are loaded.
+    Call it before numpy and torch are imported, because they read the variables on import.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if VARIABLE not in os.environ:
@@ -30,7 +30,7 @@ def set_default_threads() -> None:
 
 @contextmanager
 def threads_for(multiply_adds: float) -> Iterator[None]:
-    """Use as many threads in torch as one training step is worth, at most one per core; the user's number wins."""
+    """Set torch's number of threads by the cost of a training step, at most one per core; the user's number wins."""
     import torch
 
     before = torch.get_num_threads()
@@ -44,9 +44,9 @@ def threads_for(multiply_adds: float) -> Iterator[None]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One thread in torch and in linear algebra: the last digits of sums depend on how many share them.
+    """Use one thread in torch and linear algebra, since the last digits of sums depend on the number of threads.
 
-    Libraries that are loaded within it would use more, so they are loaded before.
+    The limit applies to loaded libraries only, so they are imported first.
     """
     import torch
     from threadpoolctl import threadpool_limits

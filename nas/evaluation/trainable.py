@@ -1,4 +1,4 @@
-"""A network as it is trained, and as ONNX with its trained weights."""
+"""A network as a PyTorch module for training, and as a graph with trained weights."""
 
 from __future__ import annotations
 
@@ -24,15 +24,17 @@ if TYPE_CHECKING:
     from search_spaces.graph.ir import Graph
 
 State = dict[str, Tensor]
-"""Tensors of a module by name, as `torch.nn.Module.state_dict` gives them."""
+"""Tensors of a module by name, as in `torch.nn.Module.state_dict`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Trainable:
-    """A network and the PyTorch module in which it is trained.
+    """A network and the PyTorch module that trains it.
 
-    graph: what the network computes. build: makes the user's own module with fresh weights; None: the module is a
-    `GraphModule`. example: an input of the user's own module.
+    Args:
+        graph: what the network computes.
+        build: makes the user's own module with fresh weights; None if the module is a `GraphModule`.
+        example: an input of the user's own module.
     """
 
     graph: Graph
@@ -53,11 +55,15 @@ class Trainable:
         return write(compact(self.graph))
 
     def module(self, replicas: int = 1) -> nn.Module:
-        """The module with fresh weights, or several networks side by side; InputError where these cannot be."""
+        """The module with fresh weights, of one or several networks side by side.
+
+        Raises:
+            InputError: an operator cannot be trained, or the networks cannot train side by side.
+        """
         if self.build is None:
             return GraphModule(self.graph, replicas)
         if replicas > 1:
-            raise InputError("modules of your own are trained one by one")
+            raise InputError("your own modules are trained one by one")
         module = self.build()
         if is_lazy(module):
             with torch.no_grad():
@@ -65,21 +71,22 @@ class Trainable:
         return module.train()
 
     def outputs(self, module: nn.Module, x: Tensor) -> Tensor:
-        """What the module gives for a batch; the first tensor of several."""
+        """The module's output for a batch; the first tensor if there are several."""
         named = isinstance(self.example, Mapping)
         made = module(**{next(iter(self.example)): x}) if named else module(x)
         return made if isinstance(made, Tensor) else next(y for y in tree_leaves(made) if isinstance(y, Tensor))
 
     def state(self, module: nn.Module, replica: int = 0) -> State:
-        """A copy on the CPU of one network's tensors, by the names that they have in `module()`."""
+        """A CPU copy of one network's tensors, by their names in `module()`."""
         if isinstance(module, GraphModule):
             return module.state_of(replica)
         return {name: tensor.detach().cpu().clone() for name, tensor in module.state_dict().items()}
 
     def trained(self, state: Mapping[str, Tensor]) -> tuple[Graph, dict[int, list[np.ndarray]]]:
-        """The network with these tensors, as `search_spaces.onnx.to_model` takes it: a graph and its numbers.
+        """The network with trained tensors, as `search_spaces.onnx.to_model` takes it: a graph and its weights.
 
-        Raises InputError for the state of another network.
+        Raises:
+            InputError: the state belongs to another network.
         """
         module = self.module()
         try:

@@ -1,4 +1,4 @@
-"""Training a network from scratch on a data set: its scores and its weights."""
+"""Trains a network from scratch on a data set and scores it."""
 
 from __future__ import annotations
 
@@ -27,20 +27,22 @@ from search_spaces.graph.ir import Graph, Shape, element_type
 
 __all__ = ["DigitsTask", "Trained", "TrainingTask", "check_fit", "train", "train_digits", "training_task"]
 
-AT_ONCE = 4096  # samples that are disturbed at once, which bounds the memory for large data sets
-TEST_BATCH = 2048
+AUGMENTATION_BLOCK = 4096  # samples augmented at a time, which bounds the memory for large data sets
+TEST_BATCH = 2048  # samples
 
 Progress = Callable[[int, int], None]
 Report = Callable[[int, dict[str, float]], bool]
-"""Called after each epoch with its number, from 1, and the validation score by the name of its metric; whether to go
-on."""
+"""Called after each epoch with its number, from 1, and the validation score by metric. Returns False to stop."""
 
 
 class Trained(NamedTuple):
-    """Scores of each seed's network, and the state of the one with the best validation score.
+    """Scores of each seed's network, and the weights of the best one.
 
-    validation, test: as `Dataset.metric` says; NaN for a network that diverged, and without samples. best: its place
-    among the seeds. state: None if all diverged.
+    Args:
+        validation: score of each seed on the validation part (see `Dataset.metric`); NaN if it diverged.
+        test: the same on the test part; NaN also if that part is empty.
+        best: index of the seed with the best validation score.
+        state: weights of that seed's network; None if all diverged.
     """
 
     validation: list[float]
@@ -52,9 +54,16 @@ class Trained(NamedTuple):
 def train_digits(
     graph: Graph, seeds: tuple[int, ...], task: DigitsTask | None = None, curve: list[float] | None = None
 ) -> list[float]:
-    """Accuracy in % on all held-out digits of a network trained once per seed (input (1, 8, 8), 10 classes).
+    """Train a network on digits once per seed.
 
-    curve: gets the mean accuracy of the seeds that train together, after each epoch.
+    Args:
+        graph: the network, input (1, 8, 8), 10 classes.
+        seeds: one training each.
+        task: how it is trained.
+        curve: a list to which the mean accuracy of the seeds that train together is appended after each epoch.
+
+    Returns:
+        Accuracy of each seed in % on all held-out digits.
     """
 
     def report(epoch: int, metrics: dict[str, float]) -> bool:
@@ -81,15 +90,25 @@ def train(
 ) -> Trained:
     """Train a network from scratch once per seed.
 
-    The seeds' networks train side by side where the operators allow it; each has its own initial weights, batches and
-    disturbances. With a checkpoint file, the state is kept after every epoch, and an interrupted training goes on to
-    the same result. progress: called with the number of epochs done and wanted. report: hears the mean validation score
-    of the networks that train together, and may end their training; of networks one by one, only the first reports.
-    until: the epoch after which the training pauses: scores are those of the unfinished networks, and the next call
-    goes on from the checkpoint.
+    The networks of all seeds train side by side if the operators allow it. Each has its own initial weights, batches
+    and augmentation.
 
-    Raises InputError for data that do not fit the network, operators that cannot be trained, a device that is not
-    there, and the checkpoint of another training.
+    Args:
+        network: the network.
+        data: the data set.
+        seeds: one training each.
+        task: how it is trained.
+        device: torch device.
+        checkpoint: file for the state after every epoch; an interrupted training resumes from it with the same result.
+        progress: called with the number of epochs done and the total.
+        report: receives the mean validation score of the networks that train together, and may stop their training. If
+            networks train one by one, only the first reports.
+        until: pause after this epoch. Scores are then those of the unfinished networks, and the next call resumes from
+            the checkpoint.
+
+    Raises:
+        InputError: the data do not match the network, an operator cannot be trained, the device is not available, or
+            the checkpoint belongs to another training.
     """
     task = task or TrainingTask()
     data = data.with_validation(task.validation)
@@ -126,19 +145,19 @@ def _joined(trainings: list[_Training]) -> Trained:
 
 
 def check_fit(graph: Graph, data: Dataset) -> None:
-    """InputError unless the network takes the data set's inputs and gives one logit per class, or each number."""
+    """Raise InputError unless the network's input and output shapes match the data set."""
     takes, output = graph.shapes[graph.inputs[0]], graph.shapes[graph.outputs[0]][1:]
     if len(graph.inputs) != 1:
-        raise InputError(f"the network takes {len(graph.inputs)} inputs; {data.name} has one")
+        raise InputError(f"the network has {len(graph.inputs)} inputs; {data.name} has one")
     same = len(takes) == len(data.shape) + 1 and element_type(takes) == element_type(data.shape)
     same = same and all(isinstance(a, str) or a == b for a, b in zip(takes[1:], data.shape, strict=True))
     if not same:
         raise InputError(
-            f"the network takes inputs of shape {_shown(takes, tuple(takes[1:]))}; those of {data.name} have shape "
+            f"the network takes inputs of shape {_shown(takes, tuple(takes[1:]))}; {data.name} has inputs of shape "
             f"{_shown(data.shape, tuple(data.shape))}"
         )
     if output != (data.outputs,):
-        kind = "numbers to predict" if data.is_regression else "classes"
+        kind = "regression targets" if data.is_regression else "classes"
         raise InputError(f"the network's output has shape {output}; {data.name} has {data.outputs} {kind}")
     _check_token_ids(graph, data)
 
@@ -148,7 +167,7 @@ def _shown(shape: Shape, sizes: tuple[int | str, ...]) -> str:
 
 
 def _check_token_ids(graph: Graph, data: Dataset) -> None:
-    """InputError for token ids beyond the rows of the embedding that reads them."""
+    """Raise InputError for token ids beyond the rows of the embedding that reads them."""
     readers = [n for n in graph.nodes if n.op == "Embedding" and n.inputs[0] == graph.inputs[0]]
     rows = min((int(dict(node.attrs)["rows"]) for node in readers), default=None)  # type: ignore[arg-type]
     largest = max(part.inputs.max(initial=0) for part in (data.train, data.test, data.validation) if part)
@@ -168,7 +187,7 @@ def _fit_side_by_side(network: Trainable, seeds: tuple[int, ...]) -> bool:
 
 
 class _Result(NamedTuple):
-    """A network's validation and test score, and its tensors."""
+    """Validation score, test score and tensors of one network."""
 
     validation: float
     test: float
@@ -176,7 +195,7 @@ class _Result(NamedTuple):
 
 
 class _Training:
-    """One training of several replicas; everything that a checkpoint holds is an attribute."""
+    """One training of several replicas. Everything in a checkpoint is an attribute."""
 
     def __init__(
         self,
@@ -193,7 +212,7 @@ class _Training:
         self.train, self.validation, self.test = data.train, data.validation, data.test
         self.has_images = self.train.inputs.ndim == 4
         if len(self.train) < task.batch:
-            raise InputError(f"batches of {task.batch} samples need more than the {len(self.train)} of {data.name}")
+            raise InputError(f"batch = {task.batch} is more than the {len(self.train)} training samples of {data.name}")
         torch.manual_seed(hash(seeds) & 0x7FFFFFFF)
         self.rngs = [np.random.default_rng(seed) for seed in seeds]
         self.net = network.module(self.replicas).to(self.device)
@@ -209,7 +228,7 @@ class _Training:
 
     @property
     def multiply_adds(self) -> float:
-        """Of one training step: forward, and backward for inputs and for weights."""
+        """Of one training step: a forward pass, and backward passes for inputs and for weights."""
         return 3.0 * graph_flops(self.network.graph) * self.task.batch * self.replicas
 
     @property
@@ -222,7 +241,7 @@ class _Training:
         for x, y in self._batches():
             self.optimizer.zero_grad()
             outputs = self._outputs(x)
-            # The mean over replicas would shrink each one's gradient.
+            # The loss is a mean over replicas, which would shrink the gradient of each.
             (self.goal.loss(outputs, y) * self.replicas).backward()
             self.optimizer.step()
             self.schedule.step()
@@ -240,9 +259,9 @@ class _Training:
         self.curve.append(float(np.mean(finite)) if finite else math.nan)
         if self.task.patience is not None:
             self._keep_best(scores)
-        self._tell(self.epoch)
+        self._report(self.epoch)
 
-    def _tell(self, epoch: int) -> None:
+    def _report(self, epoch: int) -> None:
         if self.report and not self.report(epoch, {self.data.metric: self.curve[epoch - 1]}):
             self.stopped = True
 
@@ -269,7 +288,7 @@ class _Training:
         return [_Result(*of) for of in zip(scores, self._scores(self.test), states, strict=True)]
 
     def _scores(self, part: Part) -> list[float]:
-        """Score of each replica; NaN where an output is not finite, and where there are no samples."""
+        """Score of each replica; NaN if an output is not finite or the part is empty."""
         if not len(part):
             return [math.nan] * self.replicas
         self.net.eval()
@@ -283,10 +302,10 @@ class _Training:
         return [self.goal.score(mean) for mean in (total / len(part)).tolist()]
 
     def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """One epoch: inputs (batch, replicas · channels, …), and targets (batch, replicas) or (…, outputs)."""
+        """Batches of one epoch: inputs (n, replicas · channels, …), targets (n, replicas) or (n, replicas, outputs)."""
         batch, count = self.task.batch, len(self.train) // self.task.batch
         orders = [rng.permutation(len(self.train)) for rng in self.rngs]
-        per_block = max(1, AT_ONCE // batch)
+        per_block = max(1, AUGMENTATION_BLOCK // batch)
         for first in range(0, count, per_block):
             last = min(first + per_block, count)
             rows = slice(first * batch, last * batch if last < count else None)
@@ -299,7 +318,7 @@ class _Training:
                 yield x[i * batch :][:batch].to(self.device), y[i * batch :][:batch].to(self.device)
 
     def _inputs(self, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """These samples' inputs; images disturbed, by what belongs to the image and not to its place in the epoch."""
+        """Inputs of these samples. The augmentation of an image does not depend on the order within `rows`."""
         if not self.has_images:
             return self.train.inputs[rows]
         ordered = np.sort(rows)
@@ -310,7 +329,7 @@ class _Training:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """What the result depends on, so that no checkpoint of another training is taken for this one's."""
+        """What the result depends on, to recognize the checkpoint of another training."""
         return {
             "seeds": list(self.seeds),
             "task": asdict(self.task),
@@ -333,17 +352,17 @@ class _Training:
             torch.save(state, file)
 
     def restore(self, path: Path) -> None:
-        """Go on from a checkpoint, if there is one. What it reported is reported again."""
+        """Resume from a checkpoint, if there is one, and repeat its reports."""
         if not path.exists():
             return
         try:
             state: dict[str, Any] = torch.load(path, map_location=self.device, weights_only=True)
             settings = json.loads(state["settings"])
         except Exception as error:  # torch's errors on damaged files share no base class
-            raise InputError(f"{path}: not the checkpoint of a training ({type(error).__name__}): remove it") from None
+            raise InputError(f"{path}: not a training checkpoint ({type(error).__name__}): remove it") from None
         for key, value in self.settings.items():
             if settings.get(key) != value:
-                raise InputError(f"{path}: the checkpoint of a training with other {key}: give another folder")
+                raise InputError(f"{path}: this checkpoint is of a training that differs in {key}: give another folder")
         self.net.load_state_dict(state["net"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.schedule.load_state_dict(state["schedule"])
@@ -353,7 +372,7 @@ class _Training:
         self.epoch, self.stale, self.stopped, self.curve = state["progress"]
         self.best = [_Result(*result) if result else None for result in state["best"]]
         for epoch in range(1, len(self.curve) + 1):
-            self._tell(epoch)
+            self._report(epoch)
 
 
 def _optimizer(net: torch.nn.Module, task: TrainingTask) -> torch.optim.Optimizer:
@@ -376,5 +395,5 @@ def _device(name: str) -> torch.device:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise InputError(f"device {name!r} cannot be used here ({reason}); cpu always can") from None
+        raise InputError(f"device {name!r} is not available here ({reason}); use cpu") from None
     return device

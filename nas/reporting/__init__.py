@@ -1,1 +1,1 @@
-"""Figures, drawings of networks, and pages about finished searches."""
+"""Figures, drawings of networks, and report pages of searches."""

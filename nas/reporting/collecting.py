@@ -1,4 +1,4 @@
-"""The distinct networks that searches evaluated, with their values, for a report."""
+"""Collects the distinct networks that searches evaluated, with their values, for a report."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nas.searching.result import SearchResult
     from search_spaces import Architecture, SearchSpace
 
-MAX_BUILT = 200  # networks that are built for their text and costs, those on the front first
+MAX_BUILT = 200  # networks that are built for their text and costs, the front first
 _REPEAT = re.compile(r"(.+)_seed\d+")
 
 
@@ -33,16 +33,18 @@ class Network:
     """An evaluated network; values are in the metrics' own units.
 
     Attributes:
+        architecture: the network.
+        notation: the same in the space's notation.
         search: label of the search that evaluated it; "" if it is only proposed.
         evaluation: its number among the distinct networks of that search, from 1; 0 if it is only proposed.
-        trial: number of its trial, as in the study and its log.
-        plan: what the search would do with a network that is proposed; "" for an ordinary evaluation.
+        trial: number of its trial in the study and its log.
+        plan: what the search would do with a proposed network; "" for an ordinary evaluation.
         values: objectives, then all other known metrics.
-        spreads: by metric, low and high value of repeated measurements, and a description of both.
+        spreads: for each metric, low and high value of repeated measurements, and their description.
         test: values that must not guide a choice, such as test scores; only for networks on the front.
         predicted: mean and standard deviation of each metric before it was measured.
         violation: the largest constraint violation; at most 0 if all constraints are satisfied.
-        on_front: no network of any search here dominates it.
+        on_front: True if no network of any of the searches dominates it.
         place: index on the front of the first search.
         file: name of its files in the folder `front`, without extension; None if it has none there.
         text: ONNX text; None if it was not built.
@@ -82,7 +84,7 @@ def collect(studies: Studies) -> list[Network]:
 
 
 def distinct(studies: Studies) -> list[Network]:
-    """What `collect` gives, with the values of the searches alone."""
+    """The networks of `collect` in its order, with the values of the searches only."""
     found: dict[Architecture, Network] = {}
     for label, result in labelled(studies):
         for network in _evaluated(label, result):
@@ -160,12 +162,12 @@ def _evaluated(label: str, result: SearchResult) -> Iterator[Network]:
 
 
 def is_test_score(metric: str) -> bool:
-    """True for a metric whose name says that it is a score on the test part: nobody is to choose by it."""
+    """True if the metric's name says that it is a test score, which must not guide a choice."""
     return "test" in re.split(r"[^a-z]+", metric.lower())
 
 
 def _look_up(network: Network, table: Benchmark) -> None:
-    """Add a network's values in the table; columns METRIC_seed0, METRIC_seed1, … give the spread of METRIC."""
+    """Add a network's values from the table. Columns METRIC_seed0, METRIC_seed1, … give the spread of METRIC."""
     repeats: dict[str, list[float]] = {}
     for name, value in table.query(network.architecture).items():
         if match := _REPEAT.fullmatch(name):

@@ -1,4 +1,4 @@
-"""The blocks of a network's text as drawings: a layered graph per function, top to bottom, in SVG."""
+"""Draws the blocks of a network's text in SVG: a layered graph per function, top to bottom."""
 
 from __future__ import annotations
 
@@ -25,9 +25,13 @@ class Spot(NamedTuple):
 
 
 def draw_blocks(text: str) -> dict[str, str]:
-    """SVG by name: the main block of a network in ONNX text if it is short, and its `MAX_FUNCTIONS` largest functions.
+    """Draw a network: its main block if it is short, and its `MAX_FUNCTIONS` largest functions.
 
-    The page styles them by the class `block`.
+    Args:
+        text: ONNX text of the network.
+
+    Returns:
+        SVG by name of the block. The page styles it by the class `block`.
     """
     program = read(text)
     functions = sorted(program.functions.items(), key=lambda named: -len(named[1].items))
@@ -38,7 +42,7 @@ def draw_blocks(text: str) -> dict[str, str]:
 
 
 def draw(block: Block) -> str:
-    """A block as SVG. Nodes are its inputs, its operators, and its outputs."""
+    """A block as SVG. Nodes are its inputs, its operators, and one node for its outputs."""
     edges = _edges(block)
     labels = ["in"] * block.inputs + [_label(item) for item in block.items] + ["out"]
     spots = _layout(edges, labels)
@@ -71,12 +75,12 @@ def _label(item: Item) -> str:
 
 
 def _layout(edges: Sequence[tuple[int, int]], labels: Sequence[str]) -> list[Spot]:
-    """Layers by the longest path from an input; sorted within a layer by the inputs' mean position."""
+    """Place nodes in layers by the longest path from an input, sorted within a layer by the mean position of inputs."""
     before: list[list[int]] = [[] for _ in labels]
     for start, end in edges:
         before[end].append(start)
     layer: list[int] = []
-    for node in range(len(labels)):  # nodes come after all that they read
+    for node in range(len(labels)):  # nodes are in topological order
         layer.append(1 + max((layer[start] for start in before[node]), default=-1))
     rows: list[list[int]] = [[] for _ in range(max(layer) + 1)]
     for node, number in enumerate(layer):
@@ -96,7 +100,7 @@ def _layout(edges: Sequence[tuple[int, int]], labels: Sequence[str]) -> list[Spo
 
 def _line(start: Spot, end: Spot) -> str:
     top, bottom = start.y + BOX[1] / 2, end.y - BOX[1] / 2
-    # A line that skips layers is bent sideways, around the boxes between.
+    # A line that skips layers bends sideways, around the boxes between them.
     aside = 0.0 if bottom - top <= GAP[1] + 1 else BOX[0] / 2 + GAP[0] / 2
     bend = (top + bottom) / 2
     return (

@@ -1,4 +1,4 @@
-"""Write result folders of searches and of comparisons of predictors."""
+"""Writes result folders of searches and of comparisons of predictors."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 def save_studies(folder: Path, studies: Studies) -> None:
     """Write `summary.json`, `front.csv`, `front/*.onnx|txt`, the figures of `plot_studies` and `report.html`.
 
-    `front.csv` and `front/NN` come from the first sampler's first seed. Networks of other searches that stand on the
-    front of all are `front/SEARCH-trial-N`.
+    `front.csv` and `front/NN` are the front of the first sampler's first seed. Networks of other searches on the front
+    of all searches are `front/SEARCH-trial-N`.
     """
     if studies.not_built is None:
         searches = dict(labelled(studies))
@@ -43,10 +43,10 @@ def save_studies(folder: Path, studies: Studies) -> None:
 
 
 def save_comparison(folder: Path, compared: Compared) -> None:
-    """Write the scores of a comparison, their means, and its figures.
+    """Write the results of a comparison.
 
-    Files: scores.csv, a row per score; summary.json, means over the seeds and differences between predictors; tau.png,
-    predicted.png and ranks.png.
+    `scores.csv` has a row per score, `summary.json` means over seeds and differences between predictors. The figures
+    are `tau.png`, `predicted.png` and `ranks.png`.
     """
     with replacing(folder / "scores.csv") as path, path.open("w", newline="") as file:
         writer = csv.DictWriter(file, [field.name for field in fields(Score)])

@@ -1,4 +1,4 @@
-"""The data of a report page as plain values; the scripts in `assets` display them."""
+"""The data of a report page as JSON values, which the scripts in `assets` display."""
 
 from __future__ import annotations
 
@@ -28,13 +28,15 @@ if TYPE_CHECKING:
     from nas.searching.result import SearchResult
 
 MAX_CURVE_POINTS = 200
-MAX_MODEL_BYTES = 6_000_000  # ONNX models, all together, that are put into the page; larger ones are linked
+MAX_MODEL_BYTES = 6_000_000  # of all ONNX models that are embedded in the page; beyond it, they are linked
 
 
 def page_data(studies: Studies, models: Path) -> dict[str, Any]:
-    """Networks, proposals, and how they were found.
+    """Networks, proposals, and how they were found, as JSON values.
 
-    models: folder of the ONNX models of the first search's front, beside the page.
+    Args:
+        studies: the searches.
+        models: folder of ONNX models beside the page.
     """
     networks = [*collect(studies), *propose(studies)]
     metrics = _metrics(studies.objectives, networks)
@@ -98,7 +100,7 @@ def _network(network: Network, names: Sequence[str], links: Mapping[str, str]) -
 
 
 def _paused(search: str, result: SearchResult, names: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Trainings of a search by cost that did not go on to the end, those that went farthest first."""
+    """Trainings of a search by cost that were not completed, the longest first."""
     if not is_by_cost(result):
         return
     runs = read_runs(result)
@@ -113,7 +115,7 @@ def _paused(search: str, result: SearchResult, names: Sequence[str]) -> Iterator
 
 
 def _model_links(folder: Path) -> dict[str, str]:
-    """Links to the models by their files' names: data URLs if the models are small, else paths."""
+    """Links to the models by file name: data URLs if the models are small, else paths."""
     paths = {path.stem: path for path in sorted(folder.glob("*.onnx"))}
     if sum(path.stat().st_size for path in paths.values()) > MAX_MODEL_BYTES:
         return {name: quote(f"{folder.name}/{path.name}") for name, path in paths.items()}
@@ -129,7 +131,7 @@ def _true_front(studies: Studies) -> list[list[float]]:
 
 
 def _curves(studies: Studies) -> list[dict[str, Any]]:
-    """Mean share of the yardstick's hypervolume after n evaluations, for each sampler; none for one objective."""
+    """Mean hypervolume ratio of each sampler after n evaluations; empty for one objective."""
     if len(studies.objectives) == 1:
         return []
     curves = []
@@ -140,9 +142,11 @@ def _curves(studies: Studies) -> list[dict[str, Any]]:
 
 
 def _agreement(metric: str, values: np.ndarray) -> dict[str, Any]:
-    """How well predictions agreed with what was then measured.
+    """How well predictions agreed with later measurements.
 
-    values: (k, 3), predicted mean, its standard deviation, and measured value.
+    Args:
+        metric: its name.
+        values: (k, 3), predicted mean, its standard deviation, and measured value.
     """
     mean, std, measured = values[np.isfinite(values).all(axis=1)].T
     return {
@@ -156,7 +160,7 @@ def _agreement(metric: str, values: np.ndarray) -> dict[str, Any]:
 
 
 def _made(studies: Studies) -> dict[str, Any]:
-    """Settings and times of the first search, as stored in its study."""
+    """Settings and times of the first search, from its study."""
     study = studies.first.study
     own = {key: value for key, value in study.user_attrs.items() if not key.startswith("nas:")}
     trials = study.get_trials(deepcopy=False)
@@ -182,7 +186,7 @@ def _made(studies: Studies) -> dict[str, Any]:
 
 
 def _rows(value: Any, name: str = "") -> Iterator[list[str]]:
-    """Names and values of nested settings; names are like `training: epochs`."""
+    """Names and values of nested settings, with names such as `training: epochs`."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _rows(inner, f"{name}: {key}" if name else str(key))
@@ -191,7 +195,7 @@ def _rows(value: Any, name: str = "") -> Iterator[list[str]]:
 
 
 def _plain(value: Any) -> Any:
-    """The value for JSON, with None for numbers that are not finite."""
+    """The value for JSON, with None for non-finite numbers."""
     if isinstance(value, Mapping):
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette, which colour-blind readers can tell apart; black is kept for the truth.
+# Palette of Okabe and Ito, which colour-blind readers can tell apart; black is reserved for the truth.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # one more than colours: no style comes twice
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # one more than colours, so that styles do not repeat
 _LINES = ("-", "--", "-.", ":")
 _CLOUD: dict[str, Any] = {"s": 5, "c": "#B4BAC2", "alpha": 0.35, "linewidths": 0, "rasterized": True}
 _TRUTH: dict[str, Any] = {"color": "black", "linewidth": 1.3, "linestyle": (0, (4, 2))}
@@ -39,7 +39,7 @@ _STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "rlm-nas",
 }
-_METADATA: dict[str, dict[str, Any]] = {".svg": {"Date": None}}  # the same figure is the same file
+_METADATA: dict[str, dict[str, Any]] = {".svg": {"Date": None}}  # equal figures give equal files
 _UNITS = {"ms": "ms", "mj": "mJ", "percent": "%"}
 _WORDS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet16": "ImageNet16", "flops": "FLOPs"} | {
     word: word.upper() for word in ("fpga", "cpu", "gpu", "onnx")
@@ -64,11 +64,17 @@ def plot_front(
     fronts: Mapping[str, Sequence[np.ndarray]],
     objectives: Sequence[Metric],
 ) -> None:
-    """The front that each sampler found, and the true front if it is known.
+    """Plot the front of each search, and the true front if it is known.
 
-    All values are (n, 2), in the metrics' own units: those of the whole table (a grey cloud), of its true front, and,
-    for each sampler, of one search per seed; only the non-dominated ones are drawn, the first sampler's on top. The
-    view is that of the true front, where it is known.
+    All values are in the metrics' own units. The view shows the true front if it is known, else the fronts found.
+
+    Args:
+        path: of the figure.
+        table_values: (n, 2) values of the whole table, drawn as a grey cloud; None without a table.
+        true_front: (k, 2) values of the true front; None if it is unknown.
+        fronts: for each sampler, values (n, 2) of one search per seed, of which the non-dominated ones are drawn, the
+            first sampler's on top.
+        objectives: the two metrics.
     """
     with _figure(path, (6.0, 4.8)) as figure:
         axes = figure.subplots()
@@ -100,10 +106,13 @@ def plot_hypervolume(
     yardstick: str = "true front",
     unit: str = "True evaluations",
 ) -> None:
-    """Hypervolume ratio after each evaluation or unit of cost: mean over seeds, with one standard deviation as a band.
+    """Plot the hypervolume ratio over evaluations or cost: mean over seeds with a band of ± one standard deviation.
 
-    curves: for each sampler, ratios (seeds, n) as of `nas.searching.pareto.Reference.curve`; higher is better, 1 is the
-    front that `yardstick` names.
+    Args:
+        path: of the figure.
+        curves: for each sampler, ratios (seeds, n) of `nas.searching.pareto.Reference.curve`.
+        yardstick: name of the front whose ratio is 1.
+        unit: label of the horizontal axis.
     """
     with _figure(path, (6.0, 4.4)) as figure:
         axes = figure.subplots()
@@ -115,7 +124,7 @@ def plot_hypervolume(
             axes.plot(evaluations, mean, **look, linestyle=line, linewidth=1.8, label=name)
             axes.fill_between(evaluations, mean - std, np.minimum(mean + std, 1), **look, alpha=0.13, linewidth=0)
         axes.axhline(1, **_TRUTH, label=yardstick)
-        # Every search starts at nothing: the view begins where the curves begin to differ.
+        # Every search starts near 0; the view begins where curves begin to differ.
         start = min((float(ratios.mean(axis=0)[ratios.shape[1] // 20]) for ratios in curves.values()), default=0.0)
         axes.set_ylim(max(0.0, start - 0.05), 1.01)
         axes.set_xlim(0, max((ratios.shape[1] for ratios in curves.values()), default=1))
@@ -125,9 +134,11 @@ def plot_hypervolume(
 
 
 def plot_learning_curves(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Kendall's τ against the number of training architectures, a line per predictor with a band of ± one std.
+    """Plot Kendall's τ over the number of training architectures, with a band of ± one standard deviation.
 
-    rows: of `nas.comparison.compare.Compared.rows`.
+    Args:
+        path: of the figure.
+        rows: from `nas.comparison.compare.Compared.rows`.
     """
     with _figure(path, (5.6, 4.2)) as figure:
         axes = figure.subplots()
@@ -148,9 +159,12 @@ def plot_learning_curves(path: str | Path, rows: Sequence[Mapping[str, Any]]) ->
 
 
 def plot_scores(path: str | Path, scores: Mapping[str, Mapping[str, Mapping[str, float]]], label: str) -> None:
-    """Means with one standard deviation, a mark per row at each column: scores[row][column] has `mean` and `std`.
+    """Plot means ± one standard deviation, with a mark per row at each column.
 
-    label: what the scores are, for the axis. Rows may lack columns.
+    Args:
+        path: of the figure.
+        scores: scores[row][column] has `mean` and `std`. Rows may lack columns.
+        label: of the vertical axis.
     """
     columns = list(dict.fromkeys(column for row in scores.values() for column in row))
     with _figure(path, (1.1 * len(columns) + 1.2, 4.2)) as figure:
@@ -170,10 +184,14 @@ def plot_scores(path: str | Path, scores: Mapping[str, Mapping[str, Mapping[str,
 
 
 def plot_kendall(path: str | Path, panels: Mapping[tuple[str, str], tuple[np.ndarray, np.ndarray]]) -> None:
-    """Predicted against true values, one panel per (predictor, metric), with Kendall's τ in its title.
+    """Plot predicted against true values, one panel per predictor and metric, with Kendall's τ in its title.
 
-    panels: true and predicted values (n,), in the metric's own unit; pairs with a NaN are left out. τ is of all pairs,
-    the view, the same for all predictors of a metric, leaves out the outermost 2 % on each side.
+    All predictors of a metric share a view, which omits the outermost 2 % of values on each side. τ covers all pairs.
+
+    Args:
+        path: of the figure.
+        panels: by (predictor, metric), true and predicted values (n,) in the metric's own unit. Pairs with NaN are
+            omitted.
     """
     from scipy.stats import kendalltau
 
@@ -191,7 +209,7 @@ def plot_kendall(path: str | Path, panels: Mapping[tuple[str, str], tuple[np.nda
             pairs = np.stack([true[known], predicted[known]], axis=1)
             row = [pair for (_, other), pair in panels.items() if other == metric]
             low, high = np.nanquantile(np.concatenate([np.concatenate(pair) for pair in row]), [0.02, 0.98])
-            few = min(1.0, 1000 / max(1, len(pairs)))  # more points are smaller and paler, so that they show how dense
+            few = min(1.0, 1000 / max(1, len(pairs)))  # many points are smaller and paler, to show their density
             look: dict[str, Any] = {"c": _COLOURS[column % len(_COLOURS)], "linewidths": 0}
             look |= {"s": 6 * few**0.4, "alpha": max(0.08, 0.3 * few)}
             axes.scatter(*pairs.T, **look, rasterized=True)
@@ -206,10 +224,16 @@ def plot_kendall(path: str | Path, panels: Mapping[tuple[str, str], tuple[np.nda
 def plot_ranks(
     path: str | Path, panels: Mapping[str, tuple[np.ndarray, np.ndarray]], metric: str, bins: int = 20
 ) -> None:
-    """True against predicted ranks as a heat map, one panel per predictor, with Kendall's τ in its title.
+    """Plot predicted against true ranks as a heat map, one panel per predictor, with Kendall's τ in its title.
 
-    panels: true values of `metric` and predictions (n,). Ranks are shares of all networks, the best first, at the lower
-    left. Colour is how many networks a cell holds, in multiples of what it would hold were they ranked at random.
+    Ranks are in % of all networks, with the best at the lower left. Colour is the number of networks in a cell, in
+    multiples of the number for a random ranking.
+
+    Args:
+        path: of the figure.
+        panels: for each predictor, true values of `metric` (n,) and predictions (n,).
+        metric: in the syntax of `Metric.parse`, which gives the direction.
+        bins: cells per axis.
     """
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import PowerNorm
@@ -238,9 +262,11 @@ def plot_ranks(
 
 
 def plot_predicted(path: str | Path, panels: Mapping[str, np.ndarray]) -> None:
-    """Predictions of a search for the networks that it chose, ± one standard deviation, against measured values.
+    """Plot predictions of a search for its evaluated networks, ± one standard deviation, against measured values.
 
-    panels: for each metric (n, 3): predicted mean, its standard deviation, and the measured value, in its own unit.
+    Args:
+        path: of the figure.
+        panels: for each metric (n, 3): predicted mean, its standard deviation and measured value, in the metric's unit.
     """
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
@@ -258,7 +284,7 @@ def plot_predicted(path: str | Path, panels: Mapping[str, np.ndarray]) -> None:
 
 
 def plot_parallel(path: str | Path, front: np.ndarray, objectives: Sequence[Metric]) -> None:
-    """The front (k, m) of three objectives or more, a line for each network; better is up on every axis."""
+    """Plot a front (k, m) of many objectives in parallel coordinates, a line per network; up is better on each axis."""
     losses = to_losses(front, objectives)
     low, high = losses.min(axis=0), losses.max(axis=0)
     heights = 1 - (losses - low) / np.where(high > low, high - low, 1.0)
@@ -286,7 +312,7 @@ def _front(values: np.ndarray, objectives: Sequence[Metric]) -> np.ndarray:
 
 
 def _staircase(front: np.ndarray, objectives: Sequence[Metric]) -> np.ndarray:
-    """Corners (2, 2k-1) of the border of what front (k, 2) dominates, for lines."""
+    """Corners (2, 2k-1) of the border of the region that a front (k, 2) dominates."""
     best_first = front[np.argsort(front[:, 0] * objectives[0].sign)]
     return np.stack([np.repeat(best_first[:, 0], 2)[1:], np.repeat(best_first[:, 1], 2)[:-1]])
 
@@ -304,9 +330,9 @@ def _zoom(axes: Axes, low: np.ndarray, high: np.ndarray) -> None:
 
 
 def _legend(figure: Figure, axes: Axes) -> None:
-    """A legend above the axes, where it covers no data and leaves a narrow screen its width."""
+    """Add a legend above the axes, where it covers no data and fits narrow screens."""
     handles, labels = axes.get_legend_handles_labels()
-    columns = -(-len(labels) // -(-len(labels) // 4)) if labels else 1  # at most four, of equal length
+    columns = -(-len(labels) // -(-len(labels) // 4)) if labels else 1  # at most four, of similar length
     place: dict[str, Any] = {"loc": "outside upper left", "ncols": columns, "columnspacing": 1.2}
     legend = figure.legend(handles, labels, **place, markerscale=1.3)
     for handle in legend.legend_handles:
@@ -316,7 +342,7 @@ def _legend(figure: Figure, axes: Axes) -> None:
 
 @contextmanager
 def _figure(path: str | Path, size: tuple[float, float]) -> Iterator[Figure]:
-    """A figure in the common style, written to `path` at the end; the file appears whole or not at all."""
+    """Create a figure in the common style, and write it atomically to `path` at the end."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -1,4 +1,4 @@
-"""The networks that a search would evaluate next."""
+"""Proposals: the networks that a search would evaluate next."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ NEXT_TRAININGS = 5  # of a search by cost
 
 
 def propose(studies: Studies) -> list[Network]:
-    """What the first search would evaluate next, best first: the next batch of a predictor, or trainings by cost.
+    """Networks that the first search would evaluate next, best first.
 
-    Empty for other samplers, and for a space that cannot be built.
+    Returns:
+        The next batch of a sampler with a predictor, or the next trainings of a search by cost. Empty for other
+        samplers, and if networks cannot be built.
     """
     search = studies.first
     if studies.not_built:
@@ -53,7 +55,7 @@ def _evaluations(studies: Studies) -> list[Network]:
 
 
 def _searched_space(studies: Studies) -> SearchSpace:
-    """The space, or the rows of a table that lacks some of its architectures."""
+    """The space, limited to the rows of the searched table if that does not cover it."""
     search = studies.first
     if studies.benchmark is None:
         return search.space

@@ -1,4 +1,4 @@
-"""A self-contained report page about searches."""
+"""Writes a self-contained report page about searches."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _SCRIPTS = ("networks.js", "charts.js", "scatter.js", "tables.js", "page.js")
 
 
 def write_report(path: Path, studies: Studies) -> None:
-    """Write the page to `path`. ONNX models are read from `front/` beside it, as `SearchResult.save` wrote them."""
+    """Write the page to `path`. ONNX models of `SearchResult.save` are read from `front/` beside it."""
     data = json.dumps(page_data(studies, path.parent / "front"), allow_nan=False, separators=(",", ":"))
     charts, script = _asset("echarts.min.js"), "\n".join(map(_asset, _SCRIPTS))
     content = Template(_asset("report.html")).substitute(
         scripts=f"{_hash(charts)} {_hash(script)}",
         style=_asset("report.css"),
-        data=data.replace("<", "\\u003c"),  # no name can close the script element
+        data=data.replace("<", "\\u003c"),  # so that no name can close the script element
         charts=charts,
         script=script,
     )

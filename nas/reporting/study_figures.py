@@ -1,4 +1,4 @@
-"""The figures of finished searches."""
+"""Plots the figures of searches."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ if TYPE_CHECKING:
 
 
 def plot_studies(folder: Path, studies: Studies, kind: str = "png") -> list[Path]:
-    """Write `hypervolume`, `pareto` (two objectives) or `parallel`, and `predicted` of a guided search.
+    """Write the figures `hypervolume`, `pareto` (two objectives) or `parallel` (more), and `predicted`.
+
+    `predicted` needs a first search with a predictor.
 
     Args:
-        folder: where the figures go.
+        folder: for the figures.
         studies: the searches.
         kind: "png", "svg" or "pdf".
 

@@ -1,4 +1,4 @@
-"""Data sets to train on: the built-in digits, arrays in `.npz` files, folders of images."""
+"""Data sets for training: the built-in digits, arrays in `.npz` files, folders of images."""
 
 from nas.evaluation.datasets.augmentation import augment
 from nas.evaluation.datasets.dataset import Dataset, Part, Scale

@@ -1,4 +1,4 @@
-"""Data sets in `.npz` files: images, sequences, token ids, vectors; with classes or with numbers to predict."""
+"""Data sets in `.npz` files: images, sequences, token ids or vectors, with classes or regression targets."""
 
 from __future__ import annotations
 
@@ -11,20 +11,27 @@ from nas.evaluation.datasets.dataset import Part
 from search_spaces.common.errors import InputError
 from search_spaces.graph.ir import Shape, element_type
 
-MAX_BYTES = 8 << 30  # of all arrays together
+MAX_BYTES = 8 << 30  # all arrays together
 _ARRAYS = {"train": ("x_train", "y_train"), "test": ("x_test", "y_test"), "validation": ("x_val", "y_val")}
 _UNSPLIT = ("x", "y")
 _NEEDED = "x_train, y_train, x_test, y_test, or x and y"
 
 
 def read_arrays(path: Path, shape: Shape | None = None) -> dict[str, Part]:
-    """The parts in a `.npz` file: train, and test and validation where the file has them.
+    """Read the parts `train`, `test` and `validation` of a `.npz` file, as far as it has them.
 
-    x: images (n, height, width), (n, channels, height, width) or (n, height, width, 1 or 3), uint8 or float; vectors
-    (n, features) and sequences (n, length, features), uint8 or float; token ids (n, length), whole numbers. uint8 is
-    divided by 255. y: classes (n,), whole numbers from 0; or numbers to predict, float (n,) or (n, outputs).
+    Inputs `x_…` are images (n, height, width), (n, channels, height, width) or (n, height, width, 1 or 3), vectors
+    (n, features) or sequences (n, length, features), uint8 or float, or token ids (n, length), integers. uint8 values
+    are divided by 255. Targets `y_…` are classes (n,), integers from 0, or regression targets (n,) or (n, outputs),
+    float.
 
-    shape: of one input as networks take it, which tells grey images from sequences and token ids from vectors.
+    Args:
+        path: the file, with x_train, y_train, x_test and y_test, or x and y; x_val and y_val are optional.
+        shape: input shape of the networks. It tells greyscale images from sequences, and token ids from vectors.
+
+    Raises:
+        InputError: the file cannot be read or is larger than `MAX_BYTES`; an array is missing or has a wrong type or
+            shape.
     """
     found = _load(path)
     if {"x", "y"} <= found.keys() and "x_train" not in found:
@@ -34,7 +41,7 @@ def read_arrays(path: Path, shape: Shape | None = None) -> dict[str, Part]:
     for names in pairs.values():
         if missing := [name for name in names if name not in found]:
             have = ", ".join(found) or "none"
-            raise InputError(f"{path}: needs the arrays {_NEEDED}; it has {have}, and lacks {missing[0]}")
+            raise InputError(f"{path}: needs the arrays {_NEEDED}; it has {have} and lacks {missing[0]}")
     return {
         which: Part(_inputs(path, x, found[x], shape), _targets(path, y, found[y], len(found[x])))
         for which, (x, y) in pairs.items()
@@ -57,18 +64,18 @@ def _load(path: Path) -> dict[str, np.ndarray]:
 
 
 def check_bytes(path: Path, count: int) -> None:
-    """InputError for more than `MAX_BYTES`."""
+    """Raise InputError if a data set has more than `MAX_BYTES`."""
     if count > MAX_BYTES:
-        raise InputError(f"{path}: {count / 1e9:.1f} GB of samples; at most {MAX_BYTES / 1e9:.1f} GB are read")
+        raise InputError(f"{path}: {count / 1e9:.1f} GB of samples; the limit is {MAX_BYTES / 1e9:.1f} GB")
 
 
 def _inputs(path: Path, name: str, array: np.ndarray, shape: Shape | None) -> np.ndarray:
-    """Inputs as networks see them but for their scale: float32 or, for token ids, int64."""
+    """Inputs in the layout of the networks, not yet normalized: float32, or int64 for token ids."""
     if not array.size or not 2 <= array.ndim <= 5:
         raise InputError(f"{path}: {name} has shape {array.shape}; (n, channels, height, width) or the like is needed")
     if _is_token_ids(array, shape):
         if array.min() < 0:
-            raise InputError(f"{path}: {name} has the token id {array.min()}: they begin with 0")
+            raise InputError(f"{path}: {name} has the token id {array.min()}: token ids start at 0")
         return array.astype(np.int64)
     if array.ndim == 3 and (shape is None or len(shape) == 3):
         array = array[:, None]
@@ -86,14 +93,14 @@ def _inputs(path: Path, name: str, array: np.ndarray, shape: Shape | None) -> np
 
 
 def _is_token_ids(array: np.ndarray, shape: Shape | None) -> bool:
-    """Whole numbers (n, length), unless networks take floats."""
+    """True for integers (n, length), unless the networks take floats."""
     if array.ndim != 2 or array.dtype.kind not in "iu":
         return False
     return array.dtype != np.uint8 if shape is None else element_type(shape) != "float"
 
 
 def _targets(path: Path, name: str, array: np.ndarray, count: int) -> np.ndarray:
-    """Classes (n,) int64, or numbers (n, outputs) float32."""
+    """Classes (n,) int64, or regression targets (n, outputs) float32."""
     if array.dtype.kind in "iub":
         array = array.reshape(-1) if array.shape == (count, 1) else array
         if array.shape == (count,):

@@ -1,4 +1,4 @@
-"""Random changes of training images that leave their class as it is."""
+"""Data augmentation: random changes of training images that preserve their class."""
 
 from __future__ import annotations
 
@@ -6,10 +6,17 @@ import numpy as np
 
 
 def augment(images: np.ndarray, rng: np.random.Generator, shift: int, noise: float, flip: bool = False) -> np.ndarray:
-    """Copies of images (n, channels, height, width) for augmentation.
+    """Augmented copies of images.
 
-    Each is moved by up to `shift` pixels in both directions (zeros move in), given Gaussian noise of standard deviation
-    `noise`, and with `flip` mirrored left to right or not.
+    Args:
+        images: (n, channels, height, width) float32.
+        rng: source of randomness.
+        shift: largest translation in pixels, along both axes; zeros fill the border.
+        noise: standard deviation of added Gaussian noise.
+        flip: mirror each image left to right with probability 1/2.
+
+    Returns:
+        (n, channels, height, width) float32.
     """
     moved = images
     if shift:
@@ -22,7 +29,7 @@ def augment(images: np.ndarray, rng: np.random.Generator, shift: int, noise: flo
 
 
 def _shifted(images: np.ndarray, moves: np.ndarray, shift: int) -> np.ndarray:
-    """Windows that start at `moves` (n, 2) of the images padded by `shift`."""
+    """Windows of the images padded by `shift`, with corners at `moves` (n, 2)."""
     height, width = images.shape[2:]
     padded = np.pad(images, ((0, 0), (0, 0), (shift, shift), (shift, shift)))
     rows, columns = moves[:, :1] + np.arange(height), moves[:, 1:] + np.arange(width)

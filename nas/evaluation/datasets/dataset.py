@@ -1,4 +1,4 @@
-"""A data set: parts to train on, to select by and to test on, as networks see them."""
+"""A data set: training, validation and test parts, as networks see them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from search_spaces.graph.ir import Shape, typed
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """n samples.
+    """Samples of a data set.
 
-    inputs: (n, …) float32, or int64 token ids. targets: (n,) int64, classes from 0; or (n, outputs) float32, numbers.
+    Args:
+        inputs: (n, …) float32, or int64 for token ids.
+        targets: classes (n,) int64 from 0, or regression targets (n, outputs) float32.
     """
 
     inputs: np.ndarray
@@ -27,19 +29,19 @@ class Part:
         return len(self.inputs)
 
     def rows(self, rows: np.ndarray | slice) -> Part:
-        """The samples with these numbers."""
+        """The samples at these indices."""
         return Part(self.inputs[rows], self.targets[rows])
 
 
 class Scale(NamedTuple):
-    """What values were divided by after the mean was taken away; both broadcast to one sample."""
+    """Mean and standard deviation that values were normalized with; both broadcast to one sample."""
 
     mean: np.ndarray
     std: np.ndarray
 
     @classmethod
     def of(cls, values: np.ndarray, axis: int) -> Scale:
-        """Mean and standard deviation along an axis (1: the channels of images) of values (n, …)."""
+        """Statistics of values (n, …) per index of `axis` (1 for the channels of images)."""
         others = tuple(i for i in range(values.ndim) if i != axis)
         mean = values.mean(others, dtype=np.float64, keepdims=True).astype(np.float32)
         std = values.std(others, dtype=np.float64, keepdims=True).astype(np.float32)
@@ -50,17 +52,23 @@ class Scale(NamedTuple):
         return (values - self.mean) / self.std
 
     def plain(self) -> dict[str, list[float]]:
-        """Means and standard deviations as plain numbers, in the order of the axis."""
+        """Means and standard deviations as lists, one number per index of the axis."""
         return {"mean": self.mean.ravel().tolist(), "std": self.std.ravel().tolist()}
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Samples of one shape with classes, or with numbers to predict.
+    """Samples of one shape, for classification or regression.
 
-    outputs: classes, or numbers per sample. validation: networks are selected by it; None: a share of the training part
-    (`with_validation`). input_scale, target_scale: how inputs, and numbers to predict, were normalized; None: they were
-    not. source: by which `load_dataset` reads it again.
+    Args:
+        name: prefix of the metric names.
+        train: part that networks are trained on.
+        test: part for the final score.
+        outputs: number of classes, or of regression targets per sample.
+        validation: part that networks are selected by; None if `with_validation` is to take it from `train`.
+        input_scale: normalization of the inputs; None if they are not normalized.
+        target_scale: normalization of the regression targets; None if they are not normalized.
+        source: name or path from which `load_dataset` reads the data set again.
     """
 
     name: str
@@ -79,26 +87,26 @@ class Dataset:
 
     @property
     def is_regression(self) -> bool:
-        """True if numbers are predicted, False for classes."""
+        """True for regression, False for classification."""
         return self.train.targets.dtype.kind == "f"
 
     @property
     def metric(self) -> str:
-        """Name of what networks are selected by: accuracy in %, or root mean square error, on the validation part."""
+        """Name of the validation score: accuracy in %, or root mean square error in the targets' unit."""
         return f"{self.name}_{'rmse' if self.is_regression else 'accuracy'}"
 
     @property
     def test_metric(self) -> str:
-        """Name of the same on the test part."""
+        """Name of the same score on the test part."""
         return f"{self.name}_test_{'rmse' if self.is_regression else 'accuracy'}"
 
     def with_validation(self, share: float) -> Dataset:
-        """The data set with its validation part, or with that share of the training part, always the same."""
+        """This data set if it has a validation part; else a copy that takes a fixed random share of `train` for it."""
         return self if self.validation is not None else _split_off(self, share)
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of everything in it."""
+        """SHA-256 of the inputs and targets of all parts."""
         digest = hashlib.sha256()
         for part in (self.train, self.test, *([self.validation] if self.validation else [])):
             for array in (part.inputs, part.targets):
@@ -112,13 +120,13 @@ def _split_off(data: Dataset, share: float) -> Dataset:
     train, validation = split(data.train, share, 0)
     if not len(train) or not len(validation):
         raise InputError(
-            f"{data.name}: {share:.0%} of {len(data.train)} training samples leave nothing: give x_val, y_val"
+            f"{data.name}: {share:.0%} of {len(data.train)} training samples leaves an empty part: add x_val and y_val"
         )
     return replace(data, train=train, validation=validation)
 
 
 def split(part: Part, share: float, seed: int) -> tuple[Part, Part]:
-    """What remains, and a random share of the samples that is held out."""
+    """Split off a random share of the samples. Returns: the remaining samples, the held-out samples."""
     order = np.random.default_rng(seed).permutation(len(part))
     count = round(share * len(part))
     return part.rows(order[count:]), part.rows(order[:count])

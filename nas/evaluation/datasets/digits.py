@@ -1,4 +1,4 @@
-"""scikit-learn's handwritten digits, made hard enough for networks to differ."""
+"""scikit-learn's handwritten digits, made hard enough that networks differ in accuracy."""
 
 from __future__ import annotations
 
@@ -15,17 +15,26 @@ from search_spaces.common.errors import InputError
 def digits(
     train_images: int = 512, shift: int = 1, noise: float = 0.1, seed: int = 0, test_share: float = 0.5
 ) -> Dataset:
-    """1,797 handwritten digits (1, 8, 8), pixels in 0…1, few of them to train on.
+    """Handwritten digits: 1,797 images (1, 8, 8) with pixels in 0…1, of which few are for training.
 
-    The others are disturbed once and for all (`augment`); the first of them are the validation part, a share of
-    `test_share` is the test part. `seed` draws the split and the disturbance.
+    The held-out images are augmented once, so that every network is scored on the same ones.
+
+    Args:
+        train_images: number of training images.
+        shift: translation of held-out images in pixels, see `augment`.
+        noise: noise of held-out images, see `augment`.
+        seed: draws the split and the augmentation.
+        test_share: share of the held-out images that makes the test part; the others make the validation part.
+
+    Raises:
+        InputError: `train_images` is not between 1 and 1,796.
     """
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
     images, labels = (images / 16).astype(np.float32).reshape(-1, 1, 8, 8), labels.astype(np.int64)
     if not 1 <= train_images < len(images):
-        raise InputError(f"digits: {train_images} training images of {len(images)}")
+        raise InputError(f"digits: {train_images} training images; give 1 to {len(images) - 1}")
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(images))
     train, others = order[:train_images], order[train_images:]

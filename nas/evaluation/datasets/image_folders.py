@@ -1,4 +1,4 @@
-"""Data sets in folders of images: a folder per class, or a table of numbers to predict."""
+"""Data sets in folders of images: one folder per class, or a table of regression targets."""
 
 from __future__ import annotations
 
@@ -24,19 +24,26 @@ _PARTS = {"train": ("train",), "test": ("test",), "validation": ("val", "validat
 
 
 def read_folder(path: Path, shape: Shape | None = None) -> dict[str, Part]:
-    """The parts in a folder: train, and test and validation where there are such folders.
+    """Read the parts `train`, `test` and `validation` of a folder, as far as it has them.
 
-    Either one folder of images per class, classes in alphabetical order, beneath `train`, `val` and `test` or directly;
-    or `targets.csv`, whose column `file` names images in the folder and whose other columns are numbers to predict, and
-    images anywhere beneath. Those in folders `train`, `val` and `test` make these parts.
+    Classification: one folder of images per class, either directly in the folder or in `train`, `val` and `test`.
+    Classes are numbered in alphabetical order. Regression: a table `targets.csv`, whose column `file` names an image
+    in the folder and whose other columns are targets. Images in `train`, `val` and `test` belong to these parts, all
+    others to the training part.
 
-    shape: (channels, height, width) to which images are resized, 1 channel is grey; by default the first image's.
+    Args:
+        path: the folder.
+        shape: (channels, height, width) of the result, 1 channel for greyscale; by default that of the first image.
+
+    Raises:
+        InputError: an image, a class or a target is missing or unreadable, or the images need more than
+            `arrays.MAX_BYTES`.
     """
     listed = _listed_targets(path) if (path / TARGETS).is_file() else _listed_classes(path)
     if shape is None:
         shape = _first_shape(listed["train"][0][0])
     if len(shape) != 3 or shape[0] not in (1, 3):
-        raise InputError(f"{path}: images cannot be made into shape {tuple(shape)}; use (1 or 3, height, width)")
+        raise InputError(f"{path}: images cannot be converted to shape {tuple(shape)}; use (1 or 3, height, width)")
     sizes = [int(size) for size in shape]
     check_bytes(path, sum(len(files) for files, _ in listed.values()) * int(np.prod(sizes)) * 4)
     return {
@@ -46,7 +53,7 @@ def read_folder(path: Path, shape: Shape | None = None) -> dict[str, Part]:
 
 
 Listed = dict[str, tuple[list[Path], np.ndarray]]
-"""By part: n image files, and their targets (n,) or (n, outputs)."""
+"""For each part: n image files, and their targets (n,) or (n, outputs)."""
 
 
 def _listed_classes(path: Path) -> Listed:
@@ -70,10 +77,10 @@ def _folders(path: Path) -> list[str]:
 
 
 def _files(path: Path, classes: Sequence[str]) -> tuple[list[Path], np.ndarray]:
-    """Image files in a fixed order, and their labels."""
+    """Image files sorted by class and name, and their labels (n,)."""
     strange = set(_folders(path)) - set(classes)
     if strange:
-        raise InputError(f"{path / min(strange)}: no such class among the training images ({', '.join(classes)})")
+        raise InputError(f"{path / min(strange)}: the training images have no such class ({', '.join(classes)})")
     files: list[Path] = []
     labels: list[int] = []
     for label, name in enumerate(classes):
@@ -87,7 +94,7 @@ def _files(path: Path, classes: Sequence[str]) -> tuple[list[Path], np.ndarray]:
 
 
 def _listed_targets(path: Path) -> Listed:
-    """Images that `targets.csv` lists, in its order."""
+    """Images and targets in the order of `targets.csv`."""
     found: dict[str, tuple[list[Path], list[list[float]]]] = {}
     for name, numbers in _rows(path / TARGETS):
         first = Path(name).parts[0] if len(Path(name).parts) > 1 else ""
@@ -96,18 +103,18 @@ def _listed_targets(path: Path) -> Listed:
         files.append(path / name)
         targets.append(numbers)
     if "train" not in found:
-        raise InputError(f"{path / TARGETS}: lists no image to train on")
+        raise InputError(f"{path / TARGETS}: lists no training image")
     return {which: (files, np.array(targets, np.float32)) for which, (files, targets) in found.items()}
 
 
 def _rows(path: Path) -> Iterator[tuple[str, list[float]]]:
-    """Image file and numbers of each row."""
+    """Image file and targets of each row."""
     try:
         with path.open(newline="") as file:
             reader = csv.DictReader(file)
             columns = [name for name in reader.fieldnames or () if name != "file"]
             if "file" not in (reader.fieldnames or ()) or not columns:
-                raise InputError(f"{path}: needs a column `file`, and one for each number to predict")
+                raise InputError(f"{path}: needs a column `file` and one column per regression target")
             for row in reader:
                 yield row["file"], [_number(path, reader.line_num, name, row[name]) for name in columns]
     except (OSError, UnicodeDecodeError, csv.Error) as error:

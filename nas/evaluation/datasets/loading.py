@@ -1,4 +1,4 @@
-"""Reading a data set by its name or path."""
+"""Loads a data set by name or path."""
 
 from __future__ import annotations
 
@@ -13,22 +13,28 @@ from nas.evaluation.datasets.image_folders import read_folder
 from search_spaces.common.errors import InputError, unknown
 from search_spaces.graph.ir import Shape
 
-TEST_SHARE = 0.2  # held out at random where a data set has no test part
+TEST_SHARE = 0.2  # of the training samples, held out at random if a data set has no test part
 
 
 def load_dataset(source: str | Path, shape: Shape | None = None, seed: int = 0) -> Dataset:
-    """The data set `"digits"`, in a `.npz` file, or in a folder of images. Raises InputError naming what is wrong.
+    """Load the data set `"digits"`, a `.npz` file or a folder of images.
 
-    `.npz` (`arrays.read_arrays`): arrays x_train, y_train, x_test, y_test, or x and y; x_val and y_val where there are
-    validation samples. Nothing in the file is executed. Folder (`image_folders.read_folder`): one folder of images per
-    class, or images and `targets.csv`; beneath `train`, `val` and `test`, or not split.
+    A `.npz` file has arrays x_train, y_train, x_test, y_test, or x and y, and optionally x_val and y_val (see
+    `arrays.read_arrays`). Loading executes nothing in the file. A folder has one folder of images per class, or images
+    and `targets.csv`, either split into `train`, `val` and `test` or not (see `image_folders.read_folder`).
 
-    Whole numbers in y are classes, other numbers are to be predicted. Without a test part, a fifth, drawn from `seed`,
-    becomes it. Except for digits, inputs are normalized by the training part's mean and standard deviation (per channel
-    of images, per feature of vectors and sequences), and so are numbers to predict. Token ids stay as they are.
+    Integer targets are classes, floats are regression targets. Except for digits, inputs and regression targets are
+    normalized with the mean and standard deviation of the training part: per channel of images, per feature of vectors
+    and sequences, per target. Token ids stay as they are.
 
-    shape: of one input as networks take it, `Typed` for token ids. Images are resized to it; by default they are of the
-    first one's size.
+    Args:
+        source: `"digits"` or a path.
+        shape: input shape of the networks, `Typed` for token ids. Images are resized to it, by default to the size of
+            the first image.
+        seed: draws the test part, a fifth of the training samples, if the data set has none.
+
+    Raises:
+        InputError: the data set is missing, unreadable or inconsistent.
     """
     if source == "digits":
         return digits()
@@ -39,11 +45,11 @@ def load_dataset(source: str | Path, shape: Shape | None = None, seed: int = 0) 
         return _dataset(path, path.stem, read_arrays(path, shape), seed)
     if path.exists():
         raise InputError(f"{path}: a data set is a .npz file or a folder of images")
-    raise unknown("data set (nor is it a file)", str(source), ["digits"])
+    raise unknown("data set or missing file", str(source), ["digits"])
 
 
 def _dataset(path: Path, name: str, parts: dict[str, Part], seed: int) -> Dataset:
-    """Parts that were read, with a test part, checked and normalized."""
+    """A data set of the parts that were read: test part added if missing, checked, normalized."""
     if "test" not in parts:
         train, test = split(parts["train"], TEST_SHARE, seed)
         if not len(train) or not len(test):
@@ -52,10 +58,10 @@ def _dataset(path: Path, name: str, parts: dict[str, Part], seed: int) -> Datase
     train = parts["train"]
     for which, part in parts.items():
         if part.inputs.shape[1:] != train.inputs.shape[1:]:
-            found = f"{which} inputs {part.inputs.shape[1:]} are not of shape {train.inputs.shape[1:]}"
-            raise InputError(f"{path}: {found}, as the training part's are")
+            found = f"{which} inputs have shape {part.inputs.shape[1:]}"
+            raise InputError(f"{path}: {found}, but training inputs have shape {train.inputs.shape[1:]}")
         if part.targets.dtype != train.targets.dtype or part.targets.shape[1:] != train.targets.shape[1:]:
-            raise InputError(f"{path}: {which} targets {_kind(part)}, but those of the training part {_kind(train)}")
+            raise InputError(f"{path}: {which} targets {_kind(part)}, but training targets {_kind(train)}")
     is_regression = train.targets.dtype.kind == "f"
     outputs = train.targets.shape[1] if is_regression else _count_classes(path, parts)
     inputs = None if train.inputs.dtype.kind != "f" else Scale.of(train.inputs, _channel_axis(train.inputs))
@@ -72,7 +78,7 @@ def _kind(part: Part) -> str:
 
 
 def _channel_axis(inputs: np.ndarray) -> int:
-    """The axis whose elements have a scale each: channels of images, features of vectors and sequences."""
+    """Axis that is normalized per index: channels of images, features of vectors and sequences."""
     return 1 if inputs.ndim == 4 else inputs.ndim - 1
 
 
@@ -83,7 +89,7 @@ def _count_classes(path: Path, parts: dict[str, Part]) -> int:
         raise InputError(f"{path}: training labels must be 0, 1, 2, … without a gap, not {shown}, …")
     for which, part in parts.items():
         if not np.isin(part.targets, classes).all():
-            raise InputError(f"{path}: {which} labels beyond the {len(classes)} classes of the training samples")
+            raise InputError(f"{path}: a {which} label is not among the {len(classes)} classes of the training part")
     return len(classes)
 
 

@@ -1,6 +1,6 @@
-// What all charts share, and the charts beside the trade-off; all by Apache ECharts.
+// Helpers of all charts, and the charts other than the trade-off. All use Apache ECharts.
 
-const colours = new Map(); // of the present colour scheme
+const colours = new Map(); // of the current colour scheme
 
 function colour(name) {
   if (!colours.has(name)) {
@@ -20,7 +20,7 @@ function chartIn(container, label) {
   return chart;
 }
 
-/** Width of a range; of one that is narrower than labels can tell, its size. */
+/** Width of a range; if it is too narrow for labels to differ, the magnitude of its values. */
 function width([low, high]) {
   const size = Math.max(Math.abs(low), Math.abs(high));
   return high - low > 1e-8 * size ? high - low : size || 1;
@@ -42,7 +42,7 @@ function axis(name, extent, options = {}) {
     axisLabel: {
       color: colour("soft"),
       hideOverlap: true,
-      formatter: (value) => number(value, 10), // ticks are round numbers, as many digits as they need
+      formatter: (value) => number(value, 10), // ticks are round numbers, so all their digits are shown
       showMinLabel: false,
       showMaxLabel: false,
     },
@@ -91,7 +91,7 @@ function drawParallel({ front }) {
   byId("parallel").style.height = isNarrow ? `${8 * objectives}rem` : "";
   parallel ??= chartIn(byId("parallel"), "Parallel coordinates of the front; the table below holds the same networks.");
   byId("parallel-note").textContent =
-    `A line for each ${noun} of the front within the limits; better is ${isNarrow ? "left" : "up"}. ` +
+    `One line per ${noun} of the front within the limits; ${isNarrow ? "left" : "up"} is better. ` +
     `Click a line to see its ${noun}.`;
   const text = { color: colour("soft"), backgroundColor: colour("page"), padding: [0, 2] };
   const item = (network) => ({
@@ -116,7 +116,7 @@ function drawParallel({ front }) {
         name: metrics[metric].label,
         scale: true,
         inverse: metrics[metric].sign > 0 !== isNarrow,
-        nameLocation: metrics[metric].sign > 0 ? "start" : "end", // above the axis, whichever end that is
+        nameLocation: metrics[metric].sign > 0 ? "start" : "end", // the end at the top
         silent: true,
         nameTextStyle: text,
         axisLabel: { ...text, formatter: (value) => number(value, 3) },
@@ -136,7 +136,7 @@ function drawParallel({ front }) {
   );
 }
 
-// --- how much to believe it
+// --- agreement of predictions and measurements
 
 const agreementCharts = [];
 
@@ -145,7 +145,7 @@ function showAgreement() {
   for (const { metric: name, label, networks: count, tau, error, within } of data.agreement) {
     const metric = metrics.findIndex((other) => other.name === name);
     const container = element("div", { className: "chart" });
-    const note = `${label}: ${counted(count)}, Kendall's τ ${number(tau, 2)}, mean error ${number(error, 2)}, ${number(100 * within, 3)} % within two standard deviations (95 % would be right).`;
+    const note = `${label}: ${counted(count)}, Kendall's τ ${number(tau, 2)}, mean error ${number(error, 2)}, ${number(100 * within, 3)} % within two standard deviations (95 % if calibrated).`;
     byId("agreement").append(element("figure", {}, container, element("figcaption", { textContent: note })));
     agreementCharts.push({ metric, chart: chartIn(container, note) });
   }

@@ -1,4 +1,4 @@
-// The parts of Apache ECharts that the report uses. From this file `echarts.min.js` is built, as README.md says.
+// The parts of Apache ECharts that the report uses. README.md says how `echarts.min.js` is built from this file.
 import { getInstanceByDom, init, use, version } from "echarts/core";
 import { LineChart, ParallelChart, ScatterChart } from "echarts/charts";
 import {

@@ -1,12 +1,12 @@
 "use strict";
-// The networks of the page, and which of them to recommend. Names and texts are only ever set as text, never as HTML.
+// The networks of the page and their recommendation. Names and texts are always inserted as text, never as HTML.
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const { metrics, networks, constraints, objectives } = data;
 const evaluated = networks.filter((network) => network.evaluation);
 const proposed = networks.filter((network) => !network.evaluation);
 const noun = data.has_space ? "network" : "trial";
-const limits = metrics.map(() => Infinity); // largest loss of each metric that is wanted
+const limits = metrics.map(() => Infinity); // largest acceptable loss of each metric
 const state = { chosen: null, all: false, sorted: null };
 const goals = [...Array(objectives).keys()];
 networks.forEach((network, index) => Object.assign(network, { index, name: nameOf(network) }));
@@ -21,7 +21,7 @@ function titled(text) {
   return text[0].toUpperCase() + text.slice(1);
 }
 
-/** Whether a metric stands among the first: all of a few, else objectives, what is bounded, params and FLOPs. */
+/** True if a metric is shown at once: all if there are few, else objectives, constrained metrics, params and FLOPs. */
 const isMain = (metric) =>
   metrics.length <= 10 ||
   metric < objectives ||
@@ -50,7 +50,7 @@ function number(value, digits = 5) {
   return String(Number(value.toPrecision(digits)));
 }
 
-/** Low and high value of repeated measurements, or one standard deviation of a prediction to either side. */
+/** Low and high value of repeated measurements, or a prediction ± one standard deviation. */
 function spread(network, metric) {
   if (network.evaluation) return network.spreads[metric];
   const [mean, std] = network.predicted[metric];
@@ -62,7 +62,7 @@ function measurement(network, metric) {
   return number(network.values[metric]) + (high > low ? ` ± ${number((high - low) / 2, 2)}` : "");
 }
 
-/** A metric in a sentence: `CPU latency`, `digits accuracy`. */
+/** Name of a metric within a sentence: `CPU latency`, `digits accuracy`. */
 function inWords(metric) {
   const words = metrics[metric].label.replace(/ \([^)]*\)$/, "");
   return /^[A-Z][a-z]/.test(words) ? words[0].toLowerCase() + words.slice(1) : words;
@@ -73,7 +73,7 @@ const prediction = (found) =>
 const valueText = (network, metric) =>
   `${metrics[metric].label}: ${network.evaluation ? measurement(network, metric) : prediction(network.predicted[metric])}`;
 const bound = (metric, value) => `${metrics[metric].label} ${metrics[metric].sign > 0 ? "≤" : "≥"} ${number(value)}`;
-/** The constraints that a network breaks, and by how much, in words. */
+/** Constraints that a network violates, and by how much, in words. */
 const broken = (network) =>
   constraints.flatMap(({ metric: name, sign, bound: value }) => {
     const metric = metrics.findIndex((other) => other.name === name);
@@ -87,7 +87,7 @@ const loss = (network, metric) =>
 
 const isWithin = (network) => limits.every((limit, metric) => limit === Infinity || loss(network, metric) <= limit);
 
-/** The candidates that no other one dominates, best in the first objective first. */
+/** The non-dominated candidates, sorted by the first objective from the best on. */
 function frontOf(candidates) {
   const losses = (network) => goals.map((metric) => loss(network, metric));
   const sorted = candidates.map((network) => [network, losses(network)]);
@@ -101,7 +101,7 @@ function frontOf(candidates) {
   return front.map(([network]) => network);
 }
 
-/** The network of a front with the smallest sum of scaled losses, of those that are the worst in nothing. */
+/** The network of a front with the smallest sum of scaled losses, except the worst in any objective. */
 function knee(front) {
   const scaled = goals.map((metric) => {
     const losses = front.map((network) => loss(network, metric));
@@ -116,7 +116,7 @@ function knee(front) {
 
 const best = (front, metric) => front.reduce((a, b) => (loss(b, metric) < loss(a, metric) ? b : a));
 
-/** Recommended networks with the titles that they have earned. */
+/** The front within the limits, and recommended networks with the reasons for them. */
 function recommendations() {
   const candidates = evaluated.filter(isWithin);
   const front = frontOf(candidates.filter((network) => network.feasible));

@@ -1,12 +1,12 @@
-// Everything else: recommendations, limits, the chosen network.
+// Recommendations, limits, the chosen network, and the start of the page.
 
 // --- recommendations
 
 function advice(front) {
   const within = limits.some((limit) => limit !== Infinity) ? " within the limits" : "";
   if (!front.length) {
-    const nearest = evaluated.length ? " The nearest ones are in the table." : "";
-    return `No ${noun} keeps all ${constraints.length ? `constraints${within}` : "limits"}.${nearest}`;
+    const nearest = evaluated.length ? " The table lists the nearest ones." : "";
+    return `No ${noun} satisfies all ${constraints.length ? `constraints${within}` : "limits"}.${nearest}`;
   }
   const count = `${counted(front.length)}${within} ${front.length === 1 ? "is" : "are"}`;
   if (evaluated.length === 1) return `Only ${counted(1)} has been evaluated${within}.`;
@@ -15,7 +15,7 @@ function advice(front) {
   const why = objectives === 2 ? ", being farthest from the line between the extremes" : " in sum, on scales from the best to the worst of the front";
   return (
     `${count} on the front: no other is better in every objective. ` +
-    `The knee is the best balance: it gives up least of every objective${why}.`
+    `The knee is the best balance: it gives up the least of all objectives${why}.`
   );
 }
 
@@ -89,7 +89,7 @@ function showLimits() {
   lift();
 }
 
-/** What there is of metrics that are not among the first, to be opened. */
+/** A fold with the metrics that are not shown at once. */
 const further = (count, content) =>
   element("details", {}, element("summary", { textContent: counted(count, "further metric") }), content);
 
@@ -110,7 +110,7 @@ function showNetwork() {
   const rowsOf = (metric, index) => {
     if (network.values[index] === null && !network.predicted[index]) return [];
     const notes = [
-      network.evaluation && network.predicted[index]?.[1] // a count was no prediction
+      network.evaluation && network.predicted[index]?.[1] // without a spread, it was a count and no prediction
         ? `predicted before: ${prediction(network.predicted[index])}`
         : null,
       network.spreads[index] ? spreadNote(network.spreads[index]) : null,
@@ -146,7 +146,7 @@ const spreadNote = ([low, high, meaning]) =>
 
 function standing(network) {
   if (!network.evaluation) {
-    const predicted = network.predicted.some(Boolean) ? ": what is given was predicted, with one standard deviation" : "";
+    const predicted = network.predicted.some(Boolean) ? ": values are predictions ± one standard deviation" : "";
     return `Not evaluated yet${predicted}.${network.plan ? ` Next: ${network.plan}.` : ""}`;
   }
   const { front, picks } = recommendations();
@@ -224,7 +224,7 @@ function begin() {
   byId("title").textContent = `${labels} on ${data.searched}`;
   document.title = byId("title").textContent;
   const failed = data.failures.length ? `, ${data.failures.length} could not be evaluated` : "";
-  const paused = data.paused.length ? `, ${counted(data.paused.length, "training")} not gone to the end` : "";
+  const paused = data.paused.length ? `, ${counted(data.paused.length, "training")} not completed` : "";
   byId("about").textContent =
     `${counted(evaluated.length)} evaluated by ${data.searches.join("; ")}${failed}${paused}.` +
     (data.has_space && data.not_built ? ` Networks are not drawn: ${data.not_built}.` : "");

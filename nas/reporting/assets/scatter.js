@@ -1,10 +1,10 @@
 // The trade-off: evaluated networks, the front, recommendations and proposals.
 
-/** Scatter charts of the first objective against each other one; of a single objective against the evaluations. */
+/** Scatter charts of the first objective against each other one, or of a single objective against evaluations. */
 const pairs = objectives > 1 ? goals.slice(1) : [null];
 const scatters = [];
 
-/** True for what has a place in the chart: evaluated, or predicted in both metrics. */
+/** True if a network has a position in the chart: it was evaluated, or both metrics were predicted. */
 const hasPlace = (network, x) =>
   Boolean(network.evaluation || (x !== null && network.predicted[0] && network.predicted[x]));
 
@@ -17,7 +17,7 @@ function showScatters() {
   for (const x of pairs) {
     const names = [x === null ? "Evaluation" : metrics[x].label, metrics[0].label];
     const container = element("div", { className: "chart", tabIndex: 0 });
-    const label = `Chart of ${names[1]} against ${names[0]}. Arrow keys walk along the front, plus and minus zoom; the table below holds the same networks.`;
+    const label = `Chart of ${names[1]} against ${names[0]}. Arrow keys move along the front, plus and minus zoom; the table below has the same networks.`;
     const chart = chartIn(container, label);
     const button = (text, title, onclick) =>
       element("button", { type: "button", textContent: text, title, "aria-label": title, onclick });
@@ -120,7 +120,7 @@ function drawScatter(scatter, { front, picks }) {
   if (!scatter.window) zoomToFront(scatter);
 }
 
-/** Corners of the border of what a front of two objectives dominates. */
+/** Corners of the border of the region that a front of two objectives dominates. */
 function staircase(points, x) {
   const sorted = [...points].sort((a, b) => metrics[x].sign * (a[0] - b[0]));
   return sorted.flatMap((point, i) => (i ? [[point[0], sorted[i - 1][1]], point] : [point]));

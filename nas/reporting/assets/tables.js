@@ -1,8 +1,8 @@
-// All tables, and how the searches were made.
+// All tables, and the section on how the searches were run.
 
 // --- tables
 
-/** A table of rows of cells; a cell is a string or an element, headers are strings or elements with their sorting. */
+/** Fills a table. Headers have a label (string or element) and their sort order; rows are elements. */
 function fill(table, headers, rows) {
   const head = element(
     "tr",
@@ -71,7 +71,7 @@ function showTable(found) {
     .map((network) => row(network, ...columns.slice(1).map(({ text }) => cell(text(network)))));
   fill(byId("table"), headers, rows);
   byId("all").parentNode.hidden = evaluated.length < 2;
-  const outside = evaluated.length > MAX_ROWS ? `, the first ${MAX_ROWS} rows` : "";
+  const outside = evaluated.length > MAX_ROWS ? `, first ${MAX_ROWS} rows` : "";
   byId("all-label").textContent = `Show all ${counted(evaluated.length)} evaluated, not only the front${outside}`;
 }
 
@@ -99,7 +99,7 @@ function showNext() {
   const isByCost = proposed.some((network) => network.plan);
   const predicted = proposed.some((network) => network.predicted.some(Boolean));
   byId("next-note").textContent =
-    `Chosen by the sampler from all evaluations so far, best first${isByCost ? ", if there were more to spend" : ""}` +
+    `Chosen by the sampler from all evaluations so far, best first${isByCost ? ", if the budget were larger" : ""}` +
     (predicted ? "; values are predictions with one standard deviation." : ".");
   fill(
     byId("next"),
@@ -147,8 +147,8 @@ function showPaused() {
 function showSamplers() {
   byId("samplers-section").hidden = objectives === 1;
   byId("yardstick").textContent =
-    `HV@n is the share of the hypervolume of the ${data.yardstick} after n evaluations, higher is better; ` +
-    "IGD+ is the distance from it, lower is better.";
+    `HV@n is the hypervolume after n evaluations, relative to the ${data.yardstick}; higher is better. ` +
+    "IGD+ is the distance from that front; lower is better.";
   const names = Object.keys(data.samplers[0] || {});
   fill(
     byId("samplers"),
@@ -175,7 +175,7 @@ function showFailures() {
   );
 }
 
-/** A command that breaks between its words, and not after a hyphen. */
+/** A command that wraps between words only, not after hyphens. */
 const words = (text) =>
   text
     .split(" ")

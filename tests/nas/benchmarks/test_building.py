@@ -67,7 +67,7 @@ def test_a_build_goes_on_that_kept_no_curves(tmp_path: Path, counted: list[str])
 
 
 def test_a_build_goes_on_where_where_it_stopped(tmp_path: Path, counted: list[str]) -> None:
-    with pytest.raises(InputError, match="proxies of 0 of 3 networks; run the build again"):
+    with pytest.raises(InputError, match="proxies has 0 of 3 networks; run the build again"):
         build(TINY, tmp_path, stages=("accuracy",))
     journal = tmp_path / "accuracy.jsonl"
     journal.write_text(journal.read_text()[:-5])  # killed while it wrote the third

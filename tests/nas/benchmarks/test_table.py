@@ -66,7 +66,7 @@ def test_an_unknown_architecture_metric_or_space_is_an_input_error(tmp_path):
         benchmark.query(SPACE.parse(ARCHS[2]))
     with pytest.raises(InputError, match="did you mean 'params'"):
         benchmark.values("parms")
-    with pytest.raises(InputError, match="is of space 'nasbench201', not of 'tiny-resnet'"):
+    with pytest.raises(InputError, match="has architectures of 'nasbench201', not of 'tiny-resnet'"):
         benchmark.query(Architecture("tiny-resnet", ()))
 
 

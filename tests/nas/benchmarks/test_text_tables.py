@@ -80,7 +80,7 @@ def test_no_text_is_trained_and_tested_on(count: int, share: float, seed: int) -
         ("input,target\np,1\n", "inptu", "target", "did you mean 'input'"),
         ("input,target\np,1\n", "input", "goal", "unknown column 'goal'"),
         ("input,target\n,1\n", "input", "target", "row 1: 'input' is empty"),
-        ("input,target\np,one\n", "input", "target", "'target' does not hold numbers"),
+        ("input,target\np,one\n", "input", "target", "'target' has a value that is not a number"),
         ("input,target\np,1\nq,inf\n", "input", "target", "row 2: 'target' is infinite"),
         ("input,target\n", "input", "target", "no rows"),
         ("input,target,target\np,1,2\n", "input", "target", "several columns 'target'"),

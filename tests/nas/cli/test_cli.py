@@ -238,7 +238,7 @@ def test_evaluate_measures_a_network_and_resumes(
     assert json.loads(capsys.readouterr().out)["digits_accuracy"] == first["digits_accuracy"]
     assert checkpoint.stat().st_mtime_ns == written  # nothing was trained again
     assert run(monkeypatch, *command, "--training", "shift=0") == 2
-    assert "a training with other task" in capsys.readouterr().err
+    assert "a training that differs in task" in capsys.readouterr().err
 
 
 def test_evaluate_a_model_on_a_data_set_of_ones_own(
@@ -373,7 +373,7 @@ BAD = {
     "unknown metric to measure": (("evaluate", *SMALL, "--metrics", "cpu_latency"), "did you mean 'cpu_latency_ms'"),
     "unknown data set": (("evaluate", *SMALL, "--dataset", "digit"), "did you mean 'digits'"),
     "unknown training": (("evaluate", *SMALL, "--training", "epoch=3"), "did you mean 'epochs'"),
-    "training of a wrong kind": (("evaluate", *SMALL, "--training", "noise=much"), "a value is of the wrong kind"),
+    "training of a wrong kind": (("evaluate", *SMALL, "--training", "noise=much"), "a value has the wrong type"),
     "training without value": (("evaluate", *SMALL, "--training", "noise"), "write NAME=VALUE"),
     "unknown provider": (
         ("evaluate", *SMALL, "--metrics", "x_latency_ms", "--provider", "XExecutionProvider"),

@@ -54,6 +54,6 @@ def test_constraints_that_no_network_keeps_are_said(
 ) -> None:
     monkeypatch.setattr("nas.searching.by_cost.loop.MAX_RULED_OUT", 4)
     assert run(monkeypatch, *BY_COST, "--constraint", "params <= 5", "--out", str(tmp_path)) == 2
-    assert "none of 4 networks was trained: all break a constraint before, the last one params <= 5: it is" in (
+    assert "none of 4 networks was trained: each breaks a constraint, the last one params <= 5: it is" in (
         capsys.readouterr().err
     )

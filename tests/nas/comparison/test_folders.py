@@ -132,7 +132,7 @@ def test_a_folder_with_other_searches_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["front.csv", "summary.json", "front"])
 def test_results_of_another_origin_are_not_overwritten(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("precious")
-    with pytest.raises(InputError, match=f"holds {name} of another origin"):
+    with pytest.raises(InputError, match=f"already holds {name}"):
         claim(tmp_path, ["rlm-0"], ORIGIN, {})
 
 

@@ -176,7 +176,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "number that is none": ({**OK, "y": np.where(Y > 2, np.nan, Y)}, "y has NaN"),
     "classes beside numbers": (
         {"x_train": X, "y_train": Y, "x_test": X, "y_test": Y / 2},
-        "test targets are numbers (20, 1), but those of the training part are classes (20,)",
+        "test targets are numbers (20, 1), but training targets are classes (20,)",
     ),
     "validation labels missing": ({**OK, "x_val": X}, "lacks y_val"),
     "negative token ids": ({**OK, "x": X.reshape(20, -1).astype(np.int64) - 1}, "token id -1"),
@@ -189,8 +189,14 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "not finite": ({**OK, "x": np.where(X > 250, np.nan, X)}, "NaN"),
     "objects": ({**OK, "y": np.array([{}] * 20, object)}, "not a readable .npz file"),
     "one image": ({"x": X[:1], "y": Y[:1]}, "too few"),
-    "other test shape": ({"x_train": X, "y_train": Y, "x_test": X[:, :, 1:], "y_test": Y}, "are not of shape"),
-    "other test classes": ({"x_train": X, "y_train": Y, "x_test": X, "y_test": Y + 1}, "beyond the 4 classes"),
+    "other test shape": (
+        {"x_train": X, "y_train": Y, "x_test": X[:, :, 1:], "y_test": Y},
+        "but training inputs have shape",
+    ),
+    "other test classes": (
+        {"x_train": X, "y_train": Y, "x_test": X, "y_test": Y + 1},
+        "a test label is not among the 4 classes",
+    ),
 }
 
 
@@ -206,7 +212,7 @@ def test_bad_npz_is_named(tmp_path: Path, case: str) -> None:
 def test_truncated_or_huge_npz_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = npz(tmp_path / "a.npz", **OK)
     monkeypatch.setattr(arrays, "MAX_BYTES", 1000)
-    with pytest.raises(InputError, match="at most"):
+    with pytest.raises(InputError, match="the limit is"):
         load_dataset(path)
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(InputError, match="not a readable"):

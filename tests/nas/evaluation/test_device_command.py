@@ -84,9 +84,9 @@ def test_the_command_gets_a_file_of_the_network_with_a_fixed_batch(bench) -> Non
     ("behaviour", "message"),
     [
         ("sys.exit('adb: no devices/emulators found')", r"pi: .*exit status 1: adb: no devices.* \(3 tries\)"),
-        ("print('latency unknown')", r"printed no line that is a number of milliseconds: latency unknown"),
-        ("print(-1)", "printed -1, which is no time"),
-        ("print('1e999')", "printed inf, which is no time"),
+        ("print('latency unknown')", r"printed no line with a number of milliseconds: latency unknown"),
+        ("print(-1)", "printed -1, which is not a time"),
+        ("print('1e999')", "printed inf, which is not a time"),
         ("pass", "printed no line"),
     ],
 )
@@ -147,11 +147,11 @@ def test_control_characters_of_a_device_do_not_reach_the_terminal(bench) -> None
 
 def test_bad_commands_and_settings_are_refused() -> None:
     for text, settings, message in (
-        ("pi=ssh pi ./bench", {}, r"has no \{model\}"),
+        ("pi=ssh pi ./bench", {}, r"lacks \{model\}"),
         ("b {model}", {"run": 3}, "did you mean 'runs'"),
-        ("b {model}", {"runs": 0}, "a whole number, 1 or more"),
-        ("b {model}", {"runs": 1.5}, "a whole number, 1 or more"),
-        ("b {model}", {"timeout": 0}, "more than 0 seconds"),
+        ("b {model}", {"runs": 0}, "an integer of at least 1"),
+        ("b {model}", {"runs": 1.5}, "an integer of at least 1"),
+        ("b {model}", {"timeout": 0}, "a positive number of seconds"),
         ("b {model}", {"timeout": "long"}, "timeout = long"),
     ):
         with pytest.raises(InputError, match=message):

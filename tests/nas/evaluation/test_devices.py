@@ -39,7 +39,7 @@ print(size / 1000, "ms")
 def small_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NAS_DEVICES", str(tmp_path / "devices"))
-    monkeypatch.setattr(device_measuring, "POOL", 40)
+    monkeypatch.setattr(device_measuring, "POOL_SIZE", 40)
     monkeypatch.setattr(device_command, "sleep", lambda seconds: None)
     Path("bench.py").write_text(BENCH)
 
@@ -102,22 +102,22 @@ def test_a_device_that_is_not_there_is_given_up_after_ten_networks() -> None:
     Path("off.py").write_text("import sys\nsys.exit('no route to host')\n")
     device = PredictedDevice("pi")
     device.begin({"command": "off"})
-    with pytest.raises(InputError, match=r"10 networks in a row could not be timed; the last: .*no route to host"):
+    with pytest.raises(InputError, match=r"10 consecutive networks could not be timed; the last: .*no route to host"):
         measure(device, SPACE, command("off.py"), 8)
     assert len(device.failures) == 10
-    with pytest.raises(InputError, match="'pi' has 0 measured networks: add 3 or more"):
+    with pytest.raises(InputError, match="'pi' has 0 measured networks: measure at least 3"):
         device.predict(["text"])
 
 
 def test_measurements_of_two_commands_do_not_mix() -> None:
     PredictedDevice("pi").begin({"command": "a"})
-    with pytest.raises(InputError, match=r"'pi' was measured otherwise .*nas device remove pi"):
+    with pytest.raises(InputError, match=r"'pi' was measured differently .*nas device remove pi"):
         PredictedDevice("pi").begin({"command": "b"})
 
 
 @pytest.mark.parametrize("name", ["cpu", "My Pi", "../pi", "", "PI"])
 def test_names_are_plain_and_not_those_of_what_is_always_measured(name: str) -> None:
-    with pytest.raises(InputError, match="write a name in small letters"):
+    with pytest.raises(InputError, match="use lower-case letters"):
         PredictedDevice(name)
 
 
@@ -134,7 +134,7 @@ def test_a_search_is_not_gone_on_with_after_further_measurements() -> None:
     with pytest.raises(InputError, match="'pi' has other measurements"):
         measurement_of(settings)
     device.remove()
-    with pytest.raises(InputError, match="'pi' is not kept here"):
+    with pytest.raises(InputError, match="'pi' is not stored here"):
         measurement_of(settings)
 
 

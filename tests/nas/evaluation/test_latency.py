@@ -66,9 +66,9 @@ def test_whole_numbers_can_be_fed() -> None:
 @pytest.mark.parametrize(
     ("shape", "kind", "message"),
     [
-        (["N", "height"], TensorProto.FLOAT, "fix all sizes but the batch"),
-        ([3, 4], TensorProto.FLOAT, "measure batches of 3"),
-        (["N", 2], TensorProto.STRING, "only numbers"),
+        (["N", "height"], TensorProto.FLOAT, "fix all sizes except the batch"),
+        ([3, 4], TensorProto.FLOAT, "measure with batch = 3"),
+        (["N", 2], TensorProto.STRING, "only numeric inputs"),
     ],
 )
 def test_inputs_that_cannot_be_made_up_are_named(shape: list[int | str], kind: int, message: str) -> None:

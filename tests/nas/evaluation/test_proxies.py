@@ -157,7 +157,7 @@ def test_bad_requests_are_named() -> None:
     graph = SPACE.graph(CELL)
     with pytest.raises(InputError, match="did you mean 'synflow'"):
         compute_proxies(graph, names=["sinflow"])
-    with pytest.raises(InputError, match="1 is too few"):
+    with pytest.raises(InputError, match="batch = 1 is too small"):
         compute_proxies(graph, batch=1)
     with pytest.raises(InputError, match="fix the model's input size"):
         compute_proxies(Graph((0,), (), (0,), (("N", 3, "H", "W"),)))

@@ -111,10 +111,10 @@ def test_checkpoint_of_another_training_is_refused(tmp_path: Path, data: Dataset
     network, checkpoint = small_network(), tmp_path / "training.pt"
     train(network, data, (0,), SHORT, checkpoint=checkpoint)
     for changed, message in (
-        ({"seeds": (1,)}, "other seeds"),
-        ({"task": replace(SHORT, epochs=4)}, "other task"),
-        ({"data": digits(train_images=129)}, "other data set"),
-        ({"network": small_network(param=True)}, "other network"),
+        ({"seeds": (1,)}, "differs in seeds"),
+        ({"task": replace(SHORT, epochs=4)}, "differs in task"),
+        ({"data": digits(train_images=129)}, "differs in data set"),
+        ({"network": small_network(param=True)}, "differs in network"),
     ):
         settings: dict[str, Any] = {"network": network, "data": data, "seeds": (0,), "task": SHORT, **changed}
         with pytest.raises(InputError, match=message):
@@ -124,7 +124,7 @@ def test_checkpoint_of_another_training_is_refused(tmp_path: Path, data: Dataset
 def test_damaged_checkpoint_is_refused(tmp_path: Path, data: Dataset) -> None:
     checkpoint = tmp_path / "training.pt"
     checkpoint.write_bytes(b"not a checkpoint")
-    with pytest.raises(InputError, match=r"training\.pt: not the checkpoint"):
+    with pytest.raises(InputError, match=r"training\.pt: not a training checkpoint"):
         train(small_network(), data, (0,), SHORT, checkpoint=checkpoint)
 
 
@@ -159,7 +159,7 @@ def test_patience_stops_early_at_the_best_epoch(data: Dataset, monkeypatch: pyte
 
 
 def test_large_data_sets_are_disturbed_in_blocks(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "AT_ONCE", 64)
+    monkeypatch.setattr(training, "AUGMENTATION_BLOCK", 64)
     run = training._Training(small_network(), data, (0, 1), SHORT, "cpu")
     batches = list(run._batches())
     assert [tuple(x.shape) for x, _ in batches] == [(32, 2, 8, 8)] * 4
@@ -187,12 +187,12 @@ def test_bad_task_is_named(case: str) -> None:
 
 def test_data_that_do_not_fit_are_refused(data: Dataset) -> None:
     space = get_space("nasbench201", channels=4, cells=1)
-    with pytest.raises(InputError, match=r"inputs of shape \(3, 32, 32\); those of digits have shape \(1, 8, 8\)"):
+    with pytest.raises(InputError, match=r"inputs of shape \(3, 32, 32\); digits has inputs of shape \(1, 8, 8\)"):
         train(Trainable.of(space, space.sample(np.random.default_rng(0))), data)
     net = Network((1, 8, 8), 3)
     with pytest.raises(InputError, match="digits has 10 classes"):
         train(Trainable(net.graph(net.classifier(net.input))), data)
-    with pytest.raises(InputError, match="batches of 256 samples"):
+    with pytest.raises(InputError, match="batch = 256 is more than"):
         train(small_network(), data, task=TrainingTask(batch=256))
     with pytest.raises(InputError, match="at least one seed"):
         train(small_network(), data, ())

@@ -99,7 +99,7 @@ def test_a_search_by_cost_shows_what_it_paused_and_what_it_would_train_next(
     assert not {training["notation"] for training in data["paused"]} & ended
     assert {training["epochs"] for training in data["paused"]} <= {"1 of 4", "2 of 4"}
     page = open_page(folder)
-    assert f"{len(data['paused'])} trainings not gone to the end" in page.locator("#about").inner_text()
+    assert f"{len(data['paused'])} trainings not completed" in page.locator("#about").inner_text()
     assert page.locator("#paused tbody tr").count() == len(data["paused"])
     assert page.locator("#next tbody tr").count() == 5
     assert re.fullmatch(r"to epoch [124], (new|paused at [12])", page.locator("#next tbody td").first.inner_text())

@@ -184,7 +184,7 @@ def test_where_nothing_keeps_the_limits_it_says_so(guided: tuple[Path, Studies],
     page = open_page(guided[0])
     page.get_by_label("Limit of Digits accuracy (%) as a number").fill("1000")
     assert page.locator(".card").count() == 0
-    assert page.locator("#advice").inner_text().startswith("No network keeps all constraints within the limits.")
+    assert page.locator("#advice").inner_text().startswith("No network satisfies all constraints within the limits.")
 
 
 def test_the_table_sorts_by_every_column(guided: tuple[Path, Studies], open_page: Open) -> None:
@@ -245,7 +245,7 @@ def test_three_objectives_are_linked(three: Path, open_page: Open) -> None:
     x, y, index = pixel(page, 0, "front", 1)
     page.mouse.click(x, y)
     assert pixel(page, 1, "chosen")[2] == index
-    assert "better is up" in page.locator("#parallel-note").inner_text()
+    assert "up is better" in page.locator("#parallel-note").inner_text()
     axes = "echarts.getInstanceByDom(document.getElementById('parallel')).getOption().parallelAxis"
     ends = page.evaluate(f"{axes}.map((axis) => [axis.inverse, axis.nameLocation])")
     assert ends == [[False, "end"], [True, "start"], [True, "start"]], "names stand above their axes"
@@ -289,7 +289,7 @@ def test_it_fits_wide_and_narrow_screens_in_light_and_dark(
         assert 0 < chart.bounding_box()["width"] <= width
     for value in page.locator("#made dd").all():
         assert value.bounding_box()["width"] > width / 5, "no word is broken into letters"
-    assert f"better is {'left' if width < 600 else 'up'}" in page.locator("#parallel-note").inner_text()
+    assert f"{'left' if width < 600 else 'up'} is better" in page.locator("#parallel-note").inner_text()
     page.emulate_media(color_scheme="dark" if scheme == "light" else "light")
     page.wait_for_function("(before) => getComputedStyle(document.body).backgroundColor !== before", arg=background)
 

@@ -108,7 +108,7 @@ def test_other_data_than_the_searchs_are_refused(
 ) -> None:
     np.savez(tmp_path / "other.npz", x=np.zeros((40, 8, 8)), y=np.arange(40) % 10)
     how = Retraining({}, data=str(tmp_path / "other.npz"))
-    with pytest.raises(InputError, match=r"other\.npz: another data set"):
+    with pytest.raises(InputError, match=r"other\.npz: this is not the data set"):
         retrain(space, small, source(space, data), how, tmp_path / "00")
 
 
