@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-# Imported at first use: optuna and torch take seconds to load, and the command line must answer at once.
+# Imported on first use, because optuna and torch take seconds to load and the command line must be fast.
 _HOME = {
     "Benchmark": "nas.benchmarks",
     "Constraint": "nas.searching.objectives",

@@ -1,4 +1,4 @@
-"""Networks by what a user has of them: their texts, those of libraries kept in the cache folder."""
+"""Texts of networks from files, functions and libraries; those of libraries are cached."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ from search_spaces.text import TEXT_VERSION
 
 
 def network_text(source: str) -> str:
-    """The compact text of a network; see `search_spaces.sources.read_source` for what `source` can be.
+    """The compact text of a network. A library's network is built once per version of the library.
 
-    A library's network is built once for each version of the library.
+    Args:
+        source: a file, a function or a library's network, see `search_spaces.sources.read_source`.
+
+    Raises:
+        InputError: the network cannot be read.
     """
     named = library_network(source)
     if named is None:
@@ -22,7 +26,7 @@ def network_text(source: str) -> str:
     try:
         release = version(named.library)
     except PackageNotFoundError:
-        return read_source(source)  # says what to install
+        return read_source(source)  # raises an error that says what to install
     file = f"{named.name}{f'@{named.size}' if named.size else ''}.txt"
     path = cache_folder() / "networks" / f"{named.library}-{release}-{TEXT_VERSION}" / file
     if path.is_file():
@@ -34,7 +38,11 @@ def network_text(source: str) -> str:
 
 
 def matching(source: str) -> list[str]:
-    """The sources that a pattern such as `timm:resnet*` stands for; any other source itself."""
+    """The sources that match a pattern such as `timm:resnet*`; any other source itself.
+
+    Raises:
+        InputError: no network matches.
+    """
     library, _, pattern = source.partition(":")
     if library != "timm" or "*" not in pattern:
         return [source]
@@ -42,5 +50,5 @@ def matching(source: str) -> list[str]:
 
     found = [f"timm:{name}" for name in timm_networks(pattern)]
     if not found:
-        raise InputError(f"timm has no network like {pattern!r}")
+        raise InputError(f"timm has no network that matches {pattern!r}")
     return found

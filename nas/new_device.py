@@ -1,4 +1,4 @@
-"""A new device's latencies from a few measurements, with the same networks' latencies on other devices known."""
+"""Predicts latencies of a new device from a few measurements and from latencies on known devices."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 
 from predictors import Predictor
 
-RATIO = "ratio_ms"  # of the new device to a known one, as a logarithm
-MAX_DEVICES = 24  # known ones: those whose ratios to the new one vary least
-MIN_VARIANCE = 1e-6  # of logarithms: a thousandth is what measurements repeat to
+RATIO = "ratio_ms"  # metric: log ratio of the new device's latency to a known device's
+MAX_DEVICES = 24  # known devices, those whose ratio to the new one varies least
+MIN_VARIANCE = 1e-6  # of log ratios; measurements repeat to about a thousandth
 
 
 def relative_samples(
@@ -24,22 +24,26 @@ def relative_samples(
     samples: int = 64,
     seed: int = 0,
 ) -> np.ndarray:
-    """Samples (q, samples) of a new device's values for q networks, in order for each network.
+    """Sample the latencies of q networks on a new device.
 
-    What is learned is the ratio to a known device, from all ratios between known devices and from the text: two GPUs
-    may differ by less than a tenth, over networks that differ a thousandfold. Each known device is the base once, and
-    samples are geometric means over the bases, whose weights are the inverse variances of the measured ratios.
+    The model learns the ratio to a known device, from the text and from the ratios between known devices. Ratios vary
+    much less than latencies: two GPUs may differ by less than a tenth, over networks that differ a thousandfold. Each
+    known device is the base once. Samples are geometric means over the bases, weighted by the inverse variances of the
+    measured ratios.
 
     Args:
-        model: whose way of predicting is used; its own examples stay as they are.
-        texts: of the n networks that were measured on the new device.
-        values: (n,), positive, of the new device.
-        known: (n, d), positive, of d other devices, d at least 1.
+        model: predicts the ratios. Its own examples are not changed.
+        texts: n networks that were measured on the new device.
+        values: (n,) positive latencies on the new device.
+        known: (n, d) positive latencies on d ≥ 1 known devices.
         asked: texts of the q networks.
-        known_asked: (q, d) of the other devices, or samples (q, d, samples) in order, where these are predicted, too:
-            the new device is then as uncertain as they are together.
-        samples: of each network.
+        known_asked: (q, d) latencies on the known devices, or sorted samples (q, d, samples) if these are predicted.
+            Their uncertainty then adds to that of the new device.
+        samples: number of samples per network.
         seed: of the samples.
+
+    Returns:
+        (q, samples) latencies in the unit of `values`, sorted if the parts are.
     """
     sampled = np.log(known_asked if known_asked.ndim == 3 else known_asked[:, :, None])  # (q, d, samples or 1)
     logs, logs_asked, target = np.log(known), np.median(sampled, 2), np.log(values)
@@ -57,7 +61,7 @@ def relative_samples(
 
 
 def _covariates(logs: np.ndarray, asked: np.ndarray, base: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Of examples (n, d) and queries (q, d): the base's value, and the others' ratios to it, all of unit variance."""
+    """Covariates of examples (n, d) and queries (q, d): value of the base and ratios to it, scaled to unit variance."""
     rows = np.concatenate([logs, asked])
     columns = np.where(np.arange(rows.shape[1]) == base, rows, rows - rows[:, [base]])
     spread = columns.std(0)

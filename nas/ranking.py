@@ -1,4 +1,4 @@
-"""Known networks and one's own, ranked for a device: measured values where there are any, predictions elsewhere."""
+"""Ranks networks by measured values where available, and by predictions elsewhere."""
 
 from __future__ import annotations
 
@@ -18,12 +18,16 @@ from search_spaces.common.errors import unknown
 
 @dataclass(frozen=True)
 class Ranking:
-    """n networks and m metrics: objectives, then further ones that are constrained.
+    """A ranking of n networks by m metrics.
 
-    samples: (n, s, m), in the metrics' own units. measured: (n, m), True where a value was measured or counted.
-    kept: (n,), the probability that all constraints are kept. front: (n,), the probability of being on the front of
-    those that keep them. on_front: (n,), whether the medians are. order: (n,), the best first: the front by its first
-    objective, then the others by their probability of being on it.
+    Args:
+        metrics: objectives, then further constrained metrics.
+        samples: (n, s, m) in the metrics' own units.
+        measured: (n, m) True where a value was measured, or is an exact count.
+        kept: (n,) probability that all constraints are satisfied.
+        front: (n,) probability of being on the front of the feasible networks.
+        on_front: (n,) True if the medians are on that front.
+        order: (n,) indices from the best on: the front by its first objective, then the others by `front`.
     """
 
     metrics: tuple[str, ...]
@@ -50,12 +54,15 @@ def rank(
     Args:
         model: a predictor with examples.
         texts: of the n networks.
-        objectives: what is to be good.
-        constraints: bounds to keep.
-        measured: further measured metrics (n,) of these networks, NaN where unknown, that predictions may depend on.
-        samples: joint samples of each network.
+        objectives: metrics to optimize.
+        constraints: bounds to satisfy.
+        measured: further metrics (n,) that condition the predictions, NaN where unknown.
+        samples: joint samples per network.
         seed: of the samples.
-        drawn: samples (n, samples) of metrics that something else predicts.
+        drawn: samples (n, samples) of metrics that the model does not predict itself.
+
+    Raises:
+        InputError: a metric is neither predicted nor exact.
     """
     names = tuple(dict.fromkeys([*(o.name for o in objectives), *(c.metric for c in constraints)]))
     check_metrics(model, objectives, constraints)
@@ -74,12 +81,12 @@ def rank(
 
 
 def _with(known: np.ndarray, drawn: np.ndarray) -> np.ndarray:
-    """Samples (n, s), or what is known (n,), NaN where unknown."""
+    """Samples (n, s), replaced by known values (n,) where these are not NaN."""
     return np.where(np.isnan(known)[:, None], drawn, known[:, None])
 
 
 def check_metrics(model: Predictor, objectives: Sequence[Metric], constraints: Sequence[Constraint]) -> None:
-    """`InputError` for a metric that the model does not predict and nobody can count."""
+    """Raise InputError for a metric that is neither predicted by the model nor exact."""
     for name in [*(o.name for o in objectives), *(c.metric for c in constraints)]:
         if name not in EXACT and name not in model.metrics:
             raise unknown("metric", name, [*model.metrics, *EXACT])
@@ -88,9 +95,9 @@ def check_metrics(model: Predictor, objectives: Sequence[Metric], constraints: S
 def covariates(
     model: Predictor, texts: Sequence[str], metrics: Sequence[str], samples: int = 64, seed: int = 0
 ) -> dict[str, np.ndarray]:
-    """Samples (n, samples), in order, of metrics that predictions of a new device depend on.
+    """Sorted samples (n, samples) of metrics that are covariates of a new device.
 
-    Where a value was measured, all are that value; elsewhere they are predicted, each metric alone.
+    All samples of a measured value are equal. Other values are predicted, each metric separately.
     """
     known = model.examples_of(texts) if metrics else {}
     drawn = {name: draw(model, texts, [name], None, samples, seed)[name] for name in metrics}

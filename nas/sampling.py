@@ -1,4 +1,4 @@
-"""Samples of metrics where a network's exact costs are known: `nas predict` and `nas rank` take this way."""
+"""Samples predictions of metrics, with exact costs of networks as conditions."""
 
 from __future__ import annotations
 
@@ -19,10 +19,21 @@ def draw(
     samples: int = 64,
     seed: int = 0,
 ) -> dict[str, np.ndarray]:
-    """Samples (n, samples) of each metric.
+    """Sample predictions of n networks.
 
-    What a device needs is conditioned on parameters and multiply-accumulates, if the model was fitted to these, too:
-    they are counted in each network. Accuracies are not, since they rank worse so; the two are then sampled apart.
+    If the model was fitted to parameters or FLOPs, device metrics are conditioned on their exact counts. Accuracies are
+    not, because that ranks worse. The two kinds are then sampled separately.
+
+    Args:
+        model: a fitted predictor.
+        texts: of the n networks.
+        metrics: names to predict.
+        given: known values (n,) by metric, NaN where unknown.
+        samples: per network.
+        seed: of the samples.
+
+    Returns:
+        Samples (n, samples) by metric.
     """
     learned = [name for name in EXACT if name in model.metrics]
     devices = [name for name in metrics if Metric.parse(name).kind == "measured"] if learned else []

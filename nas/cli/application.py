@@ -1,4 +1,4 @@
-"""The command line `nas`. Heavy packages are imported inside the commands, so that help answers at once."""
+"""The command line `nas`. Commands import heavy packages when they run, so that help is fast."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ BENCHMARK_COMMANDS: dict[str, Callable[..., None]] = {
     "import": benchmarks_import,
     "build": benchmarks_build,
 }
-INTERRUPTED = 130  # exit status that typer makes of a KeyboardInterrupt
+INTERRUPTED = 130  # exit status of typer after a KeyboardInterrupt
 DEVICE_COMMANDS: dict[str, Callable[..., None]] = {"add": device_add, "list": device_list, "remove": device_remove}
 
 
@@ -89,14 +89,14 @@ app.add_typer(device_app, name="device")
 
 
 class _Warnings(logging.Handler):
-    """Shows warnings as one line on standard error."""
+    """Prints each warning as one line on standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
         print(f"nas: {' '.join(record.getMessage().split())}", file=sys.stderr)
 
 
 def main() -> None:
-    """Entry point: bad input is one line on standard error and exit status 2."""
+    """Entry point. Bad input prints one line on standard error and exits with status 2."""
     warnings = _Warnings(logging.WARNING)
     logging.getLogger("nas").addHandler(warnings)
     try:

@@ -60,9 +60,11 @@ def _announce(line: str) -> None:
 def benchmarks_build(
     name: Annotated[str, typer.Argument(help="digits201, digits-darts, … (see `nas benchmarks list`)")],
     out: Annotated[
-        Path | None, typer.Option(help="Folder for journals and the table; results/NAME by default.")
+        Path | None, typer.Option(help="Folder for the journals and the table; results/NAME by default.")
     ] = None,
-    stage: Annotated[list[str] | None, typer.Option(help="accuracy, proxies, latency; all by default.")] = None,
+    stage: Annotated[
+        list[str] | None, typer.Option(help="accuracy, proxies or latency; repeatable; all by default.")
+    ] = None,
 ) -> None:
     """Train and time every network of a population (takes hours; an interrupted build resumes)."""
     from nas.benchmarks.building import STAGES, build

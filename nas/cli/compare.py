@@ -26,7 +26,7 @@ def compare(
         list[str] | None,
         typer.Option(
             "--test-metric",
-            help="Metric to rank by, one for each --metric, as METRIC or METRIC:min; the learned metric by default.",
+            help="Metric of the true ranking, one per --metric, as METRIC or METRIC:min; the learned one by default.",
         ),
     ] = None,
     predictor: Annotated[
@@ -36,7 +36,7 @@ def compare(
     seeds: Annotated[int, typer.Option(help="Number of seeds.")] = 5,
     first_seed: Annotated[int, typer.Option(help="First seed; use fresh seeds to confirm a choice.")] = 0,
     given: Annotated[
-        str, typer.Option(help="Metrics whose exact values are known for all networks, for example params,flops.")
+        str, typer.Option(help="Exact metrics that predictors know for all networks, for example params,flops.")
     ] = "",
     out: Annotated[
         Path | None,
@@ -61,7 +61,7 @@ def compare(
 
     tested = test_metric or metric
     if len(tested) != len(metric):
-        raise InputError(f"give a --test-metric for each of the {len(metric)} --metric, or none")
+        raise InputError(f"give one --test-metric for each of the {len(metric)} --metric, or none")
     names, known = tuple(split_names(predictor)), tuple(split_names(given)) if given else ()
     wanted = [
         Comparison(table, learned, ranked, names, parse_sizes(sizes), seeds, known, first_seed)

@@ -1,4 +1,4 @@
-"""Output of commands: tables and JSON."""
+"""Output of commands: tables, JSON and text files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def print_table(title: str, rows: list[dict[str, Any]]) -> None:
 
 
 def _cell(value: Any) -> str:
-    """Format a value: four significant digits, or all digits of whole numbers."""
+    """Format a value: four significant digits, or all digits of an integer."""
     if isinstance(value, float):
         return f"{value:,.0f}" if value.is_integer() else f"{value:.4g}"
     return str(value)
@@ -43,6 +43,7 @@ def _width(lines: list[list[str]]) -> int:
 
 
 def write_text(path: Path | None, text: str) -> None:
+    """Write text to a file, or print it without one."""
     if path is None:
         print(text, end="")
     else:

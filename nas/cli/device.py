@@ -68,9 +68,7 @@ def device_add(
             device.begin({"command": command.command, "batch": batch or 1})
             measure(device, opened, replace(command, name=name), networks, seed, batch or 1, bar)
     if len(device.texts) < MIN_MEASURED:
-        raise InputError(
-            f"device {name!r} has {len(device.texts)} measured networks: at least {MIN_MEASURED} are needed"
-        )
+        raise InputError(f"device {name!r} has {len(device.texts)} measured networks: measure at least {MIN_MEASURED}")
     others = [text for text in draw_pool(opened, seed) if text not in device.tried]
     found = {**_row(device), **quality(device, others)._asdict()}
     if as_json:
@@ -88,12 +86,12 @@ def _print_quality(device: PredictedDevice, space: SearchSpace, found: dict[str,
         "failed networks": f"{len(device.failures)}{f'; the last: {device.failures[-1]}' if device.failures else ''}",
         "Spearman's correlation, leave-one-out": f"{found['spearman']:.3f}",
         "median error, leave-one-out": f"{found['error']:.1%}",
-        "measured ones within the predicted 80 % interval": f"{found['covered']:.0%}",
+        "measurements within the predicted 80 % interval": f"{found['covered']:.0%}",
         f"uncertainty of other networks of {space.name}": f"± {found['uncertainty']:.1%}",
         "spread of the measurements": f"± {found['spread']:.1%}",
     }
     print_table(f"{device.metric}, predicted from {count} networks", [{"what": k, "value": v} for k, v in what.items()])
-    print(f"{device.metric} is a metric of nas search, evaluate and predict now; kept in {device.folder}")
+    print(f"{device.metric} is now a metric of nas search, evaluate and predict; stored in {device.folder}")
 
 
 def device_list(as_json: Json = False) -> None:
@@ -116,7 +114,7 @@ def device_remove(name: Name) -> None:
     device = PredictedDevice(name)
     count = len(device.texts)
     device.remove()
-    print(f"{name} and its {count} measured networks are removed")
+    print(f"removed {name} and its {count} measured networks")
 
 
 def _row(device: PredictedDevice) -> dict[str, Any]:

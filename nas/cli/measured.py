@@ -28,10 +28,18 @@ def open_measured(
     folder: Path,
     budget: Budget | None = None,
 ) -> MeasuredEvaluator | FunctionEvaluator:
-    """The evaluator of all metrics that a search needs: built-in training or the user's own function.
+    """Make the evaluator of a search's metrics: built-in training or the user's own function.
 
-    given: the options that were set on the command line. folder: the result folder. budget: of a search by cost, whose
-    last fidelity is the default number of epochs.
+    Args:
+        space: name of the space, or `FILE.py:CLASS`.
+        objectives: metrics separated by commas.
+        constraints: such as `"cpu_latency_ms <= 8"`.
+        given: options that were set on the command line.
+        folder: result folder, which holds the states of trainings.
+        budget: of a search by cost, whose last fidelity is the default number of epochs.
+
+    Raises:
+        InputError: an option is invalid, or does not apply to the kind of evaluator.
     """
     from nas.evaluation.devices import devices_of
     from nas.evaluation.latency import LatencyTask
@@ -61,7 +69,7 @@ def open_measured(
         measurement = Measurement(metrics, data, seeds, training_task(settings), timing, device, commands, devices)
         return MeasuredEvaluator(opened, measurement, states)
     if strange := [name for name in _BUILT_IN_ONLY if name in given]:
-        raise InputError(f"--{strange[0]} goes with the built-in training: with --evaluator, the function trains")
+        raise InputError(f"--{strange[0]} applies to the built-in training only: the function of --evaluator trains")
     measured = tuple(metric for metric in metrics if metric in known_metrics(timing, None, (*commands, *devices)))
     returned = [metric for metric in metrics if metric not in measured]
     if "device" in given:
@@ -72,11 +80,11 @@ def open_measured(
 
 
 def latency_commands(commands: list[str] | None, settings: list[str] | None) -> tuple[DeviceCommand, ...]:
-    """The devices of `--latency-command` options, with the settings of `--latency-setting`."""
+    """Parse the values of `--latency-command` and `--latency-setting`."""
     from nas.evaluation.device_command import DeviceCommand
 
     if settings and not commands:
-        raise InputError("--latency-setting goes with --latency-command")
+        raise InputError("--latency-setting needs --latency-command")
     values = parse_settings(settings, "--latency-setting")
     found = tuple(DeviceCommand.parse(command, values) for command in commands or ())
     names = [command.name for command in found]
@@ -88,7 +96,7 @@ def latency_commands(commands: list[str] | None, settings: list[str] | None) -> 
 
 
 def warn_of_missing_weights(studies: Studies, folder: Path) -> None:
-    """Name on standard error the networks of the front whose trained weights are on another machine."""
+    """Warn on standard error of networks on the front whose trained weights are on another machine."""
     missing = studies.first.missing_weights(folder)
     if missing:
         names, paths = ", ".join(map(str, missing)), list(missing.values())

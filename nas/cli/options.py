@@ -15,7 +15,7 @@ NETWORK = (
     "An .onnx or .txt file, FILE.py:FUNCTION that builds a PyTorch module, or a network of a library: timm:resnet50, "
     "timm:resnet50@288 for images of that size, torchvision:NAME, transformers:CLASS."
 )
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 StorageTimeout = Annotated[
     float,
     typer.Option(min=0, envvar="NAS_STORAGE_TIMEOUT", help="Seconds to wait for a storage that does not respond."),
@@ -39,8 +39,8 @@ Training = Annotated[
     list[str] | None,
     typer.Option(
         "--training",
-        help="Training setting, NAME=VALUE: batch, learning_rate, weight_decay, schedule (one-cycle, cosine), "
-        "shift, noise, flip, patience, validation; repeatable.",
+        help="Training setting, NAME=VALUE: batch, learning_rate, weight_decay, optimizer (sgd, adamw), schedule "
+        "(one-cycle, cosine), shift, noise, flip, patience, validation; repeatable.",
     ),
 ]
 OwnEvaluator = Annotated[
@@ -73,23 +73,23 @@ LatencySetting = Annotated[
     ),
 ]
 Source = Annotated[
-    str, typer.Argument(help="A folder that `nas search` wrote, a journal or SQLite file, or the URL of a storage.")
+    str, typer.Argument(help="A result folder of `nas search`, a journal or SQLite file, or the URL of a storage.")
 ]
 Searched = Annotated[
-    str | None, typer.Option("--benchmark", help="The table that was searched, if the folder does not record it.")
+    str | None, typer.Option("--benchmark", help="The searched table, if the folder does not record it.")
 ]
-Study = Annotated[str | None, typer.Option(help="The study's name in a storage; all of its studies by default.")]
+Study = Annotated[str | None, typer.Option(help="Name of a study in the storage; all studies by default.")]
 ReportedSpace = Annotated[
     str | None,
     typer.Option(
-        "--space", help="The studies' space, a name or FILE.py:CLASS, if they do not record it or it has moved."
+        "--space", help="Space of the studies, a name or FILE.py:CLASS, if they do not record it or it has moved."
     ),
 ]
 Trust = Annotated[bool, typer.Option("--trust", help="Run the Python file that a study names as its space.")]
 
 
 def parse_settings(arguments: list[str] | None, option: str) -> dict[str, Any]:
-    """NAME=VALUE arguments; values are Python literals, anything else is text."""
+    """Parse NAME=VALUE arguments of an option. Values are Python literals; anything else is a string."""
     found = {}
     for argument in arguments or ():
         name, separator, value = argument.partition("=")
@@ -103,14 +103,17 @@ def parse_settings(arguments: list[str] | None, option: str) -> dict[str, Any]:
 
 
 def given_only(**settings: Any) -> dict[str, Any]:
+    """The settings that are not None."""
     return {name: value for name, value in settings.items() if value is not None}
 
 
 def pick(settings: dict[str, Any], *names: str) -> dict[str, Any]:
+    """The settings with these names, if present."""
     return {name: settings[name] for name in names if name in settings}
 
 
 def split_names(names: str) -> list[str]:
+    """Split names at commas; InputError if there is none."""
     parts = [part.strip() for part in names.split(",") if part.strip()]
     if not parts:
         raise InputError(f"no name in {names!r}: write names separated by commas")
@@ -118,6 +121,7 @@ def split_names(names: str) -> list[str]:
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
+    """Parse the integers of `--sizes`."""
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
@@ -125,6 +129,7 @@ def parse_sizes(text: str) -> tuple[int, ...]:
 
 
 def parse_numbers(text: str, option: str) -> list[float]:
+    """Parse the numbers of an option."""
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
@@ -132,7 +137,7 @@ def parse_numbers(text: str, option: str) -> list[float]:
 
 
 def naming(path: Path, action: Callable[[], Any]) -> Any:
-    """Run an action on a file; its errors name the file."""
+    """Run an action on a file, and add the file to its errors."""
     try:
         return action()
     except InputError as error:
@@ -140,7 +145,7 @@ def naming(path: Path, action: Callable[[], Any]) -> Any:
 
 
 def output_folder(source: str, out: Path | None) -> Path:
-    """The folder for figures and reports: `out`, or else `source`, which must then be a folder."""
+    """Folder for figures and reports: `out`, or `source` if that is a folder; InputError if neither exists."""
     if "://" not in source and not Path(source).exists():
         raise InputError(f"{source}: no such file or folder")
     if out is None and not Path(source).is_dir():

@@ -15,10 +15,10 @@ def plot(
     source: Source,
     benchmark: Searched = None,
     study: Study = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the figures; the searches' folder by default.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the figures; the result folder by default.")] = None,
     kind: Annotated[str, typer.Option(help="png, svg or pdf.")] = "png",
 ) -> None:
-    """Draw the fronts, hypervolume and predictions of finished or running searches."""
+    """Plot fronts, hypervolume and predictions of finished or running searches."""
     from nas.comparison.runs import open_studies
     from nas.reporting.study_figures import plot_studies
 

@@ -11,8 +11,8 @@ from nas.cli.console import print_json, print_table
 from nas.cli.options import NETWORK, Json, Seed, split_names
 from search_spaces.common.errors import InputError
 
-MEASURED_SHOWN = 4  # values of a network
-FAR = 3.0  # relative to the distance between a checkpoint's examples
+MEASURED_SHOWN = 4  # measured values per network in a note
+FAR = 3.0  # novelty of a network from which predictions are unreliable
 
 
 def predict(
@@ -62,7 +62,9 @@ def predict(
         by_name = draw(model, inputs, learned, as_given(inputs, known), samples, seed)
         found |= {name: (values.mean(1), values.std(1)) for name, values in by_name.items()}
     elif learned or not asked:
-        raise InputError(f"give --checkpoint: {learned[0] if learned else 'nothing'} is a metric of no device")
+        raise InputError(
+            f"give --checkpoint: no device has the metric {learned[0]}" if learned else "give --checkpoint or --metrics"
+        )
     rows: list[dict[str, Any]] = [
         {"network": source, **{m: {"mean": float(found[m][0][i]), "std": float(found[m][1][i])} for m in asked}}
         for i, source in enumerate(networks)
@@ -75,15 +77,15 @@ def predict(
     shown = [{name: _shown(name, value) for name, value in row.items()} for row in rows]
     names = [name for name in (checkpoint, *(device.name for device in devices)) if name]
     print_table(f"Predictions of {', '.join(names) or 'nothing'}", shown)
-    _warn(networks, "this checkpoint knows", novelty)
+    _warn(networks, "examples of the checkpoint", novelty)
     if model:
-        _tell_measured(networks, model.examples_of(inputs), learned)
+        _note_measured(networks, model.examples_of(inputs), learned)
     for device in devices:
-        _warn(networks, f"was measured on {device.name}", device.novelty(inputs))
+        _warn(networks, f"networks measured on {device.name}", device.novelty(inputs))
 
 
 def _shown(name: str, value: Any) -> Any:
-    """A cell for people: a count as it is, a prediction with its standard deviation."""
+    """A cell of the table: an exact count, or a prediction with its standard deviation."""
     from predictors.metrics import EXACT
 
     if not isinstance(value, dict):
@@ -91,21 +93,21 @@ def _shown(name: str, value: Any) -> Any:
     return f"{value['mean']:,.0f}" if name in EXACT else f"{value['mean']:.4g} ± {value['std']:.2g}"
 
 
-def _warn(networks: list[str], known: str, novelty: np.ndarray) -> None:
+def _warn(networks: list[str], examples: str, novelty: np.ndarray) -> None:
     """Warn of networks far from all examples, whose predictions are unreliable."""
     for source, far in zip(networks, novelty, strict=True):
         if far > FAR:
-            print(f"{source}: far from what {known} ({far:.0f} times as far as its examples are apart)")
+            print(f"{source}: far from the {examples} ({far:.0f} times the distance between these)")
 
 
-def _tell_measured(networks: list[str], known: dict[str, np.ndarray], asked: list[str]) -> None:
+def _note_measured(networks: list[str], known: dict[str, np.ndarray], asked: list[str]) -> None:
     """Name the networks that are examples of the checkpoint; predictions do not use their measured values."""
     for i, source in enumerate(networks):
         measured = {name: values[i] for name, values in known.items() if name in asked and not np.isnan(values[i])}
         if measured:
             some = ", ".join(f"{name} {value:.4g}" for name, value in list(measured.items())[:MEASURED_SHOWN])
             more = f" and {len(measured) - MEASURED_SHOWN} more" if len(measured) > MEASURED_SHOWN else ""
-            print(f"{source}: measured in the checkpoint's tables: {some}{more} (`nas rank` uses what is measured)")
+            print(f"{source}: the checkpoint has measurements: {some}{more} (`nas rank` uses them)")
 
 
 def _known_value(argument: str) -> tuple[str, float]:
@@ -113,7 +115,7 @@ def _known_value(argument: str) -> tuple[str, float]:
 
     name, _, value = argument.partition("=")
     if name in EXACT:
-        raise InputError(f"--given {argument}: {name} is counted in each network; leave it out")
+        raise InputError(f"--given {argument}: leave it out, {name} is counted in each network")
     try:
         return name, float(value)
     except ValueError:

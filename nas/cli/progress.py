@@ -1,4 +1,4 @@
-"""Progress of commands: a bar on a terminal, a line every 30 s elsewhere, and the same lines in a log."""
+"""Progress of commands: a bar on a terminal, else a line every 30 s. The log has the same lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 LINE_SECONDS = 30.0  # between two lines
-MAX_LABEL = 30  # characters of a label on the bar, which leaves the rest of 80 columns to the numbers
+MAX_LABEL = 30  # characters of a label beside the bar; 80 columns have room for the rest
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class _State:
         self._first, self._began = 0, time.monotonic()
 
     def update(self, what: str, done: int, total: int) -> None:
-        if not self.updates or done < self.done or total != self.total:  # something new has begun
+        if not self.updates or done < self.done or total != self.total:  # a new step has begun
             self._first, self._began = done, time.monotonic()
         self.what, self.done, self.total = what, done, total
         self.updates += 1
@@ -36,7 +36,7 @@ class _State:
 
     @property
     def left(self) -> str:
-        """Time left, by the mean duration of all steps so far; single steps of a search differ greatly."""
+        """Time left, from the mean duration of all units so far, since single units of a search differ greatly."""
         steps = self.done - self._first
         if not steps or self.done >= self.total:
             return ""
@@ -53,10 +53,14 @@ def _clock(seconds: float) -> str:
 
 @contextmanager
 def progress_bar(label: str, quiet: bool = False) -> Iterator[Callable[[str, int, int], None]]:
-    """A progress bar on standard error. Call the result with the current step, steps done, and total steps.
+    """Show progress on standard error: a bar on a terminal, else lines at the start, at the end and in between.
 
-    If standard error is not a terminal, it writes a line after the first call, every `LINE_SECONDS`, and at the end.
-    `quiet` shows nothing. The lines are logged in any case.
+    Args:
+        label: name of the task.
+        quiet: show nothing. The lines are logged in any case.
+
+    Yields:
+        A function to call with the current step, the amount done and the total.
     """
     state, stopped, terminal = _State(label), threading.Event(), sys.stderr.isatty()
 
@@ -75,7 +79,7 @@ def progress_bar(label: str, quiet: bool = False) -> Iterator[Callable[[str, int
         if state.updates == 1:
             write_line()
 
-    # A thread of its own: a single step may take minutes, and a line then says that the command is alive.
+    # A thread writes lines even during a step of several minutes.
     threading.Thread(target=write_lines, daemon=True).start()
     try:
         if quiet or not terminal:
@@ -91,7 +95,7 @@ def progress_bar(label: str, quiet: bool = False) -> Iterator[Callable[[str, int
 
 @contextmanager
 def _bar(state: _State) -> Iterator[None]:
-    """Show the state on the terminal, four times a second: a bar with its numbers, and below it what is done."""
+    """Show the state on the terminal: a bar with its numbers, and below it the current step."""
     from rich.console import Console, Group
     from rich.live import Live
     from rich.progress_bar import ProgressBar

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from nas.ranking import Ranking
     from predictors import Predictor
 
-MIN_MEASURED = 3  # networks on a new device; the spread cannot be estimated from fewer
-MIN_SHARED = 0.5  # of the measured networks; a known device measured on this share is a covariate of a new one
+MIN_MEASURED = 3  # networks measured on a new device; fewer give no estimate of the spread
+MIN_SHARED = 0.5  # share of these networks that a known device must have, too, to be a covariate of the new one
 
 
 def rank(
@@ -32,7 +32,7 @@ def rank(
     ] = None,
     measured: Annotated[
         Path | None,
-        typer.Option(help="CSV of your own measurements: a column `network`, and one for each metric. rlm only."),
+        typer.Option(help="CSV of your own measurements: a column `network` and one per metric. rlm only."),
     ] = None,
     top: Annotated[
         int, typer.Option(min=1, help="Networks to show, in addition to those named without a pattern.")
@@ -83,7 +83,7 @@ def rank(
 
 
 class Own(NamedTuple):
-    """Measurements of a user: texts of n networks, and columns (n,), NaN where not measured."""
+    """The user's measurements: texts of n networks, and columns (n,) with NaN for missing values."""
 
     texts: list[str]
     columns: dict[str, np.ndarray]
@@ -104,7 +104,7 @@ def _own(path: Path) -> Own:
 
 
 def _add(model: Predictor, own: Own) -> list[str]:
-    """Add own measurements to the context; return the device metrics that can predict a new device."""
+    """Add the user's measurements to the examples. Returns: device metrics that can be covariates of a new device."""
     from predictors.metrics import Metric
 
     before = model.examples_of(own.texts)
@@ -112,8 +112,8 @@ def _add(model: Predictor, own: Own) -> list[str]:
         count = int((~np.isnan(values)).sum())
         if name not in before and count < MIN_MEASURED:
             raise InputError(
-                f"--measured: {count} values of {name}, which the checkpoint does not know: "
-                f"give at least {MIN_MEASURED}; ten are recommended"
+                f"--measured: the checkpoint does not know {name}, and {count} values are too few: give at least "
+                f"{MIN_MEASURED}, or better ten"
             )
     model.extend(own.texts, own.columns)
     if all(name in before for name in own.columns):
@@ -128,7 +128,10 @@ def _add(model: Predictor, own: Own) -> list[str]:
 def _of_new_devices(
     model: Predictor, own: Own, texts: list[str], others: dict[str, np.ndarray], samples: int, seed: int
 ) -> dict[str, np.ndarray]:
-    """Samples (n, samples) of each metric that only own measurements have; others: samples of known devices."""
+    """Samples (n, samples) of each metric of a new device.
+
+    `others` has samples of known devices for the same n networks.
+    """
     from nas.new_device import relative_samples
     from nas.ranking import covariates
     from predictors.metrics import Metric
@@ -159,7 +162,7 @@ def _row(found: Ranking, i: int, source: str, novelty: float) -> dict[str, Any]:
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    """A row for people: medians with 90 % intervals, measured values as they are."""
+    """A row of the table: predicted medians with 90 % intervals, and measured values."""
     cells: dict[str, Any] = {"network": row["network"], "front": f"{row['front_probability']:.0%}"}
     if row["front"]:
         cells["front"] += " *"

@@ -31,7 +31,7 @@ def report(
     space: ReportedSpace = None,
     option: SpaceOptions = None,
     trust: Trust = False,
-    out: Annotated[Path | None, typer.Option(help="Folder for the report; the searches' folder by default.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the report; the result folder by default.")] = None,
     as_json: Json = False,
 ) -> None:
     """Report on searches or Optuna studies: report.html, front.csv, networks, figures and summary.json."""

@@ -46,12 +46,12 @@ def retrain(
     space: ReportedSpace = None,
     trust: Trust = False,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the files; retrained/NN in the searches' folder by default.")
+        Path | None, typer.Option(help="Folder for the files; retrained/NN in the result folder by default.")
     ] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Retrain a network of the front on the search's data, split and seed; write its ONNX file and its scores."""
+    """Retrain a network of the front with the search's data, split and seed; write its ONNX file and scores."""
     from nas.comparison.runs import open_studies
     from nas.searching.loop import SOURCE_KEY
     from nas.searching.networks import network_name
@@ -63,7 +63,7 @@ def retrain(
         raise InputError(studies.not_built)
     front = studies.front
     if point >= len(front):
-        raise InputError(f"--point {point}: the front of {source} has the networks 0 to {len(front) - 1}")
+        raise InputError(f"--point {point}: the front of {source} has networks 0 to {len(front) - 1}")
     _check_order(Path(source), studies)
     result, name = studies.first, network_name(point, len(front))
     origin = result.study.user_attrs.get(SOURCE_KEY, {})

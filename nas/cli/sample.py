@@ -19,7 +19,7 @@ def sample(
     out: Annotated[Path | None, typer.Option(help="Write .onnx and .txt files into this folder.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Sample random architectures and show their costs as a table, JSON, or ONNX files."""
+    """Sample random architectures, show their costs, and optionally write them as ONNX files and texts."""
     import numpy as np
 
     from search_spaces import get_space

@@ -37,7 +37,7 @@ from search_spaces.common.errors import InputError
 if TYPE_CHECKING:
     from nas.comparison.runs import Budget
 
-# A search can resume with other values of these; samplers and seeds are checked by the searches' names.
+# A search can resume with other values of these options. The names of searches identify samplers and seeds.
 NOT_ITS_IDENTITY = (
     "evaluations",
     "budget",
@@ -55,11 +55,11 @@ NOT_ITS_IDENTITY = (
     "as_json",
 )
 
-# Options that a search by cost does not take, and what to do instead.
+# Options that a search by cost does not accept, and what to do instead.
 NOT_BY_COST = {
-    "evaluations": "--budget says what to spend",
-    "hours": "limit its seconds by --budget and --cost seconds",
-    "patience": "--budget says what to spend, and a larger one goes on",
+    "evaluations": "--budget limits the search",
+    "hours": "limit seconds by --budget and --cost seconds",
+    "patience": "--budget limits the search, and a larger one resumes it",
     "known": "leave it out, since prior observations have no cost",
     "predictor": "leave it out, since predictions cost nothing",
 }
@@ -83,7 +83,7 @@ def search(
             help="One or more of rlm, gnn, forest, ridge, nsga2, nsga3, tpe, gp, random; with --budget asha, hyperband."
         ),
     ] = "rlm",
-    evaluations: Annotated[int, typer.Option(min=1, help="True evaluations to spend.")] = 200,
+    evaluations: Annotated[int, typer.Option(min=1, help="Number of evaluations.")] = 200,
     constraint: Annotated[
         list[str] | None, typer.Option(help='A constraint, for example "pixel3_latency_ms <= 8"; repeatable.')
     ] = None,
@@ -105,7 +105,9 @@ def search(
     latency_setting: LatencySetting = None,
     reference: Annotated[
         str | None,
-        typer.Option(help="Reference point of the hypervolume, a value per objective; the worst measured by default."),
+        typer.Option(
+            help="Reference point of the hypervolume, a value per objective; worst measured values by default."
+        ),
     ] = None,
     known: Annotated[
         Path | None,
@@ -117,31 +119,33 @@ def search(
     ] = None,
     fidelities: Annotated[
         str | None,
-        typer.Option(help="Epochs at which a training may be paused, then all of it, as 2,6: a search by --budget."),
+        typer.Option(help="Search by cost: epochs at which a training may pause, and all its epochs, such as 2,6."),
     ] = None,
     budget: Annotated[
-        float | None, typer.Option(min=0, help="With --fidelities, what to spend instead of --evaluations.")
+        float | None, typer.Option(min=0, help="Total cost of a search with --fidelities, instead of --evaluations.")
     ] = None,
     cost: Annotated[
-        str, typer.Option(help="Unit of --budget: epochs, seconds of training, or a metric, the cost of an epoch.")
+        str, typer.Option(help="Unit of --budget: epochs, seconds, or a metric that is the cost of one epoch.")
     ] = "epochs",
     predictor: Annotated[
         str | None,
-        typer.Option(help="Search the space by predictions alone: a checkpoint's folder or name (rlm-nasbench201)."),
+        typer.Option(help="Search --space by predictions only, of this checkpoint: a folder, or rlm-nasbench201."),
     ] = None,
     storage: Annotated[
         str | None,
-        typer.Option(help="Keep searches there, where `nas worker` joins them: sqlite:///…, postgresql://…, grpc://…"),
+        typer.Option(
+            help="Storage that `nas worker` can join: sqlite:///…, postgresql://…, grpc://…, or FILE.journal."
+        ),
     ] = None,
     storage_timeout: StorageTimeout = 600,
     jobs: Annotated[
-        int, typer.Option(min=1, help="Processes per search, which share the GPUs; results depend on the number.")
+        int, typer.Option(min=1, help="Processes per search, which share the GPUs; results depend on their number.")
     ] = 1,
     track: Annotated[
         list[str] | None,
-        typer.Option(help="Write every trial to mlflow:URI, wandb:PROJECT or tensorboard:FOLDER; repeatable."),
+        typer.Option(help="Log every trial to mlflow:URI, wandb:PROJECT or tensorboard:FOLDER; repeatable."),
     ] = None,
-    study: Annotated[str, typer.Option(help="In a storage, searches are named STUDY-SAMPLER-SEED.")] = "search",
+    study: Annotated[str, typer.Option(help="Prefix of study names in a storage: STUDY-SAMPLER-SEED.")] = "search",
     out: Annotated[
         Path | None,
         typer.Option(
@@ -187,11 +191,11 @@ def search(
         latency_command=latency_command, latency_setting=latency_setting,
     )  # fmt: skip
     if benchmark is None and space is None:
-        raise InputError("give --benchmark, to look values up, or --space, to measure")
+        raise InputError("give --benchmark, a table to search, or --space, whose networks to measure")
     if benchmark is not None and (wrong := [name for name in measured if not (space and name == "option")]):
         raise InputError(f"--{wrong[0]} applies to --space only: nothing is measured on a benchmark")
     if predictor is not None and (benchmark is not None or measured.keys() - {"option"}):
-        raise InputError("--predictor goes with --space, --option and nothing that is measured or looked up")
+        raise InputError("--predictor needs --space, and excludes --benchmark and all options of measurements")
     if new and storage:
         raise InputError("--new starts a new folder: with --storage, choose another --study instead")
     chosen: AbstractContextManager[Path]
@@ -200,7 +204,7 @@ def search(
         first, searches = out or Path("results", name), [f"{name}-{seed}" for seed in numbers for name in samplers]
         chosen = chosen_folder(first, arguments, searches, new)
         if not new and not first.exists() and (earlier := earlier_folders(first, arguments)):
-            print(f"nas: a new folder for today; --out {earlier[0]} goes on with an earlier search", file=sys.stderr)
+            print(f"nas: starting a new folder; --out {earlier[0]} resumes an earlier search", file=sys.stderr)
     else:
         chosen = nullcontext(out)
     with chosen as folder, progress_bar("searching", quiet) as bar:
@@ -227,7 +231,7 @@ def search(
     if failures:
         print(f"nas: {len(failures)} trials failed; the last: {failures[-1]['reason']}", file=sys.stderr)
     if nearest:
-        print(f"nas: no network keeps {' and '.join(limits)}", file=sys.stderr)
+        print(f"nas: no network satisfies {' and '.join(limits)}", file=sys.stderr)
     if as_json:
         print_json({"summary": studies.table(), "front": front, "failures": failures, "least_violating": nearest})
         raise typer.Exit(bool(nearest))
@@ -241,7 +245,7 @@ def search(
 
 
 def _without_choices(front: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows for display: networks by file name, because their choices may fill a screen."""
+    """Rows for display: networks by file name, because their choices may be long."""
     from nas.searching.networks import network_name
 
     named = [{"network": f"front/{network_name(place, len(front))}"} for place in range(len(front))]
@@ -251,21 +255,21 @@ def _without_choices(front: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _check_limits(context: typer.Context, by_cost: bool) -> None:
-    """Raise InputError for an option of the other kind of search that was given on the command line."""
+    """Raise InputError if the command line has an option that does not apply to this kind of search."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     given = [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]
     if not by_cost and "cost" in given:
-        raise InputError("--cost goes with --fidelities and --budget, whose unit it is")
+        raise InputError("--cost is the unit of --budget: it needs --fidelities and --budget")
     if by_cost and (wrong := [name for name in given if name in NOT_BY_COST]):
-        raise InputError(f"--{wrong[0]} does not go with --fidelities: {NOT_BY_COST[wrong[0]]}")
+        raise InputError(f"--{wrong[0]} does not apply with --fidelities: {NOT_BY_COST[wrong[0]]}")
 
 
 def _budget(fidelities: str | None, budget: float | None, cost: str) -> Budget | None:
-    """What a search by cost may spend; None for any other search."""
+    """Budget of a search by cost; None for any other search."""
     from nas.comparison.runs import Budget
 
     if (fidelities is None) != (budget is None):
-        raise InputError("--fidelities and --budget go together: --fidelities 2,6 --budget 300 spends 300 epochs")
+        raise InputError("give --fidelities and --budget together: --fidelities 2,6 --budget 300 spends 300 epochs")
     if fidelities is None or budget is None:
         return None
     try:

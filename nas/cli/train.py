@@ -12,14 +12,15 @@ from nas.cli.options import Json, Quiet, Seed, SpaceOptions, TableSpace, given_o
 from nas.cli.progress import progress_bar
 from search_spaces.common.errors import InputError
 
-TABLE_STEPS = 300  # optimizer steps of the rlm on a table of texts
+TABLE_STEPS = 300  # default optimizer steps of the rlm on a table of texts
 
 
 def train(
     predictor: Annotated[
         str,
         typer.Argument(
-            help="rlm, gnn, gp, gp-choices, forest, ridge, an installed one, an ensemble like rlm+gp, or FILE.py:CLASS"
+            help="rlm, gnn, gp, gp-choices, forest, ridge, an installed predictor, an ensemble such as rlm+gp, or "
+            "FILE.py:CLASS."
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder for the checkpoint.")],
@@ -28,18 +29,22 @@ def train(
     ] = None,
     space: TableSpace = None,
     option: SpaceOptions = None,
-    metrics: Annotated[str | None, typer.Option(help="The benchmark's metrics to learn, comma-separated.")] = None,
+    metrics: Annotated[str | None, typer.Option(help="Comma-separated metrics of the benchmark to learn.")] = None,
     size: Annotated[int | None, typer.Option(help="Train on this many random architectures; all by default.")] = None,
     table: Annotated[
         Path | None,
-        typer.Option(help="Learn from this .parquet, .csv or .csv.gz instead: any texts for rlm, ONNX for others."),
+        typer.Option(help="Learn from this .parquet, .csv or .csv.gz table: any texts for rlm, ONNX texts for others."),
     ] = None,
-    text: Annotated[str, typer.Option(help="The table's column with the texts.")] = "input",
+    text: Annotated[str, typer.Option(help="Column of the --table with the texts.")] = "input",
     targets: Annotated[
-        str, typer.Option(help="The table's columns with numbers, comma-separated; target_type names a single one's.")
+        str,
+        typer.Option(
+            help="Comma-separated columns of the --table with numbers; a column target_type names the metric of a "
+            "single target."
+        ),
     ] = "target",
     test_share: Annotated[
-        float, typer.Option(min=0, max=0.9, help="Share of the table's texts to keep for testing.")
+        float, typer.Option(min=0, max=0.9, help="Share of the texts of --table that are held out for testing.")
     ] = 0.1,
     base: Annotated[
         str | None,
@@ -50,8 +55,8 @@ def train(
         int | None,
         typer.Option(
             min=0,
-            help="Optimizer steps. By default, gnn: by the data's size; rlm: 0, which only stores examples, or "
-            f"{TABLE_STEPS} for a --table.",
+            help="Optimizer steps. Defaults: by the size of the data for gnn; 0 for rlm, which only stores examples, "
+            f"or {TABLE_STEPS} with --table.",
         ),
     ] = None,
     seed: Seed = 0,
@@ -66,7 +71,7 @@ def train(
     from nas.evaluation.log_file import LOG_NAME, log_to
 
     if (benchmark is None) == (table is None):
-        raise InputError("give either --benchmark with --metrics, or --table")
+        raise InputError("give either --benchmark and --metrics, or --table")
     options = given_only(base=base, backbone=backbone, steps=steps)
     if benchmark is not None:
         if not metrics:
@@ -89,7 +94,7 @@ def train(
         print_json({"checkpoint": str(out), "tests": rows})
         return
     if rows:
-        print_table("Texts that were not trained on", [{k: _rounded(v) for k, v in row.items()} for row in rows])
+        print_table("Texts held out for testing", [{k: _rounded(v) for k, v in row.items()} for row in rows])
     print(out)
 
 

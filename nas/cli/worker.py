@@ -21,10 +21,10 @@ def worker(
         ),
     ] = None,
     space: Annotated[
-        str | None, typer.Option(help="FILE.py:CLASS of the search's space on this machine, which is run.")
+        str | None, typer.Option(help="FILE.py:CLASS of the search's space on this machine; the file is run.")
     ] = None,
     evaluator: Annotated[
-        str | None, typer.Option(help="FILE.py:FUNCTION of a search by --evaluator on this machine, which is run.")
+        str | None, typer.Option(help="FILE.py:FUNCTION of the search's --evaluator on this machine; the file is run.")
     ] = None,
     weights: Annotated[
         Path | None,
@@ -63,4 +63,4 @@ def worker(
                 jobs=jobs,
                 space=space,
             )
-    print(f"{', '.join(names)}: finished" if names else f"{storage}: no search is unfinished")
+    print(f"{', '.join(names)}: finished" if names else f"{storage}: all searches are finished")

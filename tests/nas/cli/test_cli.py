@@ -319,7 +319,7 @@ def test_search_by_predictions_alone_finds_their_front(
     expected = predicted.predict([space.to_text(best)], ["my_latency_ms"]).median[0, 0]
     assert front[0]["my_latency_ms"] == pytest.approx(expected)
     assert run(monkeypatch, *command, *trained, "--epochs", "1") == 2
-    assert "--predictor goes with" in capsys.readouterr().err
+    assert "--predictor needs --space" in capsys.readouterr().err
 
 
 TABLE_METRIC = ("--benchmark", "T", "--metric", "my_accuracy")
@@ -329,7 +329,7 @@ BAD = {
     "unknown space": (("sample", "--space", "nasbench21"), "did you mean 'nasbench201'"),
     "unknown benchmark": (("search", "--benchmark", "digit201", "--objectives", "a"), "did you mean 'digits201'"),
     "unknown predictor": (("train", "rml", *TRAIN[2:], "my_accuracy"), "did you mean 'rlm'"),
-    "nothing to train on": (("train", "rlm", "--out", "x"), "either --benchmark with --metrics, or --table"),
+    "nothing to train on": (("train", "rlm", "--out", "x"), "either --benchmark and --metrics, or --table"),
     "benchmark without metrics": (TRAIN[:-1], "--benchmark needs --metrics"),
     "missing text table": (("train", "rlm", "--table", "none.csv", "--out", "x"), "none.csv: cannot be read"),
     "missing backbone": (
@@ -344,7 +344,7 @@ BAD = {
     "negative first seed": (("compare", *TABLE_METRIC, "--sizes", "3", "--first-seed", "-1"), "must be at least 0"),
     "test metrics that do not match": (
         ("compare", *TABLE_METRIC, "--sizes", "3", "--test-metric", "my_accuracy", "--test-metric", "params"),
-        "a --test-metric for each",
+        "one --test-metric for each",
     ),
     "unknown predictor to compare": (("compare", *TABLE_METRIC, "--predictors", "rlm,gmn"), "did you mean 'gnn'"),
     "predictor file that is missing": (("compare", *TABLE_METRIC, "--predictors", "x.py:X"), "no such Python file"),
@@ -363,7 +363,7 @@ BAD = {
     "folder without a checkpoint": (("predict", "M", "--checkpoint", "/tmp"), "not a checkpoint"),
     "neither table nor space": (
         ("search", "--objectives", "params"),
-        "give --benchmark, to look values up, or --space",
+        "give --benchmark, a table to search, or --space",
     ),
     "table of another space": (
         (*SEARCH, "my_accuracy", "--space", "tiny-resnet"),

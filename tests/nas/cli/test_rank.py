@@ -121,7 +121,10 @@ def test_known_devices_tell_of_a_new_one(
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ("{0}/0.txt,1\n{0}/1.txt,2\n", "2 values of new_ms, which the checkpoint does not know: give at least 3"),
+        (
+            "{0}/0.txt,1\n{0}/1.txt,2\n",
+            "the checkpoint does not know new_ms, and 2 values are too few: give at least 3",
+        ),
         ("{0}/0.txt,1\n{0}/none.txt,2\n", "own.csv, line 3: "),
     ],
 )
@@ -143,7 +146,7 @@ def test_a_prediction_says_what_the_checkpoint_has_measured(
         cli.main()
     printed = capsys.readouterr().out
     assert not stop.value.code
-    assert f"{known}: measured in the checkpoint's tables: top1_accuracy" in printed
+    assert f"{known}: the checkpoint has measurements: top1_accuracy" in printed
     assert f"{new}: measured" not in printed
 
 

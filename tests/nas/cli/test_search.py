@@ -27,7 +27,7 @@ def test_a_constraint_that_nothing_keeps_is_said_and_the_status_is_not_zero(
     command = ("search", *SPACE, "--constraint", "params <= 5", "--out", str(tmp_path))
     assert run(monkeypatch, *command) == 1
     shown = capsys.readouterr()
-    assert "nas: no network keeps params <= 5" in shown.err
+    assert "nas: no network satisfies params <= 5" in shown.err
     assert "The least violating networks" in shown.out
     assert run(monkeypatch, *command, "--json") == 1
     found = json.loads(capsys.readouterr().out)

@@ -25,12 +25,15 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((*BY_COST, "--hours", "1"), "--hours does not go with --fidelities: limit its seconds by --budget and --cost"),
-        ((*BY_COST, "--patience", "5"), "--patience does not go with --fidelities: --budget says what to spend"),
-        ((*BY_COST, "--known", "x.csv"), "--known does not go with --fidelities: leave it out"),
-        ((*BY_COST, "--evaluations", "9"), "--evaluations does not go with --fidelities: --budget says what to spend"),
-        ((*SPACE, "--cost", "seconds"), "--cost goes with --fidelities and --budget"),
-        ((*SPACE, "--fidelities", "1,3"), "--fidelities and --budget go together"),
+        ((*BY_COST, "--hours", "1"), "--hours does not apply with --fidelities: limit seconds by --budget and --cost"),
+        ((*BY_COST, "--patience", "5"), "--patience does not apply with --fidelities: --budget limits the search"),
+        ((*BY_COST, "--known", "x.csv"), "--known does not apply with --fidelities: leave it out"),
+        (
+            (*BY_COST, "--evaluations", "9"),
+            "--evaluations does not apply with --fidelities: --budget limits the search",
+        ),
+        ((*SPACE, "--cost", "seconds"), "--cost is the unit of --budget"),
+        ((*SPACE, "--fidelities", "1,3"), "give --fidelities and --budget together"),
         ((*SPACE, "--fidelities", "1,x", "--budget", "6"), "--fidelities 1,x: write whole numbers"),
     ],
 )

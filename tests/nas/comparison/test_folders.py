@@ -122,7 +122,7 @@ def test_a_folder_with_other_searches_is_refused(tmp_path: Path) -> None:
     other = {**ORIGIN, "settings": {"space": "t"}}
     with pytest.raises(InputError, match=r"holds another search, started with space 's', not 't': .*--new"):
         claim(tmp_path, ["rlm-0"], other, {})
-    with pytest.raises(InputError, match="holds the search rlm-0, too"):
+    with pytest.raises(InputError, match="also holds the search rlm-0"):
         claim(tmp_path, ["nsga2-0"], ORIGIN, {})
     claim(tmp_path, ["rlm-0", "nsga2-0"], ORIGIN, {})
     assert searched_table(tmp_path) == {"benchmark": "digits201"}
@@ -139,5 +139,5 @@ def test_results_of_another_origin_are_not_overwritten(tmp_path: Path, name: str
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"searches": 1}', "\0"])
 def test_a_damaged_record_is_one_clear_error(tmp_path: Path, content: str) -> None:
     (tmp_path / "search.json").write_text(content)
-    with pytest.raises(InputError, match=r"search\.json: not the record of a search"):
+    with pytest.raises(InputError, match=r"search\.json: damaged, or not the record"):
         claim(tmp_path, ["rlm-0"], ORIGIN, {})

@@ -162,7 +162,7 @@ def test_a_table_of_measurements_becomes_an_objective(
     ((row),) = json.loads(out)
     assert row["pi_latency_ms"]["std"] > 0 == row["params"]["std"]
     code, _, err = run(monkeypatch, capsys, "predict", "nets/0000.onnx", "--metrics", "phone_latency_ms")
-    assert (code, err) == (2, "nas: give --checkpoint: phone_latency_ms is a metric of no device\n")
+    assert (code, err) == (2, "nas: give --checkpoint: no device has the metric phone_latency_ms\n")
     code, out, _ = run(monkeypatch, capsys, "device", "remove", "pi")
     assert code == 0
     assert list_devices() == []

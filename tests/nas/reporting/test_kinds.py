@@ -263,7 +263,7 @@ def test_of_many_metrics_the_first_are_shown_and_the_others_can_be_opened(tmp_pa
     assert page.locator("#network dt:visible").count() == 18
     page.locator("#limits summary").last.click()
     page.get_by_label("Limit of Device0 latency (ms) as a number").fill("0")
-    assert page.locator("#advice").inner_text().startswith("No network keeps")
+    assert page.locator("#advice").inner_text().startswith("No network satisfies")
 
 
 def test_equal_values_have_an_axis_with_labels(tmp_path: Path, open_page: Open) -> None:
