@@ -136,7 +136,7 @@ def test_an_edited_space_is_not_read_from_the_cache(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--benchmark", "digits201", "--space", "my_space.py:Mine"), "digits201 has a space of its own"),
+        (("--benchmark", "digits201", "--space", "my_space.py:Mine"), "digits201 has its own space"),
         (("--benchmark", "my.csv", "--epochs", "3"), "--epochs applies to --space"),
         (
             ("--benchmark", "my.csv", "--space", "my_space.py:Mine", "--epochs", "3"),

@@ -63,7 +63,7 @@ def test_a_search_without_any_time_says_that_nothing_was_evaluated(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert run(monkeypatch, "search", *SPACE, "--hours", "0", "--out", str(tmp_path)) == 2
-    assert "nothing was evaluated" in capsys.readouterr().err
+    assert "no network was evaluated" in capsys.readouterr().err
 
 
 def test_people_read_a_line_for_each_network_of_the_front(
