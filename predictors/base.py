@@ -1,4 +1,4 @@
-"""The contract of all predictors: ONNX text (or models) in, metrics with uncertainty out."""
+"""The interface of all predictors: architectures in, metrics with uncertainty out."""
 
 from __future__ import annotations
 
@@ -23,15 +23,20 @@ if TYPE_CHECKING:
 
     from search_spaces import Architecture
 
-STREAM_CHUNK = 256  # architectures that one process predicts at a time
-ESTIMATE_SAMPLES = 4  # samples of a point estimate
+STREAM_CHUNK = 256  # architectures per call of `predict` in a stream
+ESTIMATE_SAMPLES = 4  # samples behind a point estimate
 
 
 @dataclass(frozen=True)
 class Predictions:
     """Predictions of m metrics for n architectures, in the metrics' own units.
 
-    mean, median, std: (n, m). samples: (n, samples, m), joint over the metrics. `metrics` names the columns.
+    Attributes:
+        metrics: names of the m columns.
+        mean: (n, m).
+        median: (n, m).
+        std: (n, m) standard deviations.
+        samples: (n, samples, m), drawn jointly over the metrics.
     """
 
     metrics: tuple[str, ...]
@@ -42,23 +47,29 @@ class Predictions:
 
     @classmethod
     def of_samples(cls, metrics: Sequence[str], samples: np.ndarray) -> Predictions:
-        """Summaries of samples (n, samples, m)."""
+        """Summarize samples (n, samples, m) by mean, median and standard deviation."""
         samples = np.asarray(samples, np.float64)
         return cls(tuple(metrics), samples.mean(1), np.median(samples, 1), samples.std(1), samples)
 
     def __getitem__(self, metric: str) -> np.ndarray:
-        """The point estimate (n,) of one metric: the median, which a rare wrong exponent does not move."""
+        """Point estimate (n,) of one metric: the median, which is robust to outliers among the samples."""
         return self.median[:, self.metrics.index(metric)]
 
 
 class Predictor(ABC):
-    """Learns metrics from architectures. Higher and lower values are just numbers here: no direction is assumed.
+    """Base class of predictors. A predictor learns metrics from architectures and ignores which direction is better.
 
-    The same seeds and inputs give the same numbers.
+    The same seed and inputs give the same predictions.
+
+    Args:
+        seed: seed of training and sampling, at least 0.
+
+    Raises:
+        InputError: if the seed is negative or not an integer.
     """
 
     kind: str = ""
-    reads_choices: ClassVar[bool] = False  # True if it gets `Architecture`s instead of texts
+    reads_choices: ClassVar[bool] = False  # True: inputs are `Architecture`s; False: texts or ONNX models
 
     def __init__(self, seed: int = 0) -> None:
         if not isinstance(seed, int | np.integer) or seed < 0:
@@ -68,11 +79,23 @@ class Predictor(ABC):
     @property
     @abstractmethod
     def metrics(self) -> tuple[str, ...]:
-        """Metrics that can be predicted."""
+        """Names of the metrics that can be predicted; empty before `fit`."""
 
     @abstractmethod
     def fit(self, architectures: Inputs, metrics: Metrics) -> Self:
-        """Learn from n architectures and, per metric, n values; NaN where a value is missing."""
+        """Learn from n architectures.
+
+        Args:
+            architectures: n texts or ONNX models; `Architecture`s if `reads_choices`.
+            metrics: (n,) values per metric, NaN where missing.
+
+        Returns:
+            The predictor itself.
+
+        Raises:
+            InputError: if there is no architecture or metric, a metric has no value, an infinite value or another
+                length, or an input is not an architecture.
+        """
 
     @abstractmethod
     def predict(
@@ -83,23 +106,45 @@ class Predictor(ABC):
         samples: int = 64,
         seed: int = 0,
     ) -> Predictions:
-        """Predict `metrics` for n architectures; `given` holds n known values of other metrics (NaN: unknown)."""
+        """Predict m metrics for n architectures.
+
+        Args:
+            architectures: n texts or ONNX models; `Architecture`s if `reads_choices`.
+            metrics: names of the m metrics.
+            given: (n,) known values per metric, NaN where unknown. Predictions are conditioned on them; a metric that
+                is both given and requested keeps its given values.
+            samples: samples per architecture, at least 1.
+            seed: seed of the samples.
+
+        Raises:
+            InputError: if the predictor is not trained, a metric is unknown, or a given value is infinite.
+        """
 
     def estimate(self, architectures: Inputs, metrics: Sequence[str], given: Metrics | None = None) -> np.ndarray:
-        """Point estimates (n, metrics), as cheap as this predictor can make them; see `predict` for the arguments."""
+        """Point estimates (n, m), cheaper than `predict`; see there for the arguments."""
         return self.predict(architectures, metrics, given, samples=ESTIMATE_SAMPLES).median
 
     def novelty(self, architectures: Inputs) -> np.ndarray:
-        """How far (n,) architectures are from those learned, in units of how far these are apart; NaN if unknown."""
+        """Distance (n,) of architectures from the training examples, relative to the distances among the examples.
+
+        NaN if the predictor cannot tell.
+        """
         return np.full(len(architectures), np.nan)
 
     def examples_of(self, architectures: Inputs) -> dict[str, np.ndarray]:
-        """Values (n,) per metric of n architectures that the predictor was given; NaN, or no metric, for others."""
+        """Stored values (n,) per metric of n architectures; NaN for architectures that are not among the examples.
+
+        Empty if the predictor keeps no examples.
+        """
         return {}
 
     def extend(self, architectures: Inputs, metrics: Metrics) -> None:
-        """Learn further measurements, metrics that are new among them, without forgetting those before."""
-        raise InputError(f"{self.kind}: only a predictor that keeps its examples, such as an rlm, takes further ones")
+        """Add further examples, possibly with new metrics, to those of `fit`; same arguments as `fit`.
+
+        Raises:
+            InputError: if the predictor does not keep its examples.
+        """
+        raise InputError(f"{self.kind}: only a predictor that keeps its examples, such as rlm, can be extended")
 
     def predict_stream(
         self,
@@ -109,9 +154,17 @@ class Predictor(ABC):
         seed: int = 0,
         jobs: int = 1,
     ) -> Iterator[Predictions]:
-        """Predict any number of architectures in constant memory: `predict` of 256 at a time.
+        """Predict any number of architectures in constant memory, `STREAM_CHUNK` at a time.
 
-        jobs: processes of one thread each that share the work; each begins with what `save` writes.
+        Args:
+            architectures: as in `predict`; may be a generator.
+            metrics: as in `predict`.
+            samples: as in `predict`.
+            seed: as in `predict`.
+            jobs: worker processes, each with one thread and a copy of the predictor made by `save`.
+
+        Yields:
+            The predictions of one chunk.
         """
         options = {"metrics": metrics, "samples": samples, "seed": seed}
         yield from self._stream("predict", architectures, jobs, options)
@@ -119,7 +172,7 @@ class Predictor(ABC):
     def estimate_stream(
         self, architectures: Iterable[str | onnx.ModelProto | Architecture], metrics: Sequence[str], jobs: int = 1
     ) -> Iterator[np.ndarray]:
-        """`estimate`, of 256 at a time; see `predict_stream`."""
+        """Point estimates (n, m) of one chunk after another; see `predict_stream`."""
         yield from self._stream("estimate", architectures, jobs, {"metrics": metrics})
 
     def _stream(
@@ -143,31 +196,35 @@ class Predictor(ABC):
             yield from Parallel(n_jobs=jobs, pre_dispatch="2*n_jobs", return_as="generator")(work)
 
     def _prepared(self, architectures: Inputs) -> list[Any]:
-        """What other processes get."""
+        """Inputs in a form that can be sent to another process."""
         return list(architectures) if self.reads_choices else as_texts(architectures)
 
     @abstractmethod
     def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Configuration (JSON) and tensors that `_restore` rebuilds the predictor from."""
+        """Configuration (JSON) and tensors of a checkpoint."""
 
     @classmethod
     @abstractmethod
     def _restore(cls, config: dict[str, Any], tensors: dict[str, np.ndarray]) -> Self:
-        """The inverse of `_state`."""
+        """Rebuild the predictor from what `_state` returned."""
 
     def save(self, folder: str | Path) -> None:
-        """Write `config.json` and `model.safetensors`; each file appears whole or not at all."""
+        """Write `config.json` and `model.safetensors`, each atomically.
+
+        Raises:
+            InputError: if the predictor is not trained.
+        """
         write(Path(folder), self.kind, *self._state())
 
 
 @lru_cache(maxsize=1)
 def _loaded(kind: type[Predictor], folder: str) -> Predictor:
-    """A saved predictor, once per process."""
+    """Load a saved predictor once per process."""
     import torch
 
     torch.set_num_threads(1)
     loaded = kind._restore(*read(Path(folder)))
-    gc.freeze()  # what is there stays: looking at it again and again took the collector a tenth of the time
+    gc.freeze()  # the predictor lives as long as the process: scanning it took a tenth of the time
     return loaded
 
 

@@ -1,4 +1,4 @@
-"""How much wider predictions must be, so that their intervals hold for groups that are new, such as families."""
+"""Conformal calibration of prediction intervals for groups, such as families, without training examples."""
 
 from __future__ import annotations
 
@@ -10,30 +10,33 @@ from predictors.base import Predictor
 from predictors.scores import Scores
 
 FOLDS = 5
-COVERAGE = 0.9
+COVERAGE = 0.9  # nominal coverage of the central interval
 MIN_EXAMPLES = 8
 SAMPLES = 64
-MIN_HALF_WIDTH = 1e-3  # of an interval, in scores
+MIN_HALF_WIDTH = 1e-3  # of an interval, in normal scores
 
 FitRows = Callable[[np.ndarray, str], Predictor]
-"""A predictor of one metric that has learned these rows."""
+"""Fits a predictor of one metric to the examples with the given row numbers."""
 
 
 def widening(
     fit_rows: FitRows, texts: Sequence[str], values: Mapping[str, np.ndarray], groups: np.ndarray, seed: int = 0
 ) -> dict[str, float]:
-    """Factors, at least 1, by which samples of each metric must be spread around their median.
+    """Factors by which `spread` must widen the samples of each metric to cover networks of new groups.
 
-    Groups are split into `FOLDS`; each fold is predicted from the others. With its factor, the central interval that
-    should hold `COVERAGE` of the values does so for networks whose group was left out (split conformal prediction).
-    Distances are of normal scores. A metric with too few examples or groups has factor 1.
+    Cross-conformal calibration: groups are split into `FOLDS`, and each fold is predicted from the others. With its
+    factor, the central interval of nominal coverage `COVERAGE` covers that share of the left-out values. Distances are
+    measured in normal scores.
 
     Args:
-        fit_rows: learns a part of the examples.
-        texts: of the n examples.
+        fit_rows: fits a predictor to a part of the examples.
+        texts: texts of the n examples.
         values: (n,) per metric, NaN where missing.
-        groups: (n,) numbers of the examples' groups.
-        seed: of the folds and samples.
+        groups: (n,) group number, from 0, of each example.
+        seed: seed of the folds and samples.
+
+    Returns:
+        A factor per metric, at least 1; 1 if fewer than `MIN_EXAMPLES` values could be predicted.
     """
     count = int(groups.max()) + 1
     fold = (np.random.default_rng(seed).permutation(count) % FOLDS)[groups]
@@ -57,7 +60,7 @@ def _factor(
 
 
 def _distances(samples: np.ndarray, true: np.ndarray) -> np.ndarray:
-    """Distance (n,) of true values from the median of samples (n, s), in half widths of the interval on their side."""
+    """Distances (n,) of true values from the medians of samples (n, s), in half widths of the interval on that side."""
     median = np.median(samples, 1)
     low, high = np.quantile(samples, [(1 - COVERAGE) / 2, (1 + COVERAGE) / 2], axis=1)
     half = np.where(true > median, high - median, median - low)
@@ -65,6 +68,6 @@ def _distances(samples: np.ndarray, true: np.ndarray) -> np.ndarray:
 
 
 def spread(samples: np.ndarray, factor: float) -> np.ndarray:
-    """Samples (n, s) drawn away from their medians."""
+    """Samples (n, s) with their distances from the medians multiplied by `factor`."""
     median = np.median(samples, 1, keepdims=True)
     return median + factor * (samples - median)

@@ -1,4 +1,4 @@
-"""Checkpoints by name: those that are shipped, and folders of `save`."""
+"""Load checkpoints: shipped ones by name, others by folder."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ CHECKPOINTS = Path(__file__).parent / "checkpoints"
 
 
 def checkpoint(name: str | Path) -> Path:
-    """Folder of a shipped checkpoint by name, or the folder itself."""
+    """Folder of a shipped checkpoint; any other name is returned as a path."""
     shipped = CHECKPOINTS / name
     return shipped if shipped.is_dir() else Path(name)
 
 
 def checksum(name: str | Path) -> str:
-    """SHA-256 of a checkpoint's files."""
+    """SHA-256, in hexadecimal, of a checkpoint's files."""
     digest = hashlib.sha256()
     for file in FILES:
         digest.update((checkpoint(name) / file).read_bytes())
@@ -29,15 +29,15 @@ def checksum(name: str | Path) -> str:
 
 
 def load(name: str | Path, of: type[Predictor] | None = None) -> Predictor:
-    """A predictor by its shipped name, or from a folder of `save`.
+    """Load a trained predictor.
 
     Args:
-        name: a shipped name or a folder.
-        of: the class of a predictor of your own that no installed package announces. A checkpoint's own words run no
-            file.
+        name: name of a shipped checkpoint, or a folder that `Predictor.save` wrote.
+        of: class of the predictor; needed for a class that neither this nor an installed package registers. A
+            checkpoint never names a file to import.
 
     Raises:
-        InputError: if there is no such checkpoint, or it is of another format, or damaged.
+        InputError: if the checkpoint is missing, damaged, or of another format or predictor.
     """
     folder = checkpoint(name)
     if not folder.exists():
@@ -45,7 +45,7 @@ def load(name: str | Path, of: type[Predictor] | None = None) -> Predictor:
     config, tensors = read(folder)
     kind = of or _announced(folder, config.get("kind"))
     if kind.kind != config.get("kind"):
-        raise InputError(f"{folder}: a checkpoint of {config.get('kind')!r}, not of {kind.kind!r}")
+        raise InputError(f"{folder}: a checkpoint of predictor {config.get('kind')!r}, not of {kind.kind!r}")
     try:
         return kind._restore(config, tensors)
     except (LookupError, TypeError, AttributeError, RuntimeError, ValueError, ArithmeticError, MemoryError) as error:
@@ -56,10 +56,10 @@ def load(name: str | Path, of: type[Predictor] | None = None) -> Predictor:
 
 
 def _announced(folder: Path, kind: Any) -> type[Predictor]:
-    """The class that a checkpoint says it is of, by a name that this or an installed package knows."""
+    """The registered class of a checkpoint's predictor."""
     if not isinstance(kind, str) or not is_predictor(kind):
         raise InputError(
-            f"{folder}: a checkpoint of {kind!r}, which no installed package has: name its class, as "
+            f"{folder}: a checkpoint of predictor {kind!r}, which no installed package provides: name its class with "
             "`nas predict --predictor FILE.py:CLASS` or predictors.load(folder, CLASS)"
         )
     return predictor_class(kind)

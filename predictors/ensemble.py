@@ -1,4 +1,4 @@
-"""Ensembles by name: `rlm+gp` has equally many samples of each of its members."""
+"""Ensembles with equal weights, named by their members: `rlm+gp`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from search_spaces.common.errors import InputError
 
 
 class Ensemble(Predictor):
-    """Named members that learn the same; samples and estimates are theirs with equal weights.
+    """Predictors fitted to the same examples; their samples are pooled and their estimates averaged.
+
+    Subclasses, which `joined` creates, set `members`.
 
     Args:
         seed: seed of every member.
@@ -44,7 +46,7 @@ class Ensemble(Predictor):
         samples: int = 64,
         seed: int = 0,
     ) -> Predictions:
-        """`samples` in all, dealt to the members as evenly as can be."""
+        """As `Predictor.predict`; the members share the number of samples as evenly as possible."""
         if samples < 1:
             raise InputError(f"samples must be at least 1, not {samples}")
         counts = [len(part) for part in np.array_split(np.arange(samples), len(self.parts))]
@@ -75,13 +77,13 @@ class Ensemble(Predictor):
 
 @lru_cache
 def joined(name: str, members: tuple[type[Predictor], ...]) -> type[Ensemble]:
-    """The class of an ensemble, `rlm+gp` say.
+    """The class of the ensemble `name`, such as `rlm+gp`.
 
     Raises:
-        InputError: for a member that is named twice, or members that read different things.
+        InputError: if a member occurs twice, or if some members read texts and others read choices.
     """
     if len(set(members)) < len(members):
-        raise InputError(f"ensemble {name!r}: every member can be named once")
+        raise InputError(f"ensemble {name!r}: name every member once")
     if len({member.reads_choices for member in members}) > 1:
         raise InputError(f"ensemble {name!r}: members that read texts and members that read choices cannot be joined")
     about = {"kind": name, "members": members, "reads_choices": members[0].reads_choices}

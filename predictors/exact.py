@@ -1,4 +1,4 @@
-"""Params and FLOPs: they follow from a network, and are counted in it instead of predicted."""
+"""Exact metrics: params and FLOPs are counted in the network, not predicted."""
 
 from __future__ import annotations
 
@@ -15,16 +15,29 @@ COUNTS = dict(zip(EXACT, (graph_params, graph_flops), strict=True))
 
 
 def exact_costs(texts: Sequence[str], metrics: Sequence[str]) -> dict[str, list[float]]:
-    """Those of n networks that are asked for; InputError where a text is no network."""
+    """Counts of n networks per exact metric among `metrics`.
+
+    Raises:
+        InputError: if a text is not that of a network.
+    """
     asked = {name: count for name, count in COUNTS.items() if name in metrics}
     graphs = [expand(read(text)) for text in texts] if asked else []
     return {name: [float(count(graph)) for graph in graphs] for name, count in asked.items()}
 
 
 def with_exact_costs(inputs: Inputs, metrics: Sequence[str], known: Metrics, samples: np.ndarray) -> np.ndarray:
-    """Samples (n, s, m) with the counts of the n networks; those of texts that are no networks stay as predicted.
+    """Write exact costs into the samples of exact metrics, in place.
 
-    known: metrics that were given, and stay, too.
+    Texts that cannot be read as networks keep their predictions.
+
+    Args:
+        inputs: n texts or ONNX models.
+        metrics: names of the m metrics.
+        known: given metrics, which keep their values.
+        samples: (n, s, m).
+
+    Returns:
+        The same array.
     """
     columns = [column for column, name in enumerate(metrics) if name in COUNTS and name not in known]
     for row, text in enumerate(as_texts(inputs)) if columns else ():

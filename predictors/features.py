@@ -1,4 +1,4 @@
-"""What simple formulas read off an architecture's text: sizes and costs, and counts of operators and of short paths."""
+"""Features of an architecture's text: shapes and costs of its operators, counts of operators and of short paths."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from search_spaces.graph.owned_weights import weights
 from search_spaces.text.blocks import ItemAttrs
 from search_spaces.text.program import Block, Item, Program, Ref
 
-MAX_DEPTH = 32
+MAX_DEPTH = 32  # nested function calls
 WIDTHS = frozenset({"channels", "features"})
-PATH_NODES = 4
+PATH_NODES = 4  # operators in the longest path
 
 
 class Cost(NamedTuple):
-    """Trained weights and multiply-accumulates (for one input)."""
+    """Trained weights, and multiply-accumulates of one input."""
 
     params: int
     flops: int
 
 
 class Site(NamedTuple):
-    """One item of the main block in its place; a call has the costs of everything that it runs."""
+    """Shapes and cost of one item of the main block; a call has the cost of all that it runs."""
 
     inputs: tuple[Shape, ...]
     outputs: tuple[Shape, ...]
@@ -39,20 +39,24 @@ class Site(NamedTuple):
 
 
 Arguments = tuple[tuple[str, Value], ...]
-Outcome = tuple[tuple[Shape, ...], Cost]  # of a call: the shapes of what it makes, and what it costs
+Outcome = tuple[tuple[Shape, ...], Cost]  # output shapes and cost of an operator or call
 Act = Callable[[str, tuple[Shape, ...], Arguments], Outcome]
 Paths = dict[tuple[str, ...], int]
 Name = TypeVar("Name")
 
 
 def sites(program: Program) -> tuple[Site, ...]:
-    """The items of the main block with their shapes and costs; `InputError` where sizes or calls do not fit."""
+    """Shapes and cost of every item of the main block.
+
+    Raises:
+        InputError: if shapes or calls do not match, or functions call each other more than `MAX_DEPTH` deep.
+    """
     functions = program.functions
     calling = {name for name, block in functions.items() if any(item.op in functions for item in block.items)}
     known: dict[tuple[str, tuple[Shape, ...], Arguments], Outcome] = {}
 
     def act(op: str, inputs: tuple[Shape, ...], attrs: Arguments, depth: int = 0) -> Outcome:
-        """What an operator or a function makes of its inputs."""
+        """Output shapes and cost of an operator or function."""
         if op not in functions:
             return _operator(op, inputs, attrs)
         key = op, inputs, attrs
@@ -75,13 +79,13 @@ def sites(program: Program) -> tuple[Site, ...]:
 def _run(
     block: Block, shapes: tuple[Shape, ...], arguments: Arguments, act: Act
 ) -> tuple[list[Shape], list[tuple[tuple[Shape, ...], tuple[Shape, ...], Cost]]]:
-    """All values' shapes; and each item's inputs, outputs and cost."""
+    """Shapes of all values, and the input shapes, output shapes and cost of every item."""
     values, found = list(shapes), []
     for op, numbers, attrs, makes in block.items:
         inputs = tuple([values[v] for v in numbers])
         outputs, cost = act(op, inputs, _bind(attrs, arguments) if block.params else attrs)
         if len(outputs) != makes:
-            raise InputError(f"{op} makes {len(outputs)} values, not {makes}")
+            raise InputError(f"{op} has {len(outputs)} outputs, not {makes}")
         values += outputs
         found.append((inputs, outputs, cost))
     return values, found
@@ -96,7 +100,7 @@ def _outcome(function: Block, shapes: tuple[Shape, ...], arguments: Arguments, a
 
 @lru_cache(maxsize=16384)
 def _lowest(function: Block, shapes: tuple[Shape, ...], arguments: Arguments) -> Outcome:
-    """Of a function that calls no other: the same in all texts that have it, as those of one space have some."""
+    """Outcome of a function that calls no other; cached, since texts of one space share such functions."""
     return _outcome(function, shapes, arguments, _operator)
 
 
@@ -105,18 +109,21 @@ def _bind(attrs: ItemAttrs, arguments: Arguments) -> Arguments:
     try:
         return tuple((name, given[value.name] if isinstance(value, Ref) else value) for name, value in attrs)
     except KeyError as error:
-        raise InputError(f"a function's parameter {error.args[0]} is not given by its caller") from None
+        raise InputError(f"a call does not give the function's parameter {error.args[0]}") from None
 
 
 @lru_cache(maxsize=65536)
 def _operator(op: str, inputs: tuple[Shape, ...], attrs: Arguments) -> Outcome:
-    shape = output_shape(op, attrs, inputs)  # first, since it refuses what does not fit
+    shape = output_shape(op, attrs, inputs)  # first, since it checks the inputs
     params = sum(prod(weight.shape) for weight in weights(op, attrs, inputs) if weight.trained)
     return (shape,), Cost(params, multiply_accumulates(op, attrs, inputs))
 
 
 def calls(program: Program) -> dict[str, int]:
-    """How many times each function runs in one pass; call `sites` first, which finds functions that call themselves."""
+    """Number of times that each function runs in one forward pass.
+
+    Recursion would not end here: call `sites` first, which refuses it.
+    """
     inside: dict[str, dict[str, int]] = {}
 
     def count(block: Block) -> dict[str, int]:
@@ -133,9 +140,9 @@ def calls(program: Program) -> dict[str, int]:
 
 
 def with_kernels(program: Program) -> Program:
-    """The program with a function for every kernel size that one is called with, so that its operators show theirs.
+    """The program with one copy of a function per kernel size, so that its operators state the size.
 
-    Call `sites` first, which finds functions that call themselves.
+    Recursion would not end here: call `sites` first, which refuses it.
     """
     if not any(_gives_kernels(item, program) for block in _blocks(program) for item in block.items):
         return program
@@ -173,7 +180,13 @@ def _gives_kernels(item: Item, program: Program) -> bool:
 
 
 class Reading(NamedTuple):
-    """A text's program with its kernel sizes in view, the places of its main block, and how often functions run."""
+    """A parsed text.
+
+    Attributes:
+        program: the program with kernel sizes filled in (`with_kernels`).
+        sites: shapes and cost of every item of the main block.
+        calls: number of times that each function runs.
+    """
 
     program: Program
     sites: tuple[Site, ...]
@@ -182,19 +195,23 @@ class Reading(NamedTuple):
 
 @lru_cache(maxsize=16384)
 def reading(text: str) -> Reading:
-    """A text, read once for all that look at it; `InputError` where it is not the text of an architecture."""
+    """Parse a text; cached, since features and graphs read the same texts.
+
+    Raises:
+        InputError: if it is not the text of an architecture.
+    """
     program = read(text)
-    found = sites(program)  # first, since it refuses functions that call themselves
+    found = sites(program)  # first, since it refuses recursion
     program = with_kernels(program)
     return Reading(program, found, calls(program))
 
 
 @lru_cache(maxsize=16384)
 def features(text: str) -> dict[str, float]:
-    """Features of an architecture by name: costs on a log scale, operator and path counts.
+    """Features of an architecture by name: log2 of costs, and counts of paths of 1 to `PATH_NODES` operators.
 
-    A count says how many times operators of these kinds follow each other in a block (`x` is the block's input, `y` its
-    output), times how often the block runs.
+    A path such as `x > Conv > Relu` counts how often operators of these kinds follow each other within a block, times
+    the number of runs of the block. `x` is the block's input, `y` its output.
     """
     program, found, runs = reading(text)
     functions = frozenset(program.functions)
@@ -207,7 +224,7 @@ def features(text: str) -> dict[str, float]:
 
 
 def feature_matrix(texts: Sequence[str], names: Sequence[str]) -> np.ndarray:
-    """(n, features): the named features of every text, 0 where a text does not have one."""
+    """Matrix (n, features) of the named features of n texts; 0 where a text lacks a feature."""
     column = {name: i for i, name in enumerate(names)}
     matrix = np.zeros((len(texts), len(names)))
     for row, text in zip(matrix, texts, strict=True):
@@ -219,7 +236,7 @@ def feature_matrix(texts: Sequence[str], names: Sequence[str]) -> np.ndarray:
 
 @lru_cache(maxsize=16384)
 def _paths(block: Block, functions: frozenset[str]) -> dict[str, int]:
-    """How many paths of 1 to PATH_NODES operators there are, by their kinds."""
+    """Number of paths of 1 to `PATH_NODES` operators in a block, by the kinds of the operators."""
     ends: list[Paths] = [{("x",): 1}] * block.inputs
     counts: Paths = {}
     for item in block.items:
@@ -236,23 +253,23 @@ def _paths(block: Block, functions: frozenset[str]) -> dict[str, int]:
 
 
 def _add(counts: dict[Name, int], more: Mapping[Name, int]) -> None:
-    """What `Counter.update` does, which takes twice as long."""
+    """Add counts in place; `Counter.update` takes twice as long."""
     for name, n in more.items():
         counts[name] = counts.get(name, 0) + n
 
 
 def kind_name(item: Item) -> str:
-    """An operator with its attributes; widths are left out, since their number is not limited."""
+    """An operator with its attributes, without widths, which may take any value."""
     return " ".join([item.op, *kind_attributes(item)])
 
 
 def kind_attributes(item: Item) -> list[str]:
-    """The attributes of an operator, but for widths: one string for each."""
+    """The attributes of an operator except widths, as `name=value` strings."""
     return [f"{name}={str(value).replace(' ', '')}" for name, value in item.attrs if name not in WIDTHS]
 
 
 def select_features(texts: Sequence[str]) -> list[str]:
-    """Names of features that differ between texts and occur in at least two of them, and in one of a hundred."""
+    """Names of the features that differ between texts and occur in at least 2 texts and 1 % of them."""
     names = sorted(set().union(*map(features, texts)))
     matrix = feature_matrix(texts, names)
     tells = (np.ptp(matrix, 0) > 0) & (np.count_nonzero(matrix, 0) >= max(2, len(texts) / 100))

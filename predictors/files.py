@@ -1,4 +1,4 @@
-"""The files of a checkpoint: `config.json` and `model.safetensors`, never a pickle."""
+"""Files of a checkpoint: `config.json` and `model.safetensors`, never a pickle."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_TENSOR_BYTES = 2_000_000_000
 
 
 def write(folder: Path, kind: str, config: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
-    """Write a checkpoint; each file appears whole or not at all."""
+    """Write a checkpoint, each file atomically."""
     from safetensors.numpy import save
 
     header = {"format": FORMAT, "version": FORMAT_VERSION, "kind": kind}
@@ -35,14 +35,14 @@ def write(folder: Path, kind: str, config: dict[str, Any], tensors: dict[str, np
 
 
 def read(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Configuration and tensors of a checkpoint.
+    """Read the configuration and the tensors of a checkpoint.
 
     Raises:
-        InputError: if the folder is no checkpoint of this format, or is damaged.
+        InputError: if the folder is not a checkpoint of this format version, or is damaged.
     """
     config, tensors = _contents(folder)
     if not isinstance(config, dict) or config.get("format") != FORMAT:
-        raise InputError(f"{folder}: config.json is not of a predictor")
+        raise InputError(f"{folder}: config.json does not describe a predictor")
     if config.get("version") != FORMAT_VERSION:
         raise InputError(
             f"{folder}: the checkpoint has format version {config.get('version')}, "
@@ -59,7 +59,7 @@ def _contents(folder: Path) -> tuple[Any, dict[str, np.ndarray]]:
     try:
         for file, limit in files:
             if file.stat().st_size > limit:
-                raise InputError(f"{file}: {file.stat().st_size} bytes, at most {limit} are read")
+                raise InputError(f"{file}: {file.stat().st_size} bytes exceed the limit of {limit}")
         return json.loads(files[0][0].read_text()), load_tensors(files[1][0].read_bytes())
     except (FileNotFoundError, NotADirectoryError) as error:
         raise InputError(f"{folder}: not a checkpoint ({Path(error.filename).name} is missing)") from None
@@ -72,32 +72,42 @@ def _contents(folder: Path) -> tuple[Any, dict[str, np.ndarray]]:
 def weights(
     part: str, tensors: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, np.ndarray]:
-    """The tensors of a network `part`, checked: finite, and of the shapes that its configuration says.
+    """The tensors of one network of a checkpoint, checked.
+
+    Args:
+        part: prefix of the network's tensors.
+        tensors: all tensors of the checkpoint.
+        shapes: expected shape per tensor name, without the prefix.
 
     Raises:
-        InputError: otherwise.
+        InputError: if a tensor is missing, has another shape, or has values that are not finite.
     """
     found = under(part, tensors)
     if dict(shapes) != {name: tensor.shape for name, tensor in found.items()}:
-        raise InputError("damaged checkpoint: its tensors have other shapes than its configuration says")
+        raise InputError("damaged checkpoint: its tensors do not have the shapes of its configuration")
     for name, tensor in found.items():
         if tensor.dtype.kind == "f" and not np.isfinite(tensor).all():
-            raise InputError(f"damaged checkpoint: {name} has values that are no numbers")
+            raise InputError(f"damaged checkpoint: {name} has values that are not finite")
     return found
 
 
 def examples(config: Mapping[str, Any], tensors: Mapping[str, np.ndarray], inputs: str) -> dict[str, np.ndarray]:
-    """The values (n,) per metric that are kept beside the tensor `inputs` (n, ...), both checked.
+    """The stored examples' values (n,) per metric, checked together with their inputs.
+
+    Args:
+        config: configuration with the names of the metrics.
+        tensors: tensors of the checkpoint.
+        inputs: name of the tensor (n, d) of the examples' inputs.
 
     Raises:
-        InputError: if they do not belong together, or are no numbers.
+        InputError: if inputs and values do not match or are not finite.
     """
     names, kept = config["metrics"], tensors[inputs]
     values = dict(zip(names, tensors["values"], strict=True))
     if not all(isinstance(name, str) for name in names) or len(values) < len(names):
-        raise InputError("damaged checkpoint: its metrics have no names of their own")
+        raise InputError("damaged checkpoint: the names of its metrics are not distinct strings")
     if kept.ndim != 2 or not np.isfinite(kept).all():
-        raise InputError(f"damaged checkpoint: {inputs} is no table of numbers")
+        raise InputError(f"damaged checkpoint: {inputs} is not a matrix of finite numbers")
     try:
         return as_targets([""] * len(kept), values)
     except InputError as error:
@@ -105,10 +115,10 @@ def examples(config: Mapping[str, Any], tensors: Mapping[str, np.ndarray], input
 
 
 def under(part: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The tensors of a part, by their names in it."""
+    """Tensors with the prefix `part.`, which is removed from their names."""
     return {name.removeprefix(f"{part}."): t for name, t in tensors.items() if name.startswith(f"{part}.")}
 
 
 def beneath(part: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The inverse of `under`."""
+    """Tensors with the prefix `part.` added to their names: the inverse of `under`."""
     return {f"{part}.{name}": tensor for name, tensor in tensors.items()}

@@ -1,4 +1,4 @@
-"""Gaussian processes by scikit-learn: on features of the text, and on one-hot choices."""
+"""Gaussian processes of scikit-learn: on features of the text, and on one-hot choices."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from sklearn.gaussian_process import GaussianProcessRegressor
 
 
-MAX_GP_POINTS = 1000  # a fit takes time by the cube of their number
+MAX_GP_POINTS = 1000  # the time of a fit grows with the cube of the number of points
 
 
 class _GP(Predictor):
-    """One process per metric on standardized inputs, with a Matérn kernel and noise, likeliest by the data.
+    """One Gaussian process per metric: Matérn-5/2 kernel and noise, fitted by marginal likelihood.
 
-    Values are learned as normal scores. Metrics that are given join the inputs.
+    Inputs are standardized, targets are normal scores. Given metrics are further inputs.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -43,7 +43,7 @@ class _GP(Predictor):
         values = as_targets(architectures, metrics)
         order = np.random.default_rng(self.seed).permutation(len(architectures))
         known = ~np.isnan([column[order] for column in values.values()])
-        kept = np.sort(order[(known & (known.cumsum(1) <= MAX_GP_POINTS)).any(0)])  # so many of each metric
+        kept = np.sort(order[(known & (known.cumsum(1) <= MAX_GP_POINTS)).any(0)])  # the limit holds per metric
         chosen = [architectures[i] for i in kept]
         self._names = self._select(chosen)
         self._store(self._encode(chosen), {name: column[kept] for name, column in values.items()})
@@ -62,7 +62,7 @@ class _GP(Predictor):
         samples: int = 64,
         seed: int = 0,
     ) -> Predictions:
-        """Normal samples, independent between metrics; a given metric comes back."""
+        """As `Predictor.predict`; samples are normal in scores and independent between metrics."""
         known = check_request(self, architectures, metrics, given, samples)
         inputs = self._encode(architectures)
         noise = text_noise([str(a) for a in architectures], samples, len(metrics), (self.seed, seed))
@@ -73,19 +73,19 @@ class _GP(Predictor):
                     drawn[rows, :, column] = known[metric][rows, None]
                     continue
                 covariates = {name: known[name][rows] for name in names}
-                if not len(self._rows(metric, *covariates)):  # nothing tells how they go together
+                if not len(self._rows(metric, *covariates)):  # no example has all these metrics
                     covariates = {}
                 mean, std = self._predict(metric, inputs[rows], covariates)
                 scores = mean[:, None] + std[:, None] * noise[rows, :, column]
                 drawn[rows, :, column] = self._scales[metric].restore(scores)
-        if not self.reads_choices:  # nobody can count in choices
+        if not self.reads_choices:  # params and FLOPs do not follow from choices alone
             drawn = with_exact_costs(architectures, metrics, known, drawn)
         return Predictions.of_samples(metrics, drawn)
 
     def _predict(
         self, metric: str, inputs: np.ndarray, covariates: Mapping[str, np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation (n,) of the metric's scores."""
+        """Mean and standard deviation (n,) of the metric in normal scores."""
         process = self._process(metric, tuple(covariates))
         return process.predict(self._joined(inputs, covariates), return_std=True)
 
@@ -100,18 +100,18 @@ class _GP(Predictor):
         return self._processes[key]
 
     def _rows(self, *metrics: str) -> np.ndarray:
-        """Up to `MAX_GP_POINTS` of the kept points that have all these metrics."""
+        """Row numbers of up to `MAX_GP_POINTS` points that have all these metrics."""
         rows = np.flatnonzero(~np.isnan([self._values[name] for name in metrics]).any(0))
         if len(rows) > MAX_GP_POINTS:
             rows = np.sort(np.random.default_rng(self.seed).permutation(rows)[:MAX_GP_POINTS])
         return rows
 
     def _joined(self, inputs: np.ndarray, covariates: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Inputs of unit total variance, and covariates of unit variance each."""
+        """Inputs scaled to a total variance of 1, followed by the covariates in normal scores."""
         center, scale = self._points.mean(0), self._points.std(0)
         standard = (inputs - center) / np.where(scale > 0, scale, 1.0) / max(1, (scale > 0).sum()) ** 0.5
         scores = [self._scales[name].normalize(values)[:, None] for name, values in covariates.items()]
-        constant = np.zeros((len(inputs), 1))  # where nothing varies, there is still one input
+        constant = np.zeros((len(inputs), 1))  # scikit-learn needs at least one input
         return np.concatenate([standard, constant, *scores], 1)
 
     @abstractmethod
@@ -120,7 +120,7 @@ class _GP(Predictor):
 
     @abstractmethod
     def _encode(self, architectures: Inputs) -> np.ndarray:
-        """Inputs (n, names)."""
+        """Inputs (n, d) in the order of `_names`."""
 
     def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         if not self.metrics:
@@ -133,7 +133,7 @@ class _GP(Predictor):
         self = cls(seed=config["seed"])
         self._names = list(config["inputs"])
         if tensors["inputs"].shape[1:] != (len(self._names),):
-            raise InputError("damaged checkpoint: its inputs have other names than values")
+            raise InputError("damaged checkpoint: the number of its inputs differs from that of their names")
         self._store(tensors["inputs"], examples(config, tensors, "inputs"))
         return self
 
@@ -152,7 +152,7 @@ def _fitted(inputs: np.ndarray, scores: np.ndarray, seed: int) -> GaussianProces
 
 
 class TextGP(_GP):
-    """A Gaussian process on costs, and on counts of operators and of short paths, that follow from the text."""
+    """A Gaussian process on features of the text: costs, counts of operators and of short paths."""
 
     kind = "gp"
 
@@ -164,7 +164,7 @@ class TextGP(_GP):
 
 
 class ChoicesGP(_GP):
-    """A Gaussian process on one-hot choices, and on those that are numbers as they are: what a user would try first.
+    """A Gaussian process on one-hot choices; a float choice is one numerical input.
 
     It reads `Architecture`s, not texts.
     """
@@ -185,7 +185,7 @@ class ChoicesGP(_GP):
 
 
 def _options(architecture: Any) -> dict[str, float]:
-    """1 for each option that was chosen; a choice of a float is itself."""
+    """Inputs of an architecture by name: 1 per chosen option; the value itself for a float choice."""
     from search_spaces import Architecture
 
     if not isinstance(architecture, Architecture):

@@ -1,4 +1,4 @@
-"""Checks of what predictors get: texts, targets and known values."""
+"""Checks of the inputs of predictors: texts, targets and given values."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 Inputs = Sequence["str | onnx.ModelProto | Architecture"]
 Metrics = Mapping[str, Sequence[float] | np.ndarray]
-LARGEST = 1e150  # absolute value: the square of a larger one is no number
-SMALLEST = 1e-150  # spread: the square of a smaller one is 0
+LARGEST = 1e150  # largest absolute value: the square of larger ones overflows
+SMALLEST = 1e-150  # smallest range of values: the square of smaller ones underflows to 0
 
 
 class Trained(Protocol):
-    """What a request is checked against."""
+    """The attributes of a predictor that `check_request` reads."""
 
     kind: str
 
@@ -31,7 +31,11 @@ class Trained(Protocol):
 
 
 def as_texts(architectures: Inputs) -> list[str]:
-    """Texts as they are, ONNX models as their text."""
+    """Convert ONNX models to texts; texts stay as they are.
+
+    Raises:
+        InputError: for any other type.
+    """
     from search_spaces import Architecture
 
     for a in architectures:
@@ -43,9 +47,14 @@ def as_texts(architectures: Inputs) -> list[str]:
 
 
 def as_targets(architectures: Inputs, metrics: Metrics) -> dict[str, np.ndarray]:
-    """Checked training targets: float64 (n,) per metric, at least one finite value in each, no infinite one.
+    """Check training targets of n architectures.
 
-    Values whose squares are 0 count as 0 beside larger ones.
+    Returns:
+        float64 (n,) per metric, NaN where missing. Values below `SMALLEST` become 0.
+
+    Raises:
+        InputError: if there is no architecture or metric, a metric has no value or a range between 0 and `SMALLEST`,
+            or `as_given` refuses the values.
     """
     if not len(architectures):
         raise InputError("there is no architecture to learn from")
@@ -63,13 +72,20 @@ def as_targets(architectures: Inputs, metrics: Metrics) -> dict[str, np.ndarray]
 
 
 def as_given(architectures: Inputs, metrics: Metrics | None) -> dict[str, np.ndarray]:
-    """Checked known values: float64 (n,) per metric, NaN where unknown."""
+    """Check known values of n architectures.
+
+    Returns:
+        float64 (n,) per metric, NaN where unknown.
+
+    Raises:
+        InputError: if values are not numbers, are infinite or above `LARGEST`, or if there are not n of them.
+    """
     checked: dict[str, np.ndarray] = {}
     for name, values in (metrics or {}).items():
         try:
             array = np.asarray(values, np.float64)
         except (TypeError, ValueError):
-            raise InputError(f"metric {name!r} has a value that is no number") from None
+            raise InputError(f"metric {name!r} has a value that is not a number") from None
         if array.shape != (len(architectures),):
             raise InputError(f"metric {name!r} has shape {array.shape} for {len(architectures)} architectures")
         if np.isinf(array).any():
@@ -83,7 +99,14 @@ def as_given(architectures: Inputs, metrics: Metrics | None) -> dict[str, np.nda
 def check_request(
     predictor: Trained, architectures: Inputs, metrics: Sequence[str], given: Metrics | None, samples: int
 ) -> dict[str, np.ndarray]:
-    """Check what `predict` is asked; returns the given values."""
+    """Check the arguments of `Predictor.predict`.
+
+    Returns:
+        The given values, float64 (n,) per metric.
+
+    Raises:
+        InputError: if the predictor is not trained, a metric is unknown, samples < 1, or `as_given` refuses a value.
+    """
     if not predictor.metrics:
         raise InputError(f"the {predictor.kind} predictor is not trained: call fit first, or load a checkpoint")
     for name in metrics:
@@ -99,7 +122,15 @@ def check_request(
 
 
 def patterns(count: int, known: Metrics) -> list[tuple[np.ndarray, list[str]]]:
-    """Rows of `count`, grouped by which metrics (count,) are known for them, and not NaN."""
+    """Group rows by the metrics that are known for them.
+
+    Args:
+        count: number of rows.
+        known: (count,) values per metric, NaN where unknown.
+
+    Returns:
+        Per group, its row numbers and the names of its known metrics.
+    """
     if not known:
         return [(np.arange(count), [])]
     names = list(known)

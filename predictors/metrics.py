@@ -1,4 +1,4 @@
-"""Metrics: what a number means, and which way is better."""
+"""Metrics: kind, unit and direction of a measured value."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _UNIT = re.compile(r"_(ns|us|ms|s|nj|uj|mj|j|mw|w|b|kb|kib|mb|mib|gb|gib)$", re.
 class Metric:
     """A metric of a network.
 
-    Attributes:
-        name: the column's name, with its unit at the end: `pixel3_latency_ms`.
-        kind: "accuracy" (the quality after training), "measured" (what a device needs) or "exact" (follows from the
-            network itself).
-        direction: "maximize" or "minimize".
-        unit: as the name ends, "%" for accuracies, "" if the name has none.
+    A name such as `accuracy@12` or `accuracy_12epochs` is the metric `accuracy` at fidelity 12, for example after 12
+    epochs.
 
-    A name such as `accuracy@12` or `accuracy_12epochs` is the metric `accuracy` at fidelity 12: after 12 epochs, say.
+    Attributes:
+        name: name of the column, with its unit at the end: `pixel3_latency_ms`.
+        kind: "accuracy" (quality after training), "measured" (cost on a device) or "exact" (follows from the network).
+        direction: "maximize" or "minimize".
+        unit: the unit in the name, "%" for accuracies, "" if the name has none.
     """
 
     name: str
@@ -45,13 +45,14 @@ class Metric:
 
     @classmethod
     def parse(cls, text: str) -> Metric:
-        """`"pixel3_latency_ms"`, or with the direction, the kind or both: `"top1:max"`, `"energy:measured:min"`.
+        """Parse a metric's name with optional suffixes for direction and kind.
 
-        Without them the name decides: accuracies, precisions, scores and throughputs are maximized, everything else is
-        minimized, losses and errors of accuracies among them (`top1_error`).
+        Examples: `"pixel3_latency_ms"`, `"top1:max"`, `"energy:measured:min"`. Without suffixes the name decides:
+        accuracies, precisions, scores and throughputs are maximized; everything else, including losses and errors
+        (`top1_error`), is minimized.
 
         Raises:
-            InputError: for an empty name, or a suffix that is neither a direction nor a kind.
+            InputError: if the name is empty, or a suffix is neither a direction nor a kind.
         """
         name, *suffixes = text.strip().split(":")
         if not name:
@@ -64,8 +65,8 @@ class Metric:
                 metric = replace(metric, kind=suffix)
             else:
                 raise InputError(
-                    f"bad suffix {suffix!r} in {text!r}: use {name}:max or {name}:min, and a kind of "
-                    f"{', '.join(DECODING_ORDER)} if the name does not tell it"
+                    f"bad suffix {suffix!r} in {text!r}: use {name}:max or {name}:min, and one of the kinds "
+                    f"{', '.join(DECODING_ORDER)} if the name does not imply it"
                 )
         return metric
 
@@ -87,34 +88,38 @@ class Metric:
 
     @property
     def fidelity(self) -> float:
-        """How much of the whole training, say, the value stands for; infinite for the metric itself."""
+        """Fidelity of the value, for example in epochs; infinite if the name states none."""
         return split_fidelity(self.name)[1]
 
     @property
     def key(self) -> str:
-        """Name for a predictor: with the kind where the name does not tell it, since the kind decides the order."""
+        """Name for predictors, with the kind if the name does not imply it: the decoding order depends on the kind."""
         return self.name if self.kind == self._guess(self.name).kind else f"{self.name}:{self.kind}"
 
     def __str__(self) -> str:
-        """What `parse` reads; with the kind where the name does not tell it."""
+        """The text that `parse` reads back."""
         return f"{self.key}:{self.direction[:3]}"
 
 
 def split_fidelity(name: str) -> tuple[str, float]:
-    """`"accuracy@12"` and `"accuracy_12epochs"` are `("accuracy", 12)`; a name without fidelity has an infinite one."""
+    """Split a name into metric and fidelity.
+
+    `"accuracy@12"` and `"accuracy_12epochs"` give `("accuracy", 12.0)`. The fidelity is infinite if the name has none.
+    """
     match = _FIDELITY.fullmatch(name)
     return (match[1], float(match[2] or match[3])) if match else (name, math.inf)
 
 
 def at_fidelity(name: str, fidelity: int) -> str:
-    """The name of a metric at a fidelity: `accuracy@12`."""
+    """Name of a metric at a fidelity, such as `accuracy@12`."""
     return f"{name}@{fidelity}"
 
 
 def decoding_order(key: str) -> tuple[int, float]:
-    """Exact metrics come first, then accuracies, then measurements, each conditioned on all before.
+    """Sort key of the order in which metrics are decoded, each conditioned on those before it.
 
-    Of metrics of one kind those of lower fidelity come first: a learning curve is decoded from its beginning.
+    Exact metrics come first, then accuracies, then measurements. Within one kind, lower fidelities come first, so a
+    learning curve is decoded from its beginning.
     """
     metric = Metric.parse(key)
     return DECODING_ORDER[metric.kind], metric.fidelity

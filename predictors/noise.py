@@ -1,4 +1,4 @@
-"""Noise for samples: the same for the same text and seed, wherever the text stands among others."""
+"""Noise for samples: it depends on text and seed, not on the position of the text in a batch."""
 
 from __future__ import annotations
 
@@ -10,10 +10,16 @@ from scipy.special import ndtri
 
 
 def text_noise(texts: Sequence[str], samples: int, metrics: int, seed: Sequence[int]) -> np.ndarray:
-    """Independent standard normal noise (n, samples, metrics).
+    """Standard normal noise (n, samples, metrics), independent between texts and metrics.
 
-    Over the samples of one text it is the normal distribution's quantiles in random order: it adds up to zero, so that
-    the samples' mean is not noisy.
+    The samples of one text and metric are the quantiles of the normal distribution in random order. They sum to zero,
+    so the mean of the samples is free of noise.
+
+    Args:
+        texts: n texts; equal texts get equal noise.
+        samples: samples per text.
+        metrics: number of metrics.
+        seed: integers that seed the generator together with the text.
     """
     levels = ndtri((np.arange(samples) + 0.5) / samples)
     levels /= levels.std() or 1.0
@@ -25,11 +31,17 @@ def text_noise(texts: Sequence[str], samples: int, metrics: int, seed: Sequence[
 
 
 def conditional_errors(covariance: np.ndarray, known: np.ndarray, noise: np.ndarray) -> np.ndarray:
-    """Errors (n, samples, metrics) of a joint normal distribution, given some of them.
+    """Draw errors from a joint normal distribution, conditioned on known errors.
 
-    known: (n, samples or 1, metrics), NaN where an error is not known, which is the same for all samples of a row.
-    noise: (n, samples, metrics), standard normal. Known errors count as at most two standard deviations: real errors
-    have heavier tails than normal ones.
+    Known errors are clipped to two standard deviations, because real errors have heavier tails than normal ones.
+
+    Args:
+        covariance: (m, m) of the errors.
+        known: (n, samples or 1, m), NaN where unknown; the pattern of NaN is the same for all samples of a row.
+        noise: (n, samples, m), standard normal.
+
+    Returns:
+        (n, samples, m) errors, 0 where the error is known.
     """
     limit = 2 * np.sqrt(np.diag(covariance))
     known = np.clip(known, -limit, limit)
@@ -47,15 +59,23 @@ def conditional_errors(covariance: np.ndarray, known: np.ndarray, noise: np.ndar
 
 
 def root(covariance: np.ndarray, least: float = 0.0) -> np.ndarray:
-    """A with A A^T = covariance, its eigenvalues raised to `least`: rounding and missing values make negative ones."""
+    """Square root A of a covariance matrix, A A^T = covariance.
+
+    Eigenvalues below `least` are raised to it: rounding and missing values can make them negative.
+    """
     values, vectors = np.linalg.eigh(covariance)
     return vectors * np.sqrt(np.maximum(values, least))
 
 
 def significant(correlation: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Correlations drawn towards 0 by what chance makes of independent errors, and a valid correlation matrix again.
+    """Shrink estimated correlations towards 0 by the size that chance alone explains (positive-part James-Stein).
 
-    correlation: (m, m); counts: (m, m) pairs of errors behind each (James and Stein's positive part).
+    Args:
+        correlation: (m, m) estimates.
+        counts: (m, m) number of pairs behind each estimate.
+
+    Returns:
+        (m, m) positive definite correlation matrix.
     """
     by_chance = 1 / np.maximum(counts, 1)
     kept = np.maximum(0.0, 1 - by_chance / np.maximum(correlation**2, 1e-12))

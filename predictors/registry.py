@@ -1,4 +1,4 @@
-"""Predictors by name: those of this package, of installed packages, and in a user's file."""
+"""Predictors by name: of this package, of installed packages, or in a user's file."""
 
 from __future__ import annotations
 
@@ -18,21 +18,28 @@ _CLASSES = {
     "ridge": "predictors.simple:Ridge",
     "forest": "predictors.simple:Forest",
 }
-JOIN = "+"  # between the members of an ensemble, as in rlm+gp
+JOIN = "+"  # joins the members of an ensemble: rlm+gp
 
 
 def list_predictors() -> list[str]:
-    """Names that `create` takes, those of installed packages included; any of them can be joined: `rlm+gp`."""
+    """Sorted names that `create` accepts, including those of installed packages."""
     return sorted({*_CLASSES, *plug_ins.installed(ENTRY_POINTS)})
 
 
 def is_predictor(name: str) -> bool:
-    """True if the name is that of a predictor, or of an ensemble of such."""
+    """True if the name is that of a registered predictor or of an ensemble of such."""
     return all(part in list_predictors() for part in name.split(JOIN))
 
 
 def predictor_class(name: str) -> type[Predictor]:
-    """The predictor of that name, the class in a user's file (`my_predictor.py:Nearest`), or an ensemble (`rlm+gp`)."""
+    """The class of a predictor.
+
+    Args:
+        name: a registered name, `rlm+gp` for an ensemble, or `my_predictor.py:Nearest` for a class in a file.
+
+    Raises:
+        InputError: if there is no such predictor.
+    """
     if plug_ins.is_file(name):
         return _from_file(name)
     if JOIN in name:
@@ -55,16 +62,21 @@ def _named(name: str) -> type[Predictor]:
 
 def _from_file(reference: str) -> type[Predictor]:
     found = plug_ins.from_file(reference, Predictor, "predictor")
-    if found.kind in ("", *_CLASSES):  # its checkpoints are not those of the class that it may derive from
+    if found.kind in ("", *_CLASSES):  # a subclass of a shipped predictor must not claim its checkpoints
         found.kind = found.__name__
     return found
 
 
 def create(name: str, seed: int = 0, **options: Any) -> Predictor:
-    """An untrained predictor: a name of `list_predictors`, names joined by `+`, or `file.py:Class`.
+    """Create an untrained predictor.
+
+    Args:
+        name: a name of `list_predictors`, several names joined by `+`, or `file.py:Class`.
+        seed: seed of the predictor.
+        options: further arguments of the predictor's class.
 
     Raises:
-        InputError: for an unknown name or option.
+        InputError: if the name or an option is unknown.
     """
     try:
         return predictor_class(name)(seed=seed, **options)

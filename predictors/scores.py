@@ -1,4 +1,4 @@
-"""Metrics on one scale: scores of a context's values, by rank or by value, and back."""
+"""Target transforms: metrics to normal or robust standard scores, and back."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ import numpy as np
 from scipy.special import ndtri
 
 MAX_KNOTS = 129
-ROUNDING = 1e-12  # of values: what differs by less is the same
+ROUNDING = 1e-12  # relative range below which values count as constant
 
 
 @dataclass(frozen=True)
 class Scores:
-    """A strictly increasing, piecewise linear map between values and scores; knots (k,) of each.
+    """A strictly increasing, piecewise linear map between values and scores.
 
-    Beyond the outermost knots it goes on as steeply as through the outer tenth of the knots.
+    Beyond the outermost knots, the map continues with the mean slope of the outer tenth of the knots.
+
+    Attributes:
+        values: (k,) knots, increasing.
+        scores: (k,) scores of the knots, increasing.
     """
 
     values: np.ndarray
@@ -24,7 +28,12 @@ class Scores:
 
     @classmethod
     def fit(cls, values: np.ndarray, by_rank: bool) -> Self:
-        """The map for finite values (n,), n >= 1: normal scores of their ranks, or robust standard scores."""
+        """Fit the map to finite values (n,), n >= 1.
+
+        Args:
+            values: (n,) values of one metric.
+            by_rank: True for normal scores of the ranks; False for a linear map by median and quantiles.
+        """
         distinct, counts = np.unique(values, return_counts=True)
         if np.ptp(distinct) <= ROUNDING * np.abs(distinct).max():
             tiny = 1e-9 * max(1.0, abs(float(distinct[0])))
@@ -39,11 +48,11 @@ class Scores:
         return cls(np.array([center - spread, center + spread]), np.array([-1.0, 1.0]))
 
     def normalize(self, values: np.ndarray) -> np.ndarray:
-        """Values, of any shape, as scores; NaN stays NaN."""
+        """Scores of values of any shape; NaN stays NaN."""
         return _interpolate(values, self.values, self.scores)
 
     def restore(self, scores: np.ndarray) -> np.ndarray:
-        """Scores, of any shape, as values."""
+        """Values of scores of any shape."""
         return _interpolate(scores, self.scores, self.values)
 
 

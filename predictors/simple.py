@@ -1,4 +1,4 @@
-"""Two simple baselines on counts and costs: ridge regression and a random forest."""
+"""Two baselines on features of the text: ridge regression and a random forest."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ from search_spaces.common.errors import InputError
 if TYPE_CHECKING:
     from sklearn.ensemble import RandomForestRegressor
 
-_ALPHAS = np.logspace(1, 6, 21)  # a smaller penalty overfits: failed trainings far below the others rule its choice
+_ALPHAS = np.logspace(1, 6, 21)  # smaller penalties overfit: outliers such as failed trainings can make them win
 
 
 class _Simple(Predictor):
-    """One model per metric on the features of the text; what is given moves the others by the errors' correlation.
+    """One model per metric on the features of the text.
 
-    Samples are normal around the prediction. The errors of two metrics on architectures that were not seen in training
-    are correlated; where a metric is given, its error is known, and the others follow as in a joint normal
-    distribution.
+    Samples are the prediction plus errors of a joint normal distribution, whose correlation is estimated on left-out
+    examples. A given metric has a known error, on which the errors of the others are conditioned.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -69,11 +68,11 @@ class _Simple(Predictor):
 
     @abstractmethod
     def _fit(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        """Fit targets (n, M), NaN where missing; returns the standardized errors (n, M) on what was not seen."""
+        """Fit targets (n, M), NaN where missing; return standardized errors (n, M) on left-out examples."""
 
     @abstractmethod
     def _predict(self, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation (n, M), the latter above 0."""
+        """Mean and standard deviation (n, M); the latter is above 0."""
 
     def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         if not self.metrics:
@@ -90,7 +89,7 @@ class _Simple(Predictor):
 
 
 def _correlation(errors: np.ndarray) -> np.ndarray:
-    """(M, M) correlation of errors (n, M), NaN where there is none."""
+    """Correlation (M, M) of errors (n, M), NaN where missing."""
     seen = ~np.isnan(errors)
     filled = np.where(seen, errors, 0.0)
     counts = seen.T.astype(float) @ seen
@@ -100,13 +99,13 @@ def _correlation(errors: np.ndarray) -> np.ndarray:
 
 
 def _rounding(values: np.ndarray) -> float:
-    """A standard deviation that is above 0 and means nothing."""
+    """A negligible standard deviation above 0, which avoids division by 0."""
     return 1e-9 * (float(np.abs(values).max()) or 1.0)
 
 
 @dataclass(frozen=True)
 class _Line:
-    """A linear model: weights (features,), its value at zero, standard deviation of its errors."""
+    """A linear model: weights (features,), intercept `start`, standard deviation `spread` of its errors."""
 
     weights: np.ndarray
     start: float
@@ -114,7 +113,7 @@ class _Line:
 
 
 class Ridge(_Simple):
-    """Ridge regression on standardized features; the penalty with the least leave-one-out error."""
+    """Ridge regression on standardized features; leave-one-out error selects the penalty."""
 
     kind = "ridge"
 
@@ -148,7 +147,7 @@ class Ridge(_Simple):
 
 
 def _ridge(inputs: np.ndarray, values: np.ndarray) -> tuple[_Line, np.ndarray]:
-    """The model for inputs (n, features) and values (n,), and its leave-one-out errors (n,)."""
+    """Fit inputs (n, features) to values (n,); return the model and its leave-one-out errors (n,)."""
     center, scale = inputs.mean(0), inputs.std(0)
     scale = np.where(scale > 0, scale, 1.0)
     left, singular, right = np.linalg.svd((inputs - center) / scale, full_matrices=False)
@@ -170,9 +169,14 @@ def _ridge(inputs: np.ndarray, values: np.ndarray) -> tuple[_Line, np.ndarray]:
 
 
 class Forest(_Simple):
-    """A random forest per metric; its uncertainty is the trees' spread, scaled to its out-of-bag errors.
+    """A random forest per metric. Its uncertainty is the spread of the trees, scaled to the out-of-bag errors.
 
-    A checkpoint holds the training data, and loading it fits the same forest again: a forest's own format is a pickle.
+    A checkpoint holds the training data, and loading fits the same forest again: scikit-learn saves forests as pickles
+    only.
+
+    Args:
+        seed: seed of the forest and its samples.
+        trees: trees per forest, at least 1.
     """
 
     kind = "forest"
@@ -203,7 +207,7 @@ class Forest(_Simple):
         return errors
 
     def _grow(self, inputs: np.ndarray, values: np.ndarray) -> RandomForestRegressor:
-        """A forest of the values in units of `_unit`: scikit-learn does not split what differs by less than 1e-8."""
+        """Fit a forest to values divided by `_unit`: scikit-learn makes no splits where the variance is tiny."""
         from sklearn.ensemble import RandomForestRegressor
 
         return RandomForestRegressor(self.trees, max_features=1 / 3, random_state=self.seed).fit(
@@ -232,20 +236,20 @@ class Forest(_Simple):
 
 
 def _unit(values: np.ndarray) -> float:
-    """The power of two below the largest value, which scales without rounding; 1 where all are 0."""
+    """The largest power of two up to the largest absolute value, a divisor without rounding error; 1 if all are 0."""
     largest = float(np.abs(values).max())
     return float(2.0 ** np.floor(np.log2(largest))) if largest else 1.0
 
 
 def _by_tree(forest: RandomForestRegressor, inputs: np.ndarray) -> np.ndarray:
-    """(trees, n) predictions."""
+    """Predictions (trees, n) of the single trees."""
     if not len(inputs):
         return np.zeros((len(forest.estimators_), 0))
     return np.stack([tree.predict(inputs) for tree in forest.estimators_])
 
 
 def _out_of_bag(forest: RandomForestRegressor, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation (n,) of the trees that have not seen a row; NaN where all have."""
+    """Mean and standard deviation (n,) over the trees that were not trained on a row; NaN if all were."""
     trees = _by_tree(forest, inputs)
     for predicted, seen in zip(trees, forest.estimators_samples_, strict=True):
         predicted[seen] = np.nan

@@ -1,4 +1,4 @@
-"""The conformance suite of predictors: what the contract in `predictors.base` promises, checked on small spaces.
+"""Conformance suite for predictors: checks the interface of `predictors.base` on small spaces.
 
 from predictors.testing import check_predictor
 check_predictor(MyPredictor)
@@ -26,9 +26,13 @@ _EASY_TAU = 0.5
 
 
 def check_predictor(factory: Callable[[], Predictor]) -> None:
-    """Check a predictor; `AssertionError` with what to change.
+    """Check a predictor by training it several times on up to 60 architectures.
 
-    `factory` makes an untrained predictor, the same one each time. It is trained a few times on up to 60 architectures.
+    Args:
+        factory: returns a new untrained predictor, always with the same settings and seed.
+
+    Raises:
+        AssertionError: if a check fails; the message says what to change.
     """
     spaces = [get_space("tiny-resnet"), get_space("nasbench201", channels=4, cells=1)]
     for space in spaces:
@@ -41,7 +45,7 @@ def check_predictor(factory: Callable[[], Predictor]) -> None:
 
 
 def _sample(space: SearchSpace, n: int, seed: int, choices: bool) -> tuple[list[Any], np.ndarray]:
-    """n architectures, or their texts, and their number of parameters."""
+    """n architectures, or their texts, and their numbers of parameters."""
     rng = np.random.default_rng(seed)
     architectures = [space.sample(rng) for _ in range(n)]
     sizes = np.array([float(space.params(a)) for a in architectures])
@@ -49,7 +53,7 @@ def _sample(space: SearchSpace, n: int, seed: int, choices: bool) -> tuple[list[
 
 
 def _check_learning(factory: Callable[[], Predictor], space: SearchSpace) -> None:
-    """An easy target is learned, in its own unit, whichever that is."""
+    """Check that an easy target is learned, whatever its unit."""
     from scipy.stats import kendalltau
 
     inputs, sizes = _sample(space, TRAIN + TEST, 0, factory().reads_choices)
@@ -63,8 +67,8 @@ def _check_learning(factory: Callable[[], Predictor], space: SearchSpace) -> Non
         tau = kendalltau(predictions[name], truth)[0]
         assert tau > _EASY_TAU, f"{space.name}: Kendall tau {tau:.2f} on log(params) is not above {_EASY_TAU}"
         error = np.mean((predictions[name] - truth) ** 2)
-        assert error < np.var(truth), f"{space.name}: {name} is predicted worse than by its mean; mind its unit"
-    assert (predictions.std > 0).all(), "an architecture that was not seen must have some uncertainty"
+        assert error < np.var(truth), f"{space.name}: predictions of {name} are worse than its mean; check its unit"
+    assert (predictions.std > 0).all(), "the std of an unseen architecture must be above 0"
 
 
 def _check_contract(factory: Callable[[], Predictor], inputs: list[Any]) -> None:
@@ -83,13 +87,13 @@ def _check_contract(factory: Callable[[], Predictor], inputs: list[Any]) -> None
     other = predictor.predict(inputs, names, samples=5, seed=4)
     assert not np.array_equal(base.samples, other.samples), "another seed must give other samples"
     streamed = list(predictor.predict_stream(iter(inputs), names, samples=5, seed=3))
-    assert len(streamed) == 1, f"a stream is predicted {STREAM_CHUNK} at a time"
-    _check_same(base, streamed[0], "a stream must give what predict gives")
+    assert len(streamed) == 1, f"predict_stream must predict {STREAM_CHUNK} architectures at a time"
+    _check_same(base, streamed[0], "predict_stream must give the same predictions as predict")
     order = rng.permutation(n)
     shuffled = predictor.predict([inputs[i] for i in order], names, samples=5, seed=3)
     assert _close(shuffled.mean, base.mean[order]), "predictions must not depend on the order of the architectures"
     twice = predictor.predict([inputs[0], inputs[0]], names, samples=5, seed=3)
-    assert _close(twice.mean[0], twice.mean[1]), "one text twice must get one prediction"
+    assert _close(twice.mean[0], twice.mean[1]), "equal architectures must get equal predictions"
     _check_shapes(predictor.predict([], names, samples=2), 0, tuple(names), 2)
     if not predictor.reads_choices:
         _check_models(predictor, names)
@@ -99,7 +103,7 @@ def _check_contract(factory: Callable[[], Predictor], inputs: list[Any]) -> None
 
 
 def _check_shapes(predictions: Predictions, n: int, metrics: tuple[str, ...], samples: int) -> None:
-    assert predictions.metrics == metrics, f"metrics must be those asked for, {metrics}, not {predictions.metrics}"
+    assert predictions.metrics == metrics, f"metrics must be the requested {metrics}, not {predictions.metrics}"
     shapes = {"mean": (n, len(metrics)), "samples": (n, samples, len(metrics))}
     shapes |= dict.fromkeys(["median", "std"], shapes["mean"])
     for name, shape in shapes.items():
@@ -129,11 +133,11 @@ def _check_estimates(predictor: Predictor, base: Predictions, inputs: list[Any])
     estimates = predictor.estimate(inputs, base.metrics)
     assert estimates.shape == base.mean.shape, f"estimates must have shape {base.mean.shape}, not {estimates.shape}"
     assert np.isfinite(estimates).all(), "estimates have NaN or infinite values"
-    assert predictor.estimate([], base.metrics).shape == (0, len(base.metrics)), "no architecture has no estimate"
+    assert predictor.estimate([], base.metrics).shape == (0, len(base.metrics)), "no architecture, no estimate"
     known = np.where(np.arange(len(inputs)) % 2, np.nan, 0.5)
     given = predictor.estimate(inputs, base.metrics, given={base.metrics[1]: known})
-    assert np.allclose(given[::2, 1], 0.5), "a metric that is given must be estimated as given"
-    assert _close(given[1::2, 1], estimates[1::2, 1]), "what is not given must be estimated as without"
+    assert np.allclose(given[::2, 1], 0.5), "the estimate of a given value must be the given value"
+    assert _close(given[1::2, 1], estimates[1::2, 1]), "a given NaN must not change the estimate"
 
 
 def _check_given(predictor: Predictor, inputs: list[Any]) -> None:
@@ -144,7 +148,7 @@ def _check_given(predictor: Predictor, inputs: list[Any]) -> None:
         _check_shapes(predictor.predict(inputs, ["third"], given=given, samples=4), n, ("third",), 4)
         both = predictor.predict(inputs, ["first"], given=given, samples=4)
         there = ~np.isnan(known)
-        assert _close(both.mean[there, 0], known[there]), "a metric that is given and asked for must come back as given"
+        assert _close(both.mean[there, 0], known[there]), "the prediction of a given value must be the given value"
     nothing = predictor.predict(inputs, ["third"], given={"first": np.full(n, np.nan)}, samples=4)
     without = predictor.predict(inputs, ["third"], samples=4)
     assert _close(nothing.mean, without.mean), "a given metric that is NaN everywhere must change nothing"
@@ -154,9 +158,9 @@ def _check_saving(predictor: Predictor, base: Predictions, inputs: list[Any], na
     with tempfile.TemporaryDirectory() as folder:
         predictor.save(Path(folder) / "checkpoint")
         restored = load(Path(folder) / "checkpoint", type(predictor))
-    assert restored.metrics == predictor.metrics, "a loaded predictor must know the metrics that it was trained on"
+    assert restored.metrics == predictor.metrics, "a loaded predictor must have the metrics of the saved one"
     after = restored.predict(inputs, names, samples=5, seed=3)
-    _check_same(base, after, "a loaded predictor must predict as the saved one")
+    _check_same(base, after, "a loaded predictor must give the predictions of the saved one")
 
 
 def _check_refusals(factory: Callable[[], Predictor], inputs: list[Any]) -> None:
@@ -168,11 +172,11 @@ def _check_refusals(factory: Callable[[], Predictor], inputs: list[Any]) -> None
         "infinite values": (inputs, {"metric": infinite}),
         "a metric of another length": (inputs, {"metric": values[1:]}),
         "a metric without a value": (inputs, {"metric": np.full(n, np.nan)}),
-        "values that are no numbers": (inputs, {"metric": np.array(["fast"] * n)}),
+        "values that are not numbers": (inputs, {"metric": np.array(["fast"] * n)}),
         "no metric": (inputs, {}),
         "no architecture": ([], {"metric": np.array([])}),
         "an empty text": ([""], {"metric": [1.0]}),
-        "something else than an architecture": ([1.5], {"metric": [1.0]}),  # type: ignore[list-item]
+        "an input that is not an architecture": ([1.5], {"metric": [1.0]}),  # type: ignore[list-item]
     }
     for what, (known, metrics) in bad_fits.items():
         _refuses(lambda i=known, m=metrics: factory().fit(i, m), f"fit with {what}")  # type: ignore[misc]
@@ -194,11 +198,11 @@ def _refuses(action: Callable[[], object], what: str) -> None:
 
 
 def _check_small_data(factory: Callable[[], Predictor], inputs: list[Any]) -> None:
-    """One architecture, a constant metric, one text many times: there is an answer, and it is near the known values."""
+    """Check that predictions from degenerate training data are finite and near the known values."""
     for what, known, values in [
         ("one architecture", inputs[:1], np.array([7.0])),
         ("a constant metric", inputs, np.full(len(inputs), 7.0)),
-        ("one text many times", inputs[:1] * 8, np.linspace(6.5, 7.5, 8)),
+        ("eight equal architectures", inputs[:1] * 8, np.linspace(6.5, 7.5, 8)),
     ]:
         predictions = factory().fit(known, {"metric": values}).predict(inputs, ["metric"], samples=4)
         _check_shapes(predictions, len(inputs), ("metric",), 4)

@@ -1,4 +1,4 @@
-"""Which predictors made a result: kept results of another version must not stand beside new ones."""
+"""Version of the predictors behind a result, so that stored results are not mixed with those of other versions."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 
 from predictors.registry import predictor_class
 
-RESULT_VERSION = 7  # raise it whenever a predictor of this package, or a shipped checkpoint, predicts other numbers
+RESULT_VERSION = 7  # increase it whenever the predictions of a predictor or shipped checkpoint change
 _HERE = Path(__file__).parent
 
 
 def version(name: str | None = None) -> str:
-    """What results depend on beside data and seeds: `RESULT_VERSION`.
+    """Version of a predictor's results: `RESULT_VERSION`, followed by a digest of the file for a plug-in.
 
     Args:
-        name: a predictor. The version of one that is a plug-in also has a digest of its own file.
+        name: name of a predictor; None for the version of this package.
     """
     file = None if name is None else Path(inspect.getfile(predictor_class(name)))
     if file is None or file.is_relative_to(_HERE):

@@ -51,12 +51,20 @@ __all__ = [
 
 
 def to_text(model: ModelProto) -> str:
-    """The compact text of any ONNX model: weightless, canonical names and order, repeated blocks as functions."""
+    """The compact text of an ONNX model: no weights, canonical names and order, repeated blocks as functions.
+
+    Raises:
+        InputError: if the text cannot express the model.
+    """
     return write(compact(from_model(model)))
 
 
 def from_text(text: str, seed: int = 0) -> ModelProto:
-    """A runnable ONNX model with the text's architecture, weights drawn from `seed`."""
+    """A runnable ONNX model of a text's architecture, with random weights drawn from `seed`.
+
+    Raises:
+        InputError: if it is not the text of an architecture.
+    """
     return to_model(expand(read(text)), seed)
 
 
@@ -66,5 +74,5 @@ def params(model: ModelProto) -> int:
 
 
 def flops(model: ModelProto) -> int:
-    """Multiply-accumulates of an ONNX model's convolutions and linear layers for one input."""
+    """Multiply-accumulates of an ONNX model for one input; see `graph_flops` for the operators that count."""
     return graph_flops(from_model(model))

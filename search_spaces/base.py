@@ -1,4 +1,4 @@
-"""`SearchSpace`: one method, `build`, gives sampling, mutation, ONNX, text and costs."""
+"""`SearchSpace`: from one method, `build`, follow sampling, mutation, ONNX, text and costs."""
 
 from __future__ import annotations
 
@@ -27,27 +27,33 @@ from search_spaces.text import compact, write
 if TYPE_CHECKING:
     import onnx
 
-MISTAKEN_DRAWS = 20  # that raise the same error from the first on: a mistake, whatever is chosen
-MAX_REFUSED_DRAWS = 200  # in a row, after which a space counts as one without any feasible architecture
+MISTAKEN_DRAWS = 20  # after so many draws with the same error, the error is one of `build`, not of the choices
+MAX_REFUSED_DRAWS = 200  # after so many infeasible draws in a row, sampling gives up
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """One member of a search space: the space's name and the choices that build it, in order."""
+    """One member of a search space.
+
+    Attributes:
+        space: name of the space.
+        choices: name and value of every choice, in the order in which `build` makes them.
+    """
 
     space: str
     choices: tuple[tuple[str, Choice], ...]
 
     def as_dict(self) -> dict[str, Choice]:
+        """The choices by name."""
         return dict(self.choices)
 
     def choice_counts(self) -> Counter[str]:
-        """How often each option was chosen, whatever was asked."""
+        """How often each option was chosen, summed over all choices."""
         return Counter([str(option) for _, option in self.choices])
 
 
 class SearchSpace:
-    """Base class of all search spaces. A subclass sets the shapes and defines `build`:
+    """Base class of search spaces. A subclass sets the shapes and defines `build`:
 
         @register_space("tiny-resnet")
         class TinyResNet(SearchSpace):
@@ -61,18 +67,26 @@ class SearchSpace:
                         x = net.relu(net.add(x, net.conv_bn(x)))
                 return net.classifier(x)
 
-    `build` is define-by-run like an Optuna objective, and must be a function of the choices alone. For choices that do
-    not go together it raises `Infeasible`, before or after it has asked for others.
+    `build` is define-by-run like an Optuna objective, and must depend on the choices alone. For choices that exclude
+    each other it raises `Infeasible`, at any point.
     """
 
     name: str = ""
     input_shape: tuple[int, ...] = (3, 32, 32)
     num_classes: int = 10
 
-    _file = ""  # FILE.py:CLASS, of a class in a user's file
+    _file = ""  # FILE.py:CLASS for a class in a user's file
 
     def __init__(self, input_shape: tuple[int, ...] | None = None, num_classes: int | None = None) -> None:
-        """Both are the class's own unless given: another data set's, say."""
+        """Create the space, possibly for another data set.
+
+        Args:
+            input_shape: shape of one input without the batch; None for the class's default.
+            num_classes: number of classes; None for the class's default.
+
+        Raises:
+            InputError: if a size is not positive.
+        """
         if min((*(input_shape or ()), num_classes or 1)) < 1:
             raise InputError(f"{self.name}: input sizes and number of classes must be positive")
         if input_shape is not None:
@@ -81,36 +95,50 @@ class SearchSpace:
             self.num_classes = num_classes
 
     def build(self, trial: Trial, net: Network) -> Tensor:
-        """Build the network that `trial` chooses with `net`; returns the logits."""
+        """Build one network.
+
+        Args:
+            trial: makes the choices, with Optuna's `suggest_*` methods.
+            net: builder of the network.
+
+        Returns:
+            The logits (N, num_classes).
+
+        Raises:
+            Infeasible: if the choices exclude each other.
+        """
         raise InputError(f"{type(self).__name__} does not define build(self, trial, net)")
 
     def ask(self, trial: Trial) -> Any:
-        """Ask `trial` what `build` asks it; a space that can do so without building is searched many times as fast."""
+        """Make the choices of `build` in the same order.
+
+        Override this to make the choices without building a network: sampling becomes many times faster.
+        """
         return self._built(trial)
 
     @property
     def reference(self) -> str:
-        """What `get_space` finds the space by: its name, or `FILE.py:CLASS`, whatever name the class there has."""
+        """The argument of `get_space` for this space: its name, or `FILE.py:CLASS` for a class in a user's file."""
         return self._file or self.name
 
     @property
     def size(self) -> int | None:
-        """Number of architectures where it is known."""
+        """Number of architectures, None if unknown."""
         return None
 
     @property
     def options(self) -> dict[str, Any]:
-        """Keyword options that make `get_space(name, **options)` this space again."""
+        """Keyword options with which `get_space(reference, **options)` returns this space again."""
         return {name: value for name, value in vars(self).items() if name in ("input_shape", "num_classes")}
 
     # --- from choices to architectures
 
     def _built(self, trial: Trial) -> tuple[Network, Tensor]:
-        """The network that `trial` chooses, and its logits; finishing the graph takes as long again."""
+        """The network that `trial` chooses, and its logits; `Network.graph` finishes the graph."""
         net = Network(self.input_shape, self.num_classes)
         output = self.build(trial, net)
         if not isinstance(output, Tensor):
-            raise InputError(f"{self.name}: build returned {type(output).__name__}, not the network's output")
+            raise InputError(f"{self.name}: build returned {type(output).__name__}, not the network's output tensor")
         return net, output
 
     def _chosen(self, chooser: Chooser) -> Architecture:
@@ -119,7 +147,7 @@ class SearchSpace:
         return Architecture(self.name, tuple(chooser.choices.items()))
 
     def _drawn(self, chooser: Chooser) -> Architecture:
-        """As `_chosen`; a space without `ask` builds nothing where the answers were given before."""
+        """As `_chosen`, but without building a network if the same choices were made before."""
         if type(self).ask is not SearchSpace.ask:
             return self._chosen(chooser)
         if not self._asked.ask(chooser):
@@ -132,7 +160,7 @@ class SearchSpace:
         return Questions()
 
     def _feasible(self, chooser: Callable[[], Chooser]) -> Architecture:
-        """What the first of fresh choosers chooses that `build` does not refuse."""
+        """The first feasible architecture of up to `MAX_REFUSED_DRAWS` new choosers."""
         refused: list[str] = []
         for _ in range(MAX_REFUSED_DRAWS):
             try:
@@ -144,24 +172,36 @@ class SearchSpace:
         raise Infeasible(f"{self.name}: {MAX_REFUSED_DRAWS} draws in a row were infeasible; the last: {refused[-1]}")
 
     def architecture(self, choices: Mapping[str, Choice]) -> Architecture:
-        """The architecture with these choices; `InputError` for missing, invalid or unused ones."""
+        """The architecture with the given choices.
+
+        Raises:
+            InputError: if a choice is missing, invalid or unused.
+        """
         chooser = choosers.ReplayChooser(choices)
         arch = self._chosen(chooser)
         chooser.check_all_used()
         return arch
 
     def choose(self, trial: Trial) -> Architecture:
-        """Let an Optuna trial choose; use it in your own objective function."""
+        """The architecture that an Optuna trial suggests, for use in your own objective function.
+
+        Raises:
+            Infeasible: if the choices exclude each other.
+        """
         return self._chosen(choosers.TrialChooser(trial))
 
     def sample(self, rng: np.random.Generator) -> Architecture:
-        """A random architecture: every choice uniform, all drawn again where they are infeasible."""
+        """A random architecture: every choice is drawn uniformly, and all are drawn again if they are infeasible.
+
+        Raises:
+            Infeasible: if `MAX_REFUSED_DRAWS` draws in a row are infeasible.
+        """
         return self._feasible(lambda: choosers.RandomChooser(rng))
 
     def mutate(self, arch: Architecture, rng: np.random.Generator) -> Architecture:
-        """The architecture with one choice changed, and whatever newly depends on it chosen at random.
+        """The architecture with one random choice changed; choices that exist only after the change are random.
 
-        The architecture itself, where no change seems feasible.
+        Returns the architecture itself if no feasible change is found.
         """
         parent = arch.as_dict()
         replay = choosers.ReplayChooser(parent)
@@ -175,14 +215,18 @@ class SearchSpace:
             return arch
 
     def crossover(self, a: Architecture, b: Architecture, rng: np.random.Generator) -> Architecture:
-        """Every choice from one of the two parents at random; the first parent, where no mixture seems feasible."""
+        """Every choice from a random one of the two parents; the first parent if no feasible mixture is found."""
         try:
             return self._feasible(lambda: choosers.CrossoverChooser(a.as_dict(), b.as_dict(), rng))
         except Infeasible:
             return a
 
     def enumerate(self) -> Iterator[Architecture]:
-        """All feasible architectures of a finite space, in the order of the options."""
+        """All feasible architectures of a finite space, in the order of the options.
+
+        Raises:
+            InputError: if a choice is continuous.
+        """
         positions: list[int] | None = []
         while positions is not None:
             chooser = choosers.EnumerationChooser(positions)
@@ -190,10 +234,14 @@ class SearchSpace:
                 yield self._chosen(chooser)
             positions = chooser.following()
 
-    # --- the field's own notation; published spaces override both
+    # --- notation of the literature; published spaces override both
 
     def parse(self, native: str) -> Architecture:
-        """Read an architecture from the space's notation: here a Python dictionary of choices."""
+        """Read an architecture from the space's notation, by default a Python dictionary of choices.
+
+        Raises:
+            InputError: if it is not the notation of an architecture of this space.
+        """
         try:
             choices = ast.literal_eval(native)
         except (ValueError, SyntaxError):
@@ -203,7 +251,7 @@ class SearchSpace:
         return self.architecture(choices)
 
     def format(self, arch: Architecture) -> str:
-        """Write an architecture in the space's notation; `parse` reads it back."""
+        """Write an architecture in the space's notation, which `parse` reads back."""
         return repr(arch.as_dict())
 
     # --- from architectures to networks
@@ -216,13 +264,13 @@ class SearchSpace:
             return net.graph(output)
 
     def check_member(self, arch: Architecture) -> None:
-        """InputError for an architecture of another space."""
+        """Raise InputError for an architecture of another space."""
         if arch.space != self.name:
             raise InputError(f"the architecture is of space {arch.space!r}, not {self.name!r}")
 
     @contextmanager
     def user_code(self) -> Iterator[None]:
-        """Calls code of the user: what it raises is an InputError that names file and line."""
+        """Turn exceptions of user code into InputErrors that name file and line; those of Optuna pass through."""
         try:
             with exits_as_errors():
                 yield
@@ -236,13 +284,17 @@ class SearchSpace:
             raise InputError(describe(error)) from error
 
     def to_onnx(self, arch: Architecture, seed: int = 0) -> onnx.ModelProto:
-        """A runnable ONNX model; weights are drawn from `seed`."""
+        """A runnable ONNX model with random weights drawn from `seed`."""
         from search_spaces.onnx import to_model
 
         return to_model(self.graph(arch), seed)
 
     def save_onnx(self, arch: Architecture, path: Path, seed: int = 0) -> None:
-        """Write the file of `to_onnx`'s model; it is complete or absent. InputError where it cannot be written."""
+        """Write the model of `to_onnx` to a file, atomically.
+
+        Raises:
+            InputError: if the file cannot be written.
+        """
         from search_spaces.common.files import replacing
         from search_spaces.onnx import write_model
 
@@ -252,7 +304,7 @@ class SearchSpace:
 
     @collection_paused()
     def to_text(self, arch: Architecture) -> str:
-        """The architecture's ONNX text; equal to `to_text(space.to_onnx(arch))`, without writing weights."""
+        """The architecture's compact text; faster than, and equal to, `to_text(space.to_onnx(arch))`."""
         return write(compact(self.graph(arch)))
 
     def params(self, arch: Architecture) -> int:
@@ -260,5 +312,5 @@ class SearchSpace:
         return graph_params(self.graph(arch))
 
     def flops(self, arch: Architecture) -> int:
-        """Multiply-accumulates of convolutions and linear layers for one input."""
+        """Multiply-accumulates for one input; see `graph_flops`."""
         return graph_flops(self.graph(arch))

@@ -1,4 +1,4 @@
-"""Choosers: objects with Optuna's `suggest_*` methods that decide what `SearchSpace.build` builds."""
+"""Choosers: objects with Optuna's `suggest_*` methods that make the choices of `SearchSpace.build`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from search_spaces.domains import MISSING, Choice, Domain, Interval, Steps
 
 
 class Trial(Protocol):
-    """What `build` may call: any Optuna trial, or a chooser of this file."""
+    """The methods that `build` may call: those of an Optuna trial or a chooser of this module."""
 
     def suggest_categorical(self, name: str, choices: Sequence[Choice]) -> Choice: ...
 
@@ -25,9 +25,10 @@ class Trial(Protocol):
 
 
 class Chooser:
-    """Base of the choosers: records what was chosen and from which options.
+    """Base class of choosers. It records every choice and its options.
 
-    Asking again for a name gives what was chosen before, as an Optuna trial does; InputError for other options.
+    As with an Optuna trial, suggesting a name again returns the earlier choice. Other options for the same name raise
+    InputError.
     """
 
     def __init__(self) -> None:
@@ -38,17 +39,21 @@ class Chooser:
         raise AttributeError(f"a trial has no {name!r}: it has suggest_categorical, suggest_int and suggest_float")
 
     def pick(self, name: str, options: Domain) -> Choice:
-        """Decide: one of `options`."""
+        """Choose one of `options`; subclasses define this."""
         raise InputError(f"{type(self).__name__} does not say how to pick {name}")
 
     def answer(self, name: str, options: Domain) -> Choice:
-        """What is chosen of `options`, now or before."""
+        """The choice for `name`, made now or earlier.
+
+        Raises:
+            InputError: if the name had other options before.
+        """
         if name not in self.choices:
             self.options[name] = options
             self.choices[name] = self.pick(name, options)
         elif self.options[name] != options:
             first, second = domains.shown(self.options[name]), domains.shown(options)
-            raise InputError(f"{name!r} is asked twice, of {first} and of {second}: give each question its own name")
+            raise InputError(f"{name!r} is asked twice, of {first} and of {second}: give each choice its own name")
         return self.choices[name]
 
     def suggest_categorical(self, name: str, choices: Sequence[Choice]) -> Choice:
@@ -64,7 +69,7 @@ class Chooser:
 
 
 class TrialChooser(Chooser):
-    """Passes every question on to a trial, and records the answer."""
+    """Lets a trial make every choice."""
 
     def __init__(self, trial: Trial) -> None:
         super().__init__()
@@ -88,7 +93,7 @@ class TrialChooser(Chooser):
 
 
 class RandomChooser(Chooser):
-    """Every choice at random: evenly, or evenly in its logarithm where it is asked for so."""
+    """Makes every choice at random: uniformly, or uniformly in the logarithm for `log=True`."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         super().__init__()
@@ -99,7 +104,7 @@ class RandomChooser(Chooser):
 
 
 class ReplayChooser(Chooser):
-    """Exactly the given choices; `InputError` where one is missing or not an option."""
+    """Makes the given choices; raises InputError if one is missing or not an option."""
 
     def __init__(self, given: Mapping[str, Choice]) -> None:
         super().__init__()
@@ -116,14 +121,14 @@ class ReplayChooser(Chooser):
         raise unknown(f"option for {name}:", str(self.given[name]), map(str, options))
 
     def check_all_used(self) -> None:
-        """`InputError` if a given choice was not asked for."""
+        """Raise InputError if a given choice was not used."""
         for name in self.given:
             if name not in self.choices:
                 raise unknown("choice", name, self.choices)
 
 
 class MutationChooser(RandomChooser):
-    """The parent's choices, but another option for `changed`; what the parent did not choose is random."""
+    """Makes the parent's choices, except another one for `changed`; choices that the parent lacks are random."""
 
     def __init__(self, parent: Mapping[str, Choice], changed: str, rng: np.random.Generator) -> None:
         super().__init__(rng)
@@ -137,7 +142,7 @@ class MutationChooser(RandomChooser):
 
 
 class CrossoverChooser(RandomChooser):
-    """Every choice from one of two parents at random; what neither chose is random."""
+    """Takes every choice from a random one of two parents; choices that both lack are random."""
 
     def __init__(self, a: Mapping[str, Choice], b: Mapping[str, Choice], rng: np.random.Generator) -> None:
         super().__init__(rng)
@@ -150,7 +155,7 @@ class CrossoverChooser(RandomChooser):
 
 
 class EnumerationChooser(Chooser):
-    """The options at the given positions, first options after those: one step of an odometer over all choices."""
+    """Takes the options at given positions, then first options: one step in the enumeration of all combinations."""
 
     def __init__(self, positions: Sequence[int]) -> None:
         super().__init__()
@@ -163,11 +168,15 @@ class EnumerationChooser(Chooser):
         return domains.option(options, self.positions[at])
 
     def following(self) -> list[int] | None:
-        """Positions of the next combination, or None after the last. InputError where a choice is continuous."""
+        """Positions of the next combination, or None after the last.
+
+        Raises:
+            InputError: if a choice is continuous.
+        """
         sizes = [domains.count(options) for options in self.options.values()]
         for name, size in zip(self.options, sizes, strict=True):
             if size is None:
-                raise InputError(f"{name!r} is continuous, so the space has no list of architectures: give it a step")
+                raise InputError(f"{name!r} is continuous, so architectures cannot be listed: give it a step")
         positions = self.positions[: len(sizes)]
         while positions and positions[-1] == sizes[len(positions) - 1] - 1:  # type: ignore[operator]
             positions.pop()

@@ -1,4 +1,4 @@
-"""Options of a question: a list of them, or numbers of a range. Continuous ranges have no list."""
+"""Domains of choices: a list of options or a range of numbers."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from search_spaces.common.errors import InputError
 Choice = Any
 """A chosen value: str, int, float, bool or None."""
 MISSING: Any = object()
-"""What is found for a value that is no option: `None` may be one."""
-_PLAIN = (str, int, float, bool, type(None))  # what a study can store, and read as the same
+"""Result of `find` for a value that is not an option; `None` may be an option."""
+_PLAIN = (str, int, float, bool, type(None))  # types that an Optuna study stores and restores unchanged
 _KINDS = frozenset(_PLAIN)
-_TOLERANCE = 1e-8  # of a number's place between two steps, as Optuna has it
+_TOLERANCE = 1e-8  # relative to a step, as in Optuna
 _MAX_SHOWN = 20
 _MAX_DRAWS = 100
 
@@ -52,7 +52,14 @@ class Steps(Sequence[float]):
 
 @dataclass(frozen=True)
 class Interval:
-    """Numbers from low to high, whole or all; drawn evenly, or evenly in their logarithm."""
+    """Numbers from low to high.
+
+    Attributes:
+        low: smallest number.
+        high: largest number.
+        log: draw uniformly in the logarithm.
+        whole: integers only.
+    """
 
     low: float
     high: float
@@ -76,35 +83,35 @@ Domain = Sequence[Choice] | Interval
 
 
 def categories(name: str, choices: Sequence[Choice]) -> Domain:
-    """The options of `suggest_categorical`."""
+    """The domain of `suggest_categorical`; InputError if it is empty or has options of other types than `Choice`."""
     if not len(choices):
         raise InputError(f"{name!r} has no options: give at least one")
     if not _KINDS.issuperset(map(type, choices)) and (strange := [c for c in choices if not isinstance(c, _PLAIN)]):
-        raise InputError(f"{name!r} has the option {strange[0]!r}: give texts or numbers that stand for it")
+        raise InputError(f"{name!r} has the option {strange[0]!r}: give strings or numbers that stand for it")
     return choices if isinstance(choices, range) else tuple(choices)
 
 
 def integers(name: str, low: int, high: int, step: int, log: bool) -> Domain:
-    """The options of `suggest_int`."""
+    """The domain of `suggest_int`; InputError for bad bounds or steps."""
     _check(name, low, high, step, log and step != 1, log and low < 1)
     return Interval(low, high, log=True, whole=True) if log else range(low, high + 1, step)
 
 
 def floats(name: str, low: float, high: float, step: float | None, log: bool) -> Domain:
-    """The options of `suggest_float`."""
+    """The domain of `suggest_float`; InputError for bad bounds or steps."""
     _check(name, low, high, step, log and step is not None, log and low <= 0)
     return Interval(float(low), float(high), log) if step is None else Steps(float(low), float(high), float(step))
 
 
 def _check(name: str, low: float, high: float, step: float | None, both: bool, below: bool) -> None:
     if not low <= high or not isfinite(low) or not isfinite(high):
-        raise InputError(f"{name!r} from {low} to {high}: the first must not be above the second")
+        raise InputError(f"{name!r} from {low} to {high}: bounds must be finite, and the first not above the second")
     if step is not None and not 0 < step < inf:
         raise InputError(f"{name!r} has step = {step}: it must be positive")
     if both:
         raise InputError(f"{name!r} has both a step and log=True: give one of them")
     if below:
-        raise InputError(f"{name!r} has log=True from {low}: it must begin above 0")
+        raise InputError(f"{name!r} has log=True from {low}: the range must begin above 0")
 
 
 def count(domain: Domain) -> int | None:
@@ -117,12 +124,12 @@ def count(domain: Domain) -> int | None:
 
 
 def option(domain: Domain, index: int) -> Choice:
-    """The option at a place, of a domain that has a list."""
+    """The option at an index of a domain that is not continuous."""
     return int(domain.low) + index if isinstance(domain, Interval) else domain[index]
 
 
 def find(domain: Domain, value: Choice) -> Choice:
-    """The option that a value is, in the domain's own type; `MISSING` for a value that is none."""
+    """The option equal to a value, in the type of the domain; `MISSING` if there is none."""
     if isinstance(domain, Interval | Steps):
         return domain.find(value)
     return value if value in domain else MISSING
@@ -134,7 +141,7 @@ def draw(domain: Domain, rng: np.random.Generator) -> Choice:
 
 
 def draw_other(domain: Domain, value: Choice, rng: np.random.Generator) -> Choice:
-    """A random option that is not this one, of which there is at least one."""
+    """A random option other than `value`; the domain must have one."""
     if not isinstance(domain, Interval):
         return draw([o for o in domain if o != value], rng)
     for _ in range(_MAX_DRAWS):
@@ -144,7 +151,7 @@ def draw_other(domain: Domain, value: Choice, rng: np.random.Generator) -> Choic
 
 
 def shown(domain: Domain) -> str:
-    """The options in words."""
+    """The options as text for messages."""
     if isinstance(domain, Interval):
         return f"{domain.low} to {domain.high}"
     names = list(map(str, domain[:_MAX_SHOWN]))

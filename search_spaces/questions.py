@@ -1,4 +1,4 @@
-"""The questions that `build` is known to ask: a draw whose answers were given before need not build a network."""
+"""Memory of the choices that `build` makes, so that drawing known choices again builds no network."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from search_spaces.choosers import Chooser
 from search_spaces.common.errors import InputError
 from search_spaces.domains import Choice, Domain
 
-MAX_QUESTIONS = 20_000  # of a space, after which no more are remembered
+MAX_QUESTIONS = 20_000  # remembered per space
 
 
 @dataclass(slots=True)
 class _Question:
-    """A question, and what is asked after each answer; None: nothing more."""
+    """A choice, and the choice that follows each of its values; None where `build` ends."""
 
     name: str
     options: Domain
@@ -22,14 +22,17 @@ class _Question:
 
 
 class Questions:
-    """A tree: `build` is a function of the choices, so that the same answers lead to the same next question."""
+    """A tree of choices: `build` depends on the choices alone, so equal values lead to the same next choice."""
 
     def __init__(self) -> None:
         self._first: dict[tuple[type, Choice], _Question | None] = {}
         self._count = 0
 
     def ask(self, chooser: Chooser) -> bool:
-        """Ask a new chooser as far as the questions are known; True if these are all. A bad answer ends it, too."""
+        """Ask a new chooser for the known choices; True if these are all that `build` makes.
+
+        False if the tree has an unknown branch, or the chooser raises InputError.
+        """
         after, answer = self._first, _START
         with suppress(InputError):
             while answer in after:
@@ -41,7 +44,7 @@ class Questions:
         return False
 
     def learn(self, chooser: Chooser) -> None:
-        """Remember all that a chooser was asked by a `build` that came to its end."""
+        """Remember the choices of a chooser with which `build` has finished."""
         after, answer = self._first, _START
         for name, options in chooser.options.items():
             if answer not in after:
@@ -51,7 +54,7 @@ class Questions:
                 self._count += 1
             question = after[answer]
             if question is None or question.name != name:
-                return  # not a function of the choices
+                return  # `build` does not depend on the choices alone
             after, answer = question.after, _key(chooser.choices[name])
         after.setdefault(answer, None)
 

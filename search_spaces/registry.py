@@ -1,4 +1,4 @@
-"""Search spaces by name: registered ones, those of installed packages, and classes in a user's file."""
+"""Search spaces by name: of this package, of installed packages, or in a user's file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ _SPACES: dict[str, type[SearchSpace]] = {}
 
 
 def register_space(name: str) -> Callable[[type[SearchSpace]], type[SearchSpace]]:
-    """Class decorator that makes a space available as `get_space(name)`."""
+    """Class decorator that makes a space available as `get_space(name)`.
+
+    Raises:
+        InputError: if another space has this name.
+    """
 
     def register(space: type[SearchSpace]) -> type[SearchSpace]:
         if name in _SPACES and _SPACES[name].__qualname__ != space.__qualname__:
@@ -32,12 +36,20 @@ def register_space(name: str) -> Callable[[type[SearchSpace]], type[SearchSpace]
 
 
 def list_spaces() -> list[str]:
-    """Names of all registered spaces, those of installed packages included."""
+    """Sorted names of all registered spaces, including those of installed packages."""
     return sorted({*_SPACES, *plug_ins.installed(ENTRY_POINTS)})
 
 
 def get_space(name: str, **options: Any) -> SearchSpace:
-    """The space of that name, or the class or function in a user's file (`my_space.py:TinyResNet`)."""
+    """Create a search space.
+
+    Args:
+        name: a registered name, or a class or function in a user's file: `my_space.py:TinyResNet`.
+        options: arguments of the space's class, or of the function.
+
+    Raises:
+        InputError: if the name or an option is unknown.
+    """
     space = _from_file(name) if plug_ins.is_file(name) else _named(name)
     try:
         return space(**options)
@@ -61,19 +73,19 @@ def _from_file(reference: str) -> Callable[..., SearchSpace]:
 
 
 def _is_space(value: object) -> bool:
-    """True for a class of spaces, and for a function: whether it builds modules shows when it is called."""
+    """True for a subclass of SearchSpace and for any function: only a call shows whether it builds modules."""
     return issubclass(value, SearchSpace) if isinstance(value, type) else inspect.isfunction(value)
 
 
 def _is_meant(name: str, value: object) -> bool:
-    """True if a reference without a name may mean this function or class of its file."""
+    """True if a reference without a name may refer to this function or class of its file."""
     return isinstance(value, type) or name == "build" or hasattr(value, "example_input")
 
 
 def _of_class(reference: str, space_class: Any, **options: Any) -> SearchSpace:
     space: SearchSpace = space_class.__new__(space_class)
     space._file = plug_ins.absolute(reference)
-    space.name = space_class.name or reference  # first: errors of __init__ name the space
+    space.name = space_class.name or reference  # before __init__, whose errors name the space
     space_class.__init__(space, **options)
     return space
 
@@ -87,7 +99,7 @@ def _of_function(reference: str, build: Callable[..., Any], **options: Any) -> S
 
 
 def _without_choices(build: Callable[[], Any]) -> Callable[..., Any]:
-    """A space of one network, from a function without arguments."""
+    """Adapt a function without arguments, which builds one network, to `build(trial)`."""
 
     def built(_: Any) -> Any:
         return build()

@@ -1,4 +1,4 @@
-"""Whether `build` is a function of the choices alone, as everything else relies on."""
+"""Check that `build` depends on the choices alone, on which everything else relies."""
 
 from __future__ import annotations
 
@@ -13,17 +13,21 @@ CHECKED = 3  # architectures
 
 
 def check_repeatable(space: SearchSpace, seed: int = 0) -> None:
-    """Build a few random architectures twice; InputError where the same choices give two networks or new questions."""
+    """Build `CHECKED` random architectures twice.
+
+    Raises:
+        InputError: if equal choices give different networks or other choices.
+    """
     rng = np.random.default_rng(seed)
     for _ in range(CHECKED):
         arch = space.sample(rng)
         try:
             first, second = space.to_text(arch), space.to_text(arch)
             again = space.architecture(arch.as_dict())
-        except Infeasible:  # said after all questions are answered
+        except Infeasible:  # `build` may raise it after `ask` has made all choices
             continue
         if again != arch:
-            raise InputError(f"{space.name}: build does not ask the same questions again for {space.format(arch)}")
+            raise InputError(f"{space.name}: build does not make the same choices again for {space.format(arch)}")
         if first != second:
             raise InputError(
                 f"{space.name}: build made two networks of the same choices ({_difference(first, second)}): it must "
@@ -32,7 +36,7 @@ def check_repeatable(space: SearchSpace, seed: int = 0) -> None:
 
 
 def _difference(first: str, second: str) -> str:
-    """The first lines in which two texts differ."""
+    """The first line of each text that the other lacks."""
     changed = [line for line in difflib.ndiff(first.splitlines(), second.splitlines()) if line[:1] in "-+"]
     a = next((line[2:].strip() for line in changed if line.startswith("-")), "nothing")
     b = next((line[2:].strip() for line in changed if line.startswith("+")), "nothing")

@@ -1,4 +1,4 @@
-"""Networks by what a user has of them: a file, code, or a name in a library; as compact text.
+"""Compact texts of networks from files, code and libraries:
 
 net.onnx   net.txt   my_model.py:build   timm:resnet50   timm:resnet50@288   transformers:BertModel
 """
@@ -25,7 +25,13 @@ _LIBRARY = re.compile(r"(timm|torchvision|transformers):([\w.]+)(?:@(\d+))?")
 
 
 class LibraryNetwork(NamedTuple):
-    """A network of a library by name; size: of its input, None for its own."""
+    """A network of a library.
+
+    Attributes:
+        library: timm, torchvision or transformers.
+        name: name of the network in the library.
+        size: height and width of the input; None for the network's default.
+    """
 
     library: str
     name: str
@@ -36,7 +42,7 @@ class LibraryNetwork(NamedTuple):
 
 
 def library_network(source: str) -> LibraryNetwork | None:
-    """The network that a source names in a library; None if it names none."""
+    """Parse LIBRARY:NAME or LIBRARY:NAME@SIZE; None for any other source."""
     found = _LIBRARY.fullmatch(source)
     return LibraryNetwork(found[1], found[2], int(found[3]) if found[3] else None) if found else None
 
@@ -45,11 +51,11 @@ def read_source(source: str) -> str:
     """The compact text of a network.
 
     Args:
-        source: an .onnx file; a .txt file with a text; FILE.py:NAME, a function or class that builds a PyTorch module;
-            or LIBRARY:NAME of timm, torchvision or transformers, with @SIZE for another size of its input.
+        source: an .onnx file; a .txt file with a text; FILE.py:NAME, a space or function with one network; or
+            LIBRARY:NAME of timm, torchvision or transformers, with @SIZE for another input size.
 
     Raises:
-        InputError: names the source and what is wrong with it.
+        InputError: if the network cannot be read; the message names the source.
     """
     named = library_network(source)
     if named:
@@ -91,5 +97,5 @@ def _of_library(named: LibraryNetwork) -> Graph:
     module, example = build(*named)
     try:
         return record(module, example)
-    except Exception as error:  # of the library's code, too
+    except Exception as error:  # the library's code may raise any
         raise InputError(f"{named}: {describe(error)}{layer_of(error, module)}") from error

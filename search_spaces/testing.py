@@ -1,4 +1,4 @@
-"""`check_space`: the conformance suite that every search space must pass, a user's own included."""
+"""`check_space`: the conformance suite for search spaces, including your own."""
 
 from __future__ import annotations
 
@@ -23,10 +23,18 @@ from search_spaces.common.errors import InputError
 
 
 def check_space(space: SearchSpace, count: int = 20, seed: int = 0) -> None:
-    """Check `count` random architectures; AssertionError says what to change.
+    """Check a space by `count` random architectures.
 
-    Costs, ONNX models and text must be valid and agree; sampling, mutation and crossover must stay in the space and
-    depend on the generator alone. Models are also run where onnxruntime is installed.
+    Costs, ONNX models and texts must be valid and consistent. Sampling must depend on the generator alone; mutation and
+    crossover must stay in the space. If onnxruntime is installed, it runs the models, too.
+
+    Args:
+        space: the space.
+        count: number of architectures.
+        seed: seed of the architectures.
+
+    Raises:
+        AssertionError: if a check fails; the message says what to change.
     """
     rng = np.random.default_rng(seed)
     archs = [space.sample(rng) for _ in range(count)]
@@ -40,14 +48,14 @@ def check_space(space: SearchSpace, count: int = 20, seed: int = 0) -> None:
 
 def _check_architecture(space: SearchSpace, arch: Architecture) -> None:
     assert isinstance(hash(arch), int), "choices must be hashable: use strings and numbers as options"
-    assert space.architecture(arch.as_dict()) == arch, "build must ask the same questions for the same choices"
+    assert space.architecture(arch.as_dict()) == arch, "build must make the same choices again"
     built = ReplayChooser(arch.as_dict())
     try:
         space._built(built)
     except InputError as error:
-        raise AssertionError(f"ask must ask what build asks: {error}") from None
-    assert tuple(built.choices.items()) == arch.choices, "ask must ask what build asks, in the same order"
-    assert space.parse(space.format(arch)) == arch, f"parse(format(arch)) must give arch back: {space.format(arch)}"
+        raise AssertionError(f"ask must make the choices of build: {error}") from None
+    assert tuple(built.choices.items()) == arch.choices, "ask must make the choices of build, in the same order"
+    assert space.parse(space.format(arch)) == arch, f"parse(format(arch)) must equal arch: {space.format(arch)}"
 
 
 def _check_network(space: SearchSpace, arch: Architecture) -> None:
@@ -55,7 +63,7 @@ def _check_network(space: SearchSpace, arch: Architecture) -> None:
     onnx.checker.check_model(model, full_check=True)
     onnx.checker.check_model(onnx.parser.parse_model(text))
     read, rebuilt = from_model(model), from_model(from_text(text))
-    assert write(compact(read)) == text, "the text of the model must be the text of the architecture"
+    assert write(compact(read)) == text, "the text of the ONNX model must equal the text of the architecture"
     assert write(compact(rebuilt)) == text, "text → model → text must be a fixed point"
     costs = {(graph_params(graph), graph_flops(graph)) for graph in (read, rebuilt)}
     assert costs == {(space.params(arch), space.flops(arch))}, "params and FLOPs must survive text → model"
@@ -69,14 +77,14 @@ def _check_network(space: SearchSpace, arch: Architecture) -> None:
 def _check_run(model: onnx.ModelProto, space: SearchSpace, shape: tuple[int | str, ...]) -> None:
     try:
         import onnxruntime
-    except ImportError:  # this package needs onnx alone
+    except ImportError:  # optional: this package needs onnx only
         return
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     batch = 2 if "N" in shape else 1
     if isinstance(space, TorchSpace):
         inputs = {name: x[:1].repeat(batch, 0) if "N" in shape else x for name, x in space.example_arrays().items()}
     else:
-        given = session.get_inputs()[0]  # its size may be one of the architecture's choices
+        given = session.get_inputs()[0]  # the input size may be a choice of the architecture
         x = np.random.default_rng(0).standard_normal((batch, *given.shape[1:])).astype(np.float32)
         inputs = {given.name: x}
     output = session.run(None, inputs)[0]
@@ -92,4 +100,4 @@ def _check_variation(space: SearchSpace, archs: list[Architecture], rng: np.rand
         assert space.architecture(mutant.as_dict()) == mutant, "mutate must stay in the space"
         child = space.crossover(a, b, rng)
         assert space.architecture(child.as_dict()) == child, "crossover must stay in the space"
-        assert space.crossover(a, a, rng) == a, "crossover of an architecture with itself must give it back"
+        assert space.crossover(a, a, rng) == a, "crossover of an architecture with itself must return it"

@@ -1,4 +1,4 @@
-"""`TorchSpace`: PyTorch modules as a search space. torch is imported when the first module is built."""
+"""`TorchSpace`: PyTorch modules as a search space."""
 
 from __future__ import annotations
 
@@ -20,14 +20,19 @@ if TYPE_CHECKING:
 
 
 def no_example(name: str, owner: str = "") -> InputError:
-    """Error for a space without an example input; owner: what the attribute belongs to, with a dot."""
+    """Error for a space without an example input.
+
+    Args:
+        name: name of the space.
+        owner: object that should have the attribute, followed by a dot; "" for a class attribute.
+    """
     return InputError(
         f"{name} has no example input: give one, such as `{owner}example_input = torch.zeros(1, 3, 32, 32)`"
     )
 
 
 class TorchSpace(SearchSpace):
-    """A space whose `build(trial)` returns a `torch.nn.Module`: a function with an example input,
+    """A space whose `build(trial)` returns a `torch.nn.Module`: either a function with an example input,
 
         def build(trial):
             width = trial.suggest_int("width", 16, 64, step=16)
@@ -38,11 +43,18 @@ class TorchSpace(SearchSpace):
 
     or a subclass with the method `build(self, trial)` and the attribute `example_input`.
 
-    example_input: what `forward` takes, the batch first: a tensor, a tuple of tensors, or a dictionary of keyword
-    arguments. Keyword arguments of `build` are the space's options; one called `input_shape` is also the example's.
+    The module itself is trained. Graph, ONNX, text and costs follow from one call of it without data, in evaluation
+    mode (`search_spaces.pytorch.record`).
 
-    The module itself is trained; graph, ONNX, text and costs come from one call of it without data
-    (`search_spaces.pytorch.record`), in evaluation mode.
+    Args:
+        build: function from a trial to a module; None in subclasses.
+        example_input: arguments of `forward`, batch first: a tensor, a tuple of tensors, or a dictionary of keyword
+            arguments. The default is the attribute of that name.
+        options: keyword arguments of `build`. The option `input_shape` also sets the shape of the example input.
+
+    Raises:
+        InputError: if there is no example input, or `input_shape` does not match it.
+        TypeError: if `build` does not take an option.
     """
 
     example_input: Any = None
@@ -56,7 +68,7 @@ class TorchSpace(SearchSpace):
         if self.example_input is None:
             raise no_example(self.name or type(self).__name__, "" if build is None else "build.")
         self._options = options
-        inspect.signature(self.build).bind(None, **options)  # TypeError for options that it does not have
+        inspect.signature(self.build).bind(None, **options)  # TypeError for unknown options
         if "input_shape" in options:
             self._reshape_example(tuple(options["input_shape"]))
         self.input_shape = self._shape_of_example()  # type: ignore[assignment]
@@ -69,14 +81,14 @@ class TorchSpace(SearchSpace):
         self.example_input = torch.zeros((1, *sizes), dtype=self.example_input.dtype)
 
     def _shape_of_example(self) -> Shape:
-        """The first tensor's shape without the batch."""
+        """Shape of the first tensor without the batch."""
         from search_spaces.pytorch import example_tensors
         from search_spaces.pytorch.dtypes import element
 
         tensors = example_tensors(self.example_input)
         if not tensors or not tensors[0].dim():
             raise InputError(
-                f"{self.name}: the example input must hold a tensor, the batch first, as torch.zeros(1, 8)"
+                f"{self.name}: the example input must hold a tensor, batch first, such as torch.zeros(1, 8)"
             )
         return typed(tensors[0].shape[1:], element(tensors[0].dtype))
 
@@ -86,16 +98,16 @@ class TorchSpace(SearchSpace):
 
     @cached_property
     def num_classes(self) -> int:  # type: ignore[override]
-        """The last size of the first output, of a random architecture."""
+        """Last dimension of the first output, by building a random architecture."""
         graph = self.graph(self.sample(np.random.default_rng(0)))
         return int(graph.shapes[graph.outputs[0]][-1])
 
     def build(self, trial: Trial) -> nn.Module:  # type: ignore[override]
-        """Build the module that `trial` chooses."""
+        """Build one module; `trial` makes the choices with Optuna's `suggest_*` methods."""
         raise InputError(f"{type(self).__name__} does not define build(self, trial)")
 
     def _built(self, trial: Trial) -> Any:
-        """The module that `trial` chooses, without weights."""
+        """The module that `trial` chooses, without memory for its weights."""
         from search_spaces.pytorch import without_weights
 
         with without_weights():
@@ -124,13 +136,13 @@ class TorchSpace(SearchSpace):
             raise InputError(f"{place}{reason}{layer_of(error, module)}") from error
 
     def module(self, arch: Architecture) -> nn.Module:
-        """The module of an architecture, with its initial weights."""
+        """The module of an architecture with its initial weights."""
         self.check_member(arch)
         with self.user_code():
             return self._module(choosers.ReplayChooser(arch.as_dict()))
 
     def example_arrays(self) -> Mapping[str, np.ndarray]:
-        """The example input by the names of `to_onnx`'s inputs."""
+        """The tensors of the example input by the input names of the ONNX model."""
         from search_spaces.pytorch import example_tensors
 
         tensors = example_tensors(self.example_input)

@@ -1,4 +1,4 @@
-"""Text to tensors: every distinct block of a batch of texts once, functions below the blocks that call them."""
+"""Text to tensors: each distinct block of a batch occurs once, functions in levels below the blocks that call them."""
 
 from __future__ import annotations
 
@@ -28,9 +28,11 @@ TEXT_NUMBERS = 3
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """What a node does, wherever it stands; equal items share one object.
+    """An operator with its attributes; equal operators share one object.
 
-    words: operator and attributes. numbers (KIND_NUMBERS): its sizes.
+    Attributes:
+        words: the operator, and one word per attribute.
+        numbers: (KIND_NUMBERS,) scaled log2 of the sizes among the attributes.
     """
 
     words: tuple[str, ...]
@@ -41,8 +43,13 @@ class Kind:
 class BlockGraph:
     """A block as a graph of n nodes (its inputs, then its items) and e edges; equal blocks share one object.
 
-    callees: (node, block) of every call. edges (2, e): producer, consumer. outputs: nodes whose values leave the block.
-    numbers (n, NODE_NUMBERS). level: 0 without calls, else one above the highest callee's.
+    Attributes:
+        kinds: (n,) kinds of the nodes.
+        callees: node and called block of every call.
+        edges: (2, e) producer and consumer.
+        outputs: nodes whose values the block returns.
+        numbers: (n, NODE_NUMBERS) features of the nodes' positions.
+        level: 0 without calls, otherwise one above the highest callee.
     """
 
     kinds: tuple[Kind, ...]
@@ -55,7 +62,13 @@ class BlockGraph:
 
 @dataclass(frozen=True, eq=False)
 class TextGraph:
-    """The main block's graph, every function's graph with its share of all calls, and TEXT_NUMBERS numbers."""
+    """The graphs of one text.
+
+    Attributes:
+        main: graph of the main block.
+        parts: graph of every function, and its share of all calls.
+        numbers: (TEXT_NUMBERS,) scaled log2 of params, FLOPs, and items of the main block plus calls.
+    """
 
     main: BlockGraph
     parts: tuple[tuple[BlockGraph, float], ...]
@@ -64,7 +77,11 @@ class TextGraph:
 
 @lru_cache(maxsize=32768)
 def text_graph(text: str) -> TextGraph:
-    """The graphs of a text; `InputError` where it is not the text of an architecture."""
+    """The graphs of a text.
+
+    Raises:
+        InputError: if it is not the text of an architecture.
+    """
     program, places, runs = reading(text)
     graphs: dict[str, BlockGraph] = {}
 
@@ -89,7 +106,7 @@ def text_graph(text: str) -> TextGraph:
 
 @lru_cache(maxsize=32768)
 def _calling(flat: BlockGraph, callees: tuple[BlockGraph | None, ...]) -> BlockGraph:
-    """A block's graph with the graphs of the functions that it calls: per item one, or None."""
+    """A block's graph joined to those of its callees; `callees` has one entry per item, None for operators."""
     first = len(flat.kinds) - len(callees)
     calls = [(node, callee) for node, callee in enumerate(callees, start=first) if callee]
     return replace(flat, callees=tuple(calls), level=1 + max([callee.level for _, callee in calls]))
@@ -97,7 +114,7 @@ def _calling(flat: BlockGraph, callees: tuple[BlockGraph | None, ...]) -> BlockG
 
 @lru_cache(maxsize=32768)
 def _flat(block: Block) -> BlockGraph:
-    """A block's graph without its callees; blocks that differ in these alone, as most texts' skeletons do, share it."""
+    """A block's graph without callees; cached, since most texts of a space differ in the callees alone."""
     owner = list(range(block.inputs))
     edges: list[tuple[int, int]] = []
     for node, item in enumerate(block.items, start=block.inputs):
@@ -119,14 +136,15 @@ def _flat(block: Block) -> BlockGraph:
 
 
 def _flow(heavy: list[bool], edges: list[tuple[int, int]], outputs: list[int]) -> np.ndarray:
-    """(n, 5): most heavy nodes on a path from an input, to an output; log2 of the numbers of paths; is it an output.
+    """Features (n, 5) of the nodes' positions in the data flow.
 
-    A node is heavy when it owns weights or calls a function.
+    The columns are depth from the inputs, depth to the outputs, log2 of the number of paths from the inputs and to the
+    outputs, and whether the node is an output. Depth counts heavy nodes: those that own weights or call a function.
     """
     n = len(heavy)
     reached = {target for _, target in edges}
     depth_in, paths_in = [0] * n, [0 if node in reached else 1 for node in range(n)]
-    for source, target in edges:  # in topological order of the targets
+    for source, target in edges:  # sorted topologically by target
         depth_in[target] = max(depth_in[target], depth_in[source] + heavy[source])
         paths_in[target] += paths_in[source]
     depth_out, paths_out = [0] * n, [0] * n
@@ -141,7 +159,7 @@ def _flow(heavy: list[bool], edges: list[tuple[int, int]], outputs: list[int]) -
 
 
 def _placed(graph: BlockGraph, places: Sequence[Site]) -> BlockGraph:
-    """The main block's graph with the sizes and costs of its nodes; in functions they depend on the call."""
+    """The main block's graph with shapes and costs of its nodes; within functions these depend on the call."""
     numbers = graph.numbers.copy()
     if places:
         numbers[len(numbers) - len(places) :, _FLOW_NUMBERS:] = [_site_numbers(site) for site in places]
@@ -156,7 +174,7 @@ def _site_numbers(site: Site) -> tuple[float, ...]:
 
 @lru_cache(maxsize=4096)
 def _shape_numbers(shapes: tuple[Shape, ...]) -> tuple[float, float]:
-    """Width and number of positions of the first of the shapes (N, width, positions...)."""
+    """Scaled log2 of width and number of positions of the first shape (N, width, positions...)."""
     sizes = [float(d) if isinstance(d, int) else 1.0 for d in (shapes[0][1:] if shapes else ())]
     return log2(1 + sizes[0]) / 8 if sizes else 0.0, log2(1 + prod(sizes[1:])) / 8
 
@@ -174,7 +192,7 @@ def _kind(op: str, attrs: tuple[tuple[str, Value | Ref], ...]) -> Kind:
 
 
 def _size(value: Value | Ref | None) -> float:
-    """log2 of a size, of the product of several; 0 where there is none, or the caller gives it."""
+    """Scaled log2 of a size or of a product of sizes; 0 if it is missing or a parameter of the function."""
     factors = value if isinstance(value, tuple) and not isinstance(value, Ref) else (value,)
     if not all(isinstance(factor, int | float) for factor in factors):
         return 0.0
@@ -186,10 +204,19 @@ def _size(value: Value | Ref | None) -> float:
 
 @dataclass(frozen=True)
 class Level:
-    """The nodes of all blocks of one level: n nodes of b blocks; block numbers count through all levels.
+    """The n nodes of all b blocks of one level.
 
-    node_kind, node_block (n,); numbers (n, NODE_NUMBERS); call_node, call_block (c,): calls and the blocks they run;
-    source, target (e,): edges; output_node, output_block (o,).
+    Attributes:
+        blocks: b.
+        node_kind: (n,) number of each node's kind.
+        node_block: (n,) block of each node, numbered within the level.
+        numbers: (n, NODE_NUMBERS).
+        call_node: (c,) nodes that call a block.
+        call_block: (c,) called blocks, numbered through all levels.
+        source: (e,) producer of each edge.
+        target: (e,) consumer of each edge.
+        output_node: (o,) output nodes.
+        output_block: (o,) block of each output node, numbered within the level.
     """
 
     blocks: int
@@ -206,10 +233,16 @@ class Level:
 
 @dataclass(frozen=True)
 class Batch:
-    """t texts.
+    """Tensors of t texts with p functions; blocks are numbered through all levels.
 
-    kinds: distinct kinds; levels: from the lowest; main (t,): block of each text; numbers (t, TEXT_NUMBERS);
-    part_text, part_block, part_share (p,): the functions of the texts.
+    Attributes:
+        kinds: distinct kinds.
+        levels: from the lowest.
+        main: (t,) main block of each text.
+        numbers: (t, TEXT_NUMBERS).
+        part_text: (p,) text of each function.
+        part_block: (p,) block of each function.
+        part_share: (p,) share of the text's calls.
     """
 
     kinds: tuple[Kind, ...]
@@ -222,7 +255,7 @@ class Batch:
 
 
 def collate(texts: Sequence[TextGraph]) -> Batch:
-    """Put texts together, each distinct block once."""
+    """Join texts to a batch in which each distinct block occurs once."""
     by_level: dict[int, dict[BlockGraph, None]] = {}
     for text in texts:
         for block in (text.main, *(part for part, _ in text.parts)):
@@ -271,7 +304,7 @@ def _level(blocks: list[BlockGraph], kinds: dict[Kind, int], number: dict[BlockG
 
 
 class Vocabulary:
-    """The words of the kinds that were there in training; a word that was not adds nothing to a kind's features."""
+    """The words of the training texts' kinds; other words are ignored."""
 
     def __init__(self, words: Sequence[str]) -> None:
         self.words = tuple(words)
@@ -279,7 +312,7 @@ class Vocabulary:
 
     @classmethod
     def of(cls, texts: Sequence[TextGraph], known: Sequence[str] = ()) -> Vocabulary:
-        """The known words, in their order, then all others that are in the texts."""
+        """The `known` words in their order, followed by the other words of the texts."""
         blocks = {block for text in texts for block in (text.main, *(part for part, _ in text.parts))}
         kinds = {kind for block in blocks for kind in block.kinds}
         return cls([*known, *sorted({word for kind in kinds for word in kind.words}.difference(known))])
@@ -288,7 +321,7 @@ class Vocabulary:
         return len(self.words)
 
     def features(self, kinds: Sequence[Kind]) -> Tensor:
-        """(kinds, words + KIND_NUMBERS): which words a kind has, and its sizes."""
+        """Features (kinds, words + KIND_NUMBERS): 1 for every word of a kind, then its sizes."""
         features = np.zeros((len(kinds), len(self) + KIND_NUMBERS), np.float32)
         for row, kind in zip(features, kinds, strict=True):
             row[[self._number[word] for word in kind.words if word in self._number]] = 1

@@ -1,6 +1,6 @@
-"""The network: directed graph flow and graph attention on every block, functions first, then the blocks that call them.
+"""The graph network: directed graph flow and graph attention on every block, callees before callers.
 
-An ensemble of K networks is one network whose tensors have a leading dimension K: all members run and train at once.
+An ensemble of K networks is one network whose tensors have a leading dimension K; all members run and train at once.
 Sizes in comments: K members, N nodes, E edges, B blocks, T texts, D width, M metrics.
 """
 
@@ -19,7 +19,15 @@ from predictors.gnn.graph import KIND_NUMBERS, NODE_NUMBERS, TEXT_NUMBERS, Batch
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes of the network."""
+    """Sizes of the network.
+
+    Attributes:
+        words: size of the vocabulary.
+        metrics: number of outputs.
+        width: width of the layers.
+        layers: flow layers per block.
+        members: networks in the ensemble.
+    """
 
     words: int
     metrics: int
@@ -40,7 +48,7 @@ class Linear(nn.Module):
         return torch.baddbmm(self.bias, x, self.weight)
 
     def split(self, x: Tensor, first: int) -> tuple[Tensor, Tensor]:
-        """The `first` outputs and the others, each in memory of its own."""
+        """The `first` outputs and the others as two contiguous tensors."""
         parts = (slice(None, first), slice(first, None))
         one, two = (torch.baddbmm(self.bias[..., part], x, self.weight[..., part]) for part in parts)
         return one, two
@@ -71,7 +79,13 @@ def _counts(index: Tensor, size: int) -> Tensor:
 
 
 class Edges(NamedTuple):
-    """Edges of both directions. source, target, share = degree of the target ** -0.5: (2E,)."""
+    """Edges in both directions between 2N nodes: 2i is node i along the edges, 2i + 1 against them.
+
+    Attributes:
+        source: (2E,).
+        target: (2E,).
+        share: (2E,) degree of the target to the power -0.5.
+    """
 
     source: Tensor
     target: Tensor
@@ -85,10 +99,10 @@ class Edges(NamedTuple):
 
 
 class FlowLayer(nn.Module):
-    """Directed graph flow plus graph attention, along the edges and against them, on the residual stream.
+    """Directed graph flow plus graph attention, in both directions of the edges, with a residual connection.
 
-    Flow: sigmoid(G) * (A X W) + X W with the gate G of the node's kind and A normalized by degree. Attention: as in
-    GAT, one head. Both directions are one graph of 2N nodes: 2i is node i along the edges, 2i + 1 against them.
+    Flow: sigmoid(G) * (A X W) + X W with the gate G of the node's kind and A normalized by degree. Attention: one head
+    as in GAT (arXiv 1710.10903).
     """
 
     def __init__(self, config: Config) -> None:
@@ -98,7 +112,7 @@ class FlowLayer(nn.Module):
         self.project = Linear(members, self.width, 4 * self.width + 4)
 
     def forward(self, h: Tensor, gates: Tensor, edges: Edges) -> Tensor:
-        """h (K, N, D); gates (K, N, 2D)."""
+        """States h (K, N, D) and gates (K, N, 2D) to states (K, N, D)."""
         members, nodes, width = h.shape
         projected, scored = self.project.split(self.norm(h), 4 * width)
         values, scores = projected.view(members, 2 * nodes, 2 * width), scored.view(members, 2 * nodes, 2)
@@ -108,7 +122,7 @@ class FlowLayer(nn.Module):
         weight = weight / _gather(total, edges.target)
         weights = torch.stack([edges.share.expand_as(weight), weight], dim=-1)  # of flow and attention
         messages = _gather(values, edges.source).view(members, -1, 2, width)
-        messages *= weights[..., None]  # in place, here and below: new memory takes longer than the arithmetic
+        messages *= weights[..., None]  # in place, here and below: allocation takes longer than the arithmetic
         received = _scatter(messages.flatten(2), edges.target, 2 * nodes)  # (K, 2N, 2D)
         moved = gates.reshape(members, 2 * nodes, width) * received[..., :width]
         moved += received[..., width:]
@@ -117,10 +131,10 @@ class FlowLayer(nn.Module):
 
 
 class Network(nn.Module):
-    """Texts to M normalized metrics per member.
+    """Maps texts to M normalized metrics per member.
 
-    A text's embedding joins its main block with the mean of all its functions: what a cell is has a short way to the
-    output, however deep the cell stands in the network.
+    A text's embedding joins its main block with the mean of all its functions, so the structure of a cell has a short
+    path to the output however deep the cell is nested.
     """
 
     def __init__(self, config: Config) -> None:
@@ -140,9 +154,9 @@ class Network(nn.Module):
 
     @torch.no_grad()
     def begin_like(self, base: Network) -> None:
-        """Take over what a network of the same sizes has learned, but for its metrics.
+        """Copy the weights of a pretrained network of the same sizes, except its output layer.
 
-        This one's words begin with those of `base`; what more there are keep their random weights.
+        The vocabulary must begin with the words of `base`; further words keep their random weights.
         """
         learned = {name: tensor for name, tensor in base.state_dict().items() if not name.startswith("out.")}
         words, known = self.words.weight.detach().clone(), base.config.words
@@ -151,11 +165,11 @@ class Network(nn.Module):
         self.load_state_dict({**self.state_dict(), **learned, "words.weight": words})
 
     def forward(self, batch: Batch, words: Tensor) -> Tensor:
-        """words (kinds, words + KIND_NUMBERS): features of the batch's kinds. -> normalized metrics (K, T, M)."""
+        """Normalized metrics (K, T, M) of a batch; `words` (kinds, words + KIND_NUMBERS) are its kinds' features."""
         return self.out(F.gelu(self.hidden(self.embed(batch, words))))
 
     def embed(self, batch: Batch, words: Tensor) -> Tensor:
-        """(K, T, D)."""
+        """Embeddings (K, T, D) of a batch; see `forward` for the arguments."""
         members = self.config.members
         kinds = self.words(words.expand(members, -1, -1))
         gates = torch.sigmoid(self.gates(kinds)).chunk(self.config.layers, dim=-1)
@@ -169,7 +183,7 @@ class Network(nn.Module):
         return F.gelu(self.join(torch.cat([main, parts, numbers], dim=-1)))
 
     def _blocks(self, level: Level, kinds: Tensor, gates: Sequence[Tensor], callees: Tensor) -> Tensor:
-        """(K, B, D) of one level's blocks."""
+        """Embeddings (K, B, D) of one level's blocks; `callees` (K, b, D) are those of all lower levels."""
         edges = Edges.of(level)
         h = _gather(kinds, level.node_kind) + self.numbers(level.numbers.expand(len(kinds), -1, -1))
         if len(level.call_node):

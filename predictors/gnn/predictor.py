@@ -1,4 +1,4 @@
-"""The graph network as a predictor: an ensemble that begins with a pretrained one's weights."""
+"""The graph network as a predictor: an ensemble fine-tuned from a pretrained one."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from search_spaces.common.errors import InputError
 
 BASE = "gnn-label-free"
 FOLDS = 8
-MIN_NOISE = 0.02  # standard deviations of a metric
-_PRIOR_NOISE = 0.5  # standard deviations, with the weight of so many errors
-_PRIOR_WEIGHT = 2.0
-_BATCH = 128  # texts encoded at once: what is computed of more leaves a core's cache
+MIN_NOISE = 0.02  # least standard deviation of errors, in normal scores
+_PRIOR_NOISE = 0.5  # prior standard deviation of errors, in normal scores
+_PRIOR_WEIGHT = 2.0  # number of errors that the prior counts as
+_BATCH = 128  # texts encoded at once: larger batches exceed a core's cache
 
 
 @lru_cache(maxsize=4)
 def _base(folder: str) -> GNN:
-    """A pretrained network, loaded once per process."""
+    """Load a pretrained network once per process."""
     loaded = load(folder)
     if not isinstance(loaded, GNN):
         raise InputError(f"{folder}: holds a {loaded.kind} predictor, not a gnn")
@@ -42,19 +42,22 @@ def _base(folder: str) -> GNN:
 class GNN(Predictor):
     """Directed graph flow and graph attention on the blocks of the ONNX graph (FLAN, Akhauri and Abdelfattah 2024).
 
-    Metrics are learned as normal scores by an ensemble that begins with the base's weights. Samples are the members'
-    predictions with errors as on held-out architectures. Errors of two metrics are correlated: where one is given, the
-    others follow as in a joint normal distribution.
+    An ensemble, initialized with the weights of the base, learns metrics as normal scores. Samples are the members'
+    predictions plus normal errors with the covariance measured on held-out architectures. Where a metric is given, the
+    errors of the others are conditioned on its error.
 
     Args:
         seed: seed of weights, batches and samples.
-        base: checkpoint folder or shipped name of a pretrained network; None to start from nothing.
-        width: of the network's layers; a base has its own sizes.
-        layers: of the network.
+        base: folder or shipped name of a pretrained checkpoint; None for random initial weights.
+        width: width of the layers. With a base, width, layers and members must equal the base's.
+        layers: flow layers per block.
         members: networks in the ensemble.
-        steps: optimizer steps; None: by the number of architectures.
-        schedule: other fields of `Schedule`.
+        steps: optimizer steps, at least 2; None to choose them by the number of architectures.
+        schedule: other fields of `Schedule` by name.
         progress: called as `progress(step, steps, loss)`.
+
+    Raises:
+        InputError: if a size or the number of steps is too small.
     """
 
     kind = "gnn"
@@ -104,18 +107,18 @@ class GNN(Predictor):
         return self
 
     def _begin(self) -> GNN | None:
-        """The base, of these sizes."""
+        """The base, whose sizes must equal this predictor's; None without one."""
         if self.base is None:
             return None
         base = _base(str(checkpoint(self.base)))
         sizes = {name: (getattr(self, name), getattr(base, name)) for name in ("width", "layers", "members")}
         for name, (own, of_base) in sizes.items():
             if own != of_base:
-                raise InputError(f"gnn: {name} is {of_base} in {self.base}, not {own}; base=None has any")
+                raise InputError(f"gnn: {name} is {of_base} in {self.base}, not {own}; base=None allows any size")
         return base
 
     def _schedule(self, n: int, pretrained: bool) -> Schedule:
-        """For n architectures; a network that has learned something already takes smaller steps."""
+        """Schedule for n architectures; a pretrained network has a lower learning rate."""
         chosen = {"steps": self.steps or _steps(n), "learning_rate": 2e-3 if pretrained else 6e-3}
         return Schedule(**{**chosen, **self.schedule})  # type: ignore[arg-type]
 
@@ -129,7 +132,7 @@ class GNN(Predictor):
         samples: int = 64,
         seed: int = 0,
     ) -> Predictions:
-        """Sample `metrics`; errors of what is given move the others, and a given metric comes back."""
+        """As `Predictor.predict`; the errors of given metrics shift the predictions of the others."""
         known = check_request(self, architectures, metrics, given, samples)
         texts = as_texts(architectures)
         columns = [self.metrics.index(name) for name in metrics]
@@ -148,9 +151,13 @@ class GNN(Predictor):
         return Predictions.of_samples(metrics, with_exact_costs(texts, metrics, known, values))
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
-        """(n, members * width): what all members of the ensemble make of n texts."""
+        """Embeddings (n, members * width) of n texts, those of all members side by side.
+
+        Raises:
+            InputError: if the predictor is not trained, or a text is not that of an architecture.
+        """
         if not self.metrics:
-            raise InputError("the gnn predictor is not trained: it makes nothing of a text yet")
+            raise InputError("the gnn predictor is not trained: call fit first, or load a checkpoint")
         embedded = _of_texts(self._network.embed, self._vocabulary, [text_graph(text) for text in texts])
         return embedded.transpose(0, 1).flatten(1).numpy()
 
@@ -160,7 +167,7 @@ class GNN(Predictor):
             return Network(Config(len(self._vocabulary), len(self.metrics), self.width, self.layers, self.members))
 
     def _normalize(self, values: Metrics, n: int) -> np.ndarray:
-        """(n, M) normalized values of the trained metrics, NaN where there is none."""
+        """Values (n, M) of the trained metrics in normal scores, NaN where missing."""
         columns = [
             scale.normalize(np.asarray(values[name])) if name in values else np.full(n, np.nan)
             for name, scale in zip(self.metrics, self._scales, strict=True)
@@ -168,11 +175,11 @@ class GNN(Predictor):
         return np.stack(columns, axis=1)
 
     def _scores(self, graphs: Sequence[TextGraph]) -> np.ndarray:
-        """(K, n, M) normalized predictions of the members."""
+        """The members' predictions (K, n, M) in normal scores."""
         return _of_texts(self._network, self._vocabulary, graphs).double().numpy()
 
     def _measure_errors(self, graphs: Sequence[TextGraph], targets: np.ndarray, hidden: np.ndarray) -> np.ndarray:
-        """(M, M): covariance of the errors on what was held out, beyond the members' differences there."""
+        """Covariance (M, M) of the errors on held-out architectures, minus the variance among the members there."""
         errors = np.where(hidden[:, :, None], targets - self._scores(graphs), np.nan)
         pairs = errors[: self.members // 2 * 2].reshape(-1, 2, *targets.shape)
         apart = (pairs[:, 0] - pairs[:, 1]).reshape(-1, targets.shape[1])
@@ -219,7 +226,7 @@ class GNN(Predictor):
 def _of_texts(
     compute: Callable[[Batch, Tensor], Tensor], vocabulary: Vocabulary, graphs: Sequence[TextGraph]
 ) -> Tensor:
-    """(K, n, width) of what a network computes for n texts; every distinct text is encoded once."""
+    """Outputs (K, n, width) of `compute` for n texts; every distinct text is encoded once."""
     number = {graph: i for i, graph in enumerate(dict.fromkeys(graphs))}
     distinct = list(number)
     parts = []
@@ -230,12 +237,12 @@ def _of_texts(
 
 
 def _steps(n: int) -> int:
-    """Training steps for n architectures."""
+    """Default number of optimizer steps for n architectures."""
     return 80 + n // 2
 
 
 def _moments(errors: np.ndarray, prior: float) -> np.ndarray:
-    """(M, M) second moments of errors (e, M), NaN where there is none, with a few errors of size `prior` added."""
+    """Second moments (M, M) of errors (e, M), NaN where missing, with `_PRIOR_WEIGHT` errors of size `prior` added."""
     seen = ~np.isnan(errors)
     filled = np.where(seen, errors, 0.0)
     counts = seen.T.astype(float) @ seen

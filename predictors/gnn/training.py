@@ -1,4 +1,4 @@
-"""Training: regression and ranking on normalized metrics, every member without its own held-out part."""
+"""Training by regression and ranking losses on normalized metrics; every member leaves out its held-out part."""
 
 from __future__ import annotations
 
@@ -14,12 +14,19 @@ from predictors.gnn.graph import TextGraph, Vocabulary, collate
 from predictors.gnn.model import Network
 
 Progress = Callable[[int, int, float], None]
-MARGIN = 0.1  # between the normalized metrics of two ranked architectures
+MARGIN = 0.1  # of the ranking loss, in normal scores
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """AdamW with one cycle of the learning rate."""
+    """AdamW with one cycle of the learning rate.
+
+    Attributes:
+        steps: optimizer steps.
+        batch: architectures per step.
+        learning_rate: peak of the cycle.
+        weight_decay: of AdamW.
+    """
 
     steps: int
     batch: int = 32
@@ -28,9 +35,9 @@ class Schedule:
 
 
 def held_out(n: int, members: int, folds: int, rng: np.random.Generator) -> np.ndarray:
-    """(members, n) bool: the part, a `folds`-th, that a member does not learn from; none where n < 2 * folds.
+    """Mask (members, n) of the architectures that a member is not trained on: one fold each, none if n < 2 * folds.
 
-    Two members share a part: their difference there tells how much members differ on what they have not seen.
+    Two members share a fold, so that their difference there measures the variance among members on unseen data.
     """
     fold = rng.permutation(n) % folds if n >= 2 * folds else np.full(n, -1)
     return np.stack([fold == member // 2 for member in range(members)])
@@ -46,9 +53,20 @@ def train(
     rng: np.random.Generator,
     progress: Progress | None = None,
 ) -> list[float]:
-    """Fit to normalized targets (n, M), NaN where missing; hidden (K, n): what a member must not learn from.
+    """Train a network in place.
 
-    Returns the loss of every step, the mean of the members'.
+    Args:
+        network: ensemble of K members.
+        vocabulary: words of the network's inputs.
+        graphs: n training texts.
+        targets: (n, M) in normal scores, NaN where missing.
+        hidden: (K, n), True for texts that a member is not trained on.
+        schedule: optimizer settings.
+        rng: generator of the batches.
+        progress: called as `progress(step, steps, loss)`.
+
+    Returns:
+        The loss of every step, averaged over the members.
     """
     values = torch.tensor(np.nan_to_num(targets), dtype=torch.float32)
     observed = torch.tensor(~np.isnan(targets))
@@ -57,7 +75,7 @@ def train(
     optimizer = torch.optim.AdamW(
         network.parameters(), schedule.learning_rate, weight_decay=schedule.weight_decay, fused=True
     )
-    rise = max(0.1, 1.5 / schedule.steps)  # of all steps: a rise that ends with the first one is divided by zero
+    rise = max(0.1, 1.5 / schedule.steps)  # share of steps; OneCycleLR divides by zero if it ends with the first step
     cycle = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, schedule.learning_rate, total_steps=schedule.steps, pct_start=rise
     )
@@ -85,7 +103,13 @@ def train(
 
 
 def _loss(predicted: Tensor, target: Tensor, weights: Tensor) -> Tensor:
-    """Squared error plus hinge loss of the pairs, summed over members: predicted, weights (K, B, M), target (B, M)."""
+    """Squared error plus pairwise hinge loss, summed over members.
+
+    Args:
+        predicted: (K, B, M).
+        target: (B, M).
+        weights: (K, B, M), 0 where a target is missing or hidden, otherwise 1.
+    """
     squared = (weights * (predicted - target) ** 2).sum((1, 2)) / weights.sum((1, 2)).clamp(min=1)
     return squared.sum() + _hinge(predicted, target, weights)
 

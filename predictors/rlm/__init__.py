@@ -1,1 +1,1 @@
-"""The regression language model: lines of text, encoder, examples in context, and digits."""
+"""The regression language model: lines of text, encoder, in-context examples, digits."""

@@ -1,7 +1,7 @@
-"""T5Gemma's encoder as the reader of texts, through `transformers`: the backbone of arXiv 2509.26476.
+"""T5Gemma's encoder from `transformers` as a text encoder: the backbone of arXiv 2509.26476.
 
-Any T5Gemma (arXiv 2504.06225) does: a folder, or a name on the Hugging Face hub such as `google/t5gemma-b-b-ul2`, whose
-licence has to be accepted there once. Only safetensors are read, and no code comes with a model.
+Any T5Gemma (arXiv 2504.06225) works: a folder, or a name on the Hugging Face hub such as `google/t5gemma-b-b-ul2`,
+whose licence must be accepted there once. Only safetensors are read, and no code is loaded from a model.
 """
 
 from __future__ import annotations
@@ -19,10 +19,14 @@ BATCH_TEXTS = 8
 
 
 class T5GemmaReader:
-    """A pretrained T5Gemma encoder, frozen: the mean of its last states over a text's tokens is the text's state."""
+    """A frozen, pretrained T5Gemma encoder; a text's state is the mean of the last hidden states of its tokens."""
 
     def __init__(self, name: str) -> None:
-        """Load by folder or hub name; `InputError` if it cannot be had."""
+        """Load a model by folder or hub name.
+
+        Raises:
+            InputError: if there is no T5Gemma of this name, or it cannot be loaded.
+        """
         from search_spaces.pytorch.libraries import prepare_torchvision
 
         prepare_torchvision()
@@ -32,7 +36,7 @@ class T5GemmaReader:
         try:
             config = transformers.AutoConfig.from_pretrained(name)
             if config.model_type != "t5gemma":
-                raise InputError(f"{name}: a {config.model_type} model; the backbone of an rlm is a t5gemma")
+                raise InputError(f"{name}: a {config.model_type} model; the backbone of an rlm must be a t5gemma")
             config.is_encoder_decoder = False
             self.limit = int(config.encoder.max_position_embeddings)
             self.tokenizer = transformers.AutoTokenizer.from_pretrained(name).backend_tokenizer
@@ -50,13 +54,19 @@ class T5GemmaReader:
 
     @torch.inference_mode()
     def states(self, texts: Sequence[str]) -> np.ndarray:
-        """States (n, hidden + …) of texts, of which it has no quality and no counts; nothing is cut off."""
+        """States (n, hidden + QUALITY + COUNTS + COMMON) of n texts, never truncated.
+
+        Quality, counts and common numbers are 0, except one common number: log2 of 1 plus the number of tokens.
+
+        Raises:
+            InputError: if a text is empty or longer than the model's limit.
+        """
         ids = [encoded.ids for encoded in self.tokenizer.encode_batch(list(texts))]
         for tokens, text in zip(ids, texts, strict=True):
             if not tokens:
                 raise InputError("an empty text has nothing to predict from")
             if len(tokens) > self.limit:
-                raise InputError(f"the text {text[:60]!r}… has {len(tokens)} tokens; this model reads {self.limit}")
+                raise InputError(f"the text {text[:60]!r}… has {len(tokens)} tokens; the model's limit is {self.limit}")
         order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
         size = self.encoder.config.encoder.hidden_size
         found = np.zeros((len(ids), size + QUALITY + COUNTS + COMMON), np.float32)

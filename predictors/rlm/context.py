@@ -1,9 +1,9 @@
-"""The in-context decoder: labelled examples and a query in, the query's numbers out, digit by digit.
+"""The in-context decoder: from labelled examples and a query to the query's number, digit by digit.
 
-Every example is one token: the coordinates of its text and its number. Examples attend to each other, a query attends
-to the examples (as in TabPFN, arXiv 2207.01848); attention goes by learned products, by learned distances, and by least
-squares. From what a query has gathered, a small causal decoder writes its number, digit after digit.
-Sizes in comments: B tasks, n examples, q queries, C coordinates, D width, h heads, L number tokens.
+Every example is one token: the coordinates of its text and its score. Examples attend to each other, and a query
+attends to the examples (as in TabPFN, arXiv 2207.01848), by learned products, learned distances, and least squares. A
+small causal decoder then writes the query's number, digit by digit, from the query's hidden state.
+Sizes in comments: B tasks, n examples, q queries, C coordinates, D width, H width of a head, h heads, L number tokens.
 """
 
 from __future__ import annotations
@@ -20,15 +20,25 @@ from predictors.rlm.kernels import KernelRegression, Solved
 
 NUMBER_HEADS = 4
 START = NUMBER_TOKENS  # the token before a number
-AXES, WHITENED = (96, 32, 64), 8  # principal axes of structure, quality, counts; the first 8 also whitened
+AXES, WHITENED = (96, 32, 64), 8  # principal axes of structure, quality, counts; the first 8 of each also whitened
 COVARIATES = 8
 COORDINATES = sum(AXES) + len(AXES) * WHITENED + COVARIATES + COMMON + 3
-AXIS_SCALE = 4.0  # of coordinates along principal axes, whose mean squares sum to one before
+AXIS_SCALE = 4.0  # multiplies coordinates along principal axes, whose mean squares sum to 1 before
 
 
 @dataclass(frozen=True)
 class ContextConfig:
-    """Sizes of the in-context decoder."""
+    """Sizes of the in-context decoder.
+
+    Attributes:
+        width: width of the layers over examples and queries.
+        heads: attention heads of these layers.
+        layers: number of these layers.
+        distance: coordinates per head on which attention measures distances.
+        kernels: heads of the kernel regression.
+        number_width: width of the digit decoder.
+        number_layers: layers of the digit decoder.
+    """
 
     width: int = 128
     heads: int = 4
@@ -40,7 +50,7 @@ class ContextConfig:
 
 
 class ContextAttention(nn.Module):
-    """Attention whose logits are scaled products minus squared distances of projected coordinates."""
+    """Attention whose logits are scaled dot products minus squared distances of projected coordinates."""
 
     def __init__(self, config: ContextConfig) -> None:
         super().__init__()
@@ -60,7 +70,7 @@ class ContextAttention(nn.Module):
         key, value = self.key_value(y).chunk(2, -1)
         key, place = self._split(key), self._split(self.place(coordinates))
         n = key.shape[2]
-        # Logits of a softmax over n keys flatten as n grows (arXiv 2501.19399): a learned power of log n sharpens them.
+        # A softmax over n keys flattens as n grows (arXiv 2501.19399): a learned multiple of log n sharpens it.
         sharpness = 1 + self.size[:, None, None] * torch.log(torch.tensor(n / 64.0))
         key = key * key.shape[-1] ** -0.5
         return torch.cat([key, place, -place.square().sum(-1, keepdim=True) / 2], -1) * sharpness, self._split(value)
@@ -77,10 +87,10 @@ class ContextAttention(nn.Module):
 
 
 class LeastSquares(nn.Module):
-    """Attention that solves: queries read what ridge regression from the examples' keys to their values predicts.
+    """Ridge regression as attention: queries read its prediction from the examples' keys to their values.
 
-    After the mesa layer (arXiv 2309.05858). Examples read what the others predict for them (left out one at a time). A
-    query also reads how far it is from the examples, by its leverage. The cost of a query does not depend on n.
+    After the mesa layer (arXiv 2309.05858). Examples read leave-one-out predictions. Examples and queries also read
+    their leverage, a measure of their distance from the (other) examples. The cost of a query does not depend on n.
     """
 
     def __init__(self, config: ContextConfig) -> None:
@@ -107,7 +117,7 @@ class LeastSquares(nn.Module):
         return inverse, inverse @ (key.mT @ value), key, value
 
     def own(self, solved: tuple[Tensor, Tensor, Tensor, Tensor]) -> Tensor:
-        """What the examples read: predictions without themselves."""
+        """Output (B, n, D) for the examples: leave-one-out predictions in closed form."""
         inverse, weights, key, value = solved
         leverage = ((key @ inverse) * key).sum(-1, keepdim=True)
         rest = (1 - leverage).clamp(min=0.05)
@@ -127,7 +137,7 @@ Kept = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor, Tensor, Tensor]]
 
 
 class ContextLayer(nn.Module):
-    """Pre-norm attention to the examples, by softmax and by least squares, then SwiGLU."""
+    """Pre-norm softmax attention and least squares over the examples, then SwiGLU."""
 
     def __init__(self, config: ContextConfig) -> None:
         super().__init__()
@@ -140,7 +150,7 @@ class ContextLayer(nn.Module):
         nn.init.normal_(self.down.weight, std=0.1 * d**-0.5)
 
     def examples(self, x: Tensor, coordinates: Tensor) -> tuple[Tensor, Kept]:
-        """The examples (B, n, D) after this layer, and what queries need of them."""
+        """Examples (B, n, D) after this layer, and the tensors that queries read."""
         y = self.attention_norm(x)
         keys, solved = self.attention.keys(y, coordinates), self.regression.solve(y, coordinates)
         x = x + self.attention(y, coordinates, keys) + self.regression.own(solved)
@@ -157,7 +167,7 @@ class ContextLayer(nn.Module):
 
 
 class ContextReader(nn.Module):
-    """Examples and queries to what each query has gathered."""
+    """Maps labelled examples and queries to the queries' hidden states."""
 
     def __init__(self, config: ContextConfig) -> None:
         super().__init__()
@@ -172,7 +182,15 @@ class ContextReader(nn.Module):
         self.again = nn.Linear(self.kernels.outputs, d, bias=False)
 
     def examples(self, coordinates: Tensor, scores: Tensor) -> tuple[Solved, list[Kept]]:
-        """What queries need of the examples: coordinates (B, n, C), scores (B, n)."""
+        """Process the examples once for any number of queries.
+
+        Args:
+            coordinates: (B, n, C).
+            scores: (B, n).
+
+        Returns:
+            The tensors of kernel regression and of every layer that queries read.
+        """
         found, solved = self.kernels.solve(coordinates, scores)
         z = scores.clamp(-10, 10)
         number = torch.stack([z, z.clamp(-1, 1), z.square() / 4, torch.sin(2 * z), torch.cos(2 * z)], -1)
@@ -184,7 +202,7 @@ class ContextReader(nn.Module):
         return solved, kept
 
     def forward(self, coordinates: Tensor, kept: tuple[Solved, list[Kept]]) -> Tensor:
-        """Queries' coordinates (B, q, C) -> (B, q, D)"""
+        """Hidden states (B, q, D) of queries with coordinates (B, q, C)."""
         found = self.kernels(coordinates, kept[0])
         x = self.place(coordinates) + self.regressed(found) + self.role[1]
         for layer, own in zip(self.layers, kept[1], strict=True):
@@ -193,14 +211,14 @@ class ContextReader(nn.Module):
 
 
 def _kernel_scales() -> Tensor:
-    """Of coordinates: principal axes, and the common ones, are what a kernel of length one goes by; others hardly."""
+    """Initial scales (C,) of the coordinates for a kernel of length 1: principal axes dominate."""
     sizes = (sum(AXES), len(AXES) * WHITENED, COVARIATES, COMMON, 3)
     scales = (1 / AXIS_SCALE, 0.05, 0.3, 0.1, 0.01)
     return torch.cat([torch.full((size,), scale) for size, scale in zip(sizes, scales, strict=True)])
 
 
 class NumberLayer(nn.Module):
-    """Pre-norm causal attention over the numbers' tokens, then SwiGLU; `step` takes one token more."""
+    """Pre-norm causal attention over the tokens of a number, then SwiGLU."""
 
     def __init__(self, d: int) -> None:
         super().__init__()
@@ -212,7 +230,11 @@ class NumberLayer(nn.Module):
         self.down = nn.Linear(2 * d, d, bias=False)
 
     def forward(self, x: Tensor, past: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Tokens (R, L, D) after those whose keys and values (R, h, P, H) are `past`; the same of all tokens."""
+        """Process the tokens x (R, L, D) that follow `past`, the keys and values (R, h, P, H) of P earlier tokens.
+
+        Returns:
+            The tokens after this layer, and the keys and values of all tokens.
+        """
         query, key, value = (
             self.project(self.attention_norm(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         )
@@ -226,7 +248,7 @@ class NumberLayer(nn.Module):
 
 
 class NumberDecoder(nn.Module):
-    """Number tokens in, logits of the next one out, for rows of what queries have gathered."""
+    """Causal decoder of numbers: logits of the next token, conditioned on a query's hidden state."""
 
     def __init__(self, config: ContextConfig) -> None:
         super().__init__()
@@ -241,11 +263,14 @@ class NumberDecoder(nn.Module):
         nn.init.normal_(self.token.weight, std=0.5)
 
     def conditions(self, gathered: Tensor) -> Tensor:
-        """What each query's (…, D) number depends on: (…, d)."""
+        """Conditions (…, d) of the numbers, from the queries' hidden states (…, D)."""
         return self.condition(functional.gelu(self.hidden(gathered)))
 
     def forward(self, conditions: Tensor, tokens: Tensor) -> Tensor:
-        """Logits (R, L, 12) of the token after each of `tokens` (R, L), which begin with `START`; conditions (R, d)."""
+        """Logits (R, L, NUMBER_TOKENS) of the token after each of `tokens` (R, L), of which the first is `START`.
+
+        `conditions` (R, d) are those of the rows.
+        """
         x = self.token(tokens) + self.place.weight[: tokens.shape[1]] + conditions[:, None]
         for layer in self.layers:
             x, _ = layer(x)
@@ -254,7 +279,17 @@ class NumberDecoder(nn.Module):
     def step(
         self, condition: Tensor, token: Tensor, place: int, past: list[tuple[Tensor, Tensor]] | None
     ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-        """Logits (R, 12) after one more token (R,), and all keys and values."""
+        """Decode one more token per row.
+
+        Args:
+            condition: (R, d).
+            token: (R,) last token of each row.
+            place: its position, from 0.
+            past: keys and values of the earlier tokens, per layer; None at the first position.
+
+        Returns:
+            Logits (R, NUMBER_TOKENS) of the next token, and keys and values including this token.
+        """
         x = (self.token(token) + self.place.weight[place] + condition)[:, None]
         kept = []
         for i, layer in enumerate(self.layers):

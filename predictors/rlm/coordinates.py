@@ -1,6 +1,7 @@
-"""Coordinates of texts in a context: principal axes of its states, what all contexts share, and known covariates.
+"""Coordinates of texts in a context: principal axes of its states, common numbers, and covariates.
 
-Exact costs and predicted proxies mean the same in every context; principal axes of the rest of a state do not.
+Exact costs and predicted proxies, the common numbers, mean the same in every context. The other parts of a state are
+projected to the principal axes of the context's examples.
 """
 
 from __future__ import annotations
@@ -13,22 +14,29 @@ from predictors.rlm.context import AXES, AXIS_SCALE, COORDINATES, COVARIATES, WH
 from predictors.rlm.encoder import COMMON, QUALITY
 from predictors.rlm.lines import COUNTS
 
-LIMIT = 5.0
-COMMON_WEIGHT = 0.2
+LIMIT = 5.0  # largest absolute coordinate
+COMMON_WEIGHT = 0.2  # of the common numbers among the principal axes of structure
 
 
 def part_sizes(size: int) -> list[int]:
-    """How many of a state's numbers are structure, quality, counts, and common."""
+    """Sizes of the parts of a state of `size` numbers: structure, quality, counts, common."""
     return [size - QUALITY - COUNTS - COMMON, QUALITY, COUNTS, COMMON]
 
 
 def compared(states: np.ndarray) -> np.ndarray:
-    """What distances between texts are measured on, of states (n, S): structure and quality, which are learned."""
+    """The learned parts of states (n, S), structure and quality, on which distances between texts are measured."""
     return states[:, : -COUNTS - COMMON]
 
 
 class States(NamedTuple):
-    """Parts of states (n, S): structure (n, S - …), quality (n, QUALITY), counts (n, COUNTS), common (n, COMMON)."""
+    """Parts of states (n, S).
+
+    Attributes:
+        structure: (n, S - QUALITY - COUNTS - COMMON), linear in the encoder's pooled lines.
+        quality: (n, QUALITY), nonlinear.
+        counts: (n, COUNTS), a sketch of how often each kind of line occurs.
+        common: (n, COMMON), predicted proxies and exact costs.
+    """
 
     structure: np.ndarray
     quality: np.ndarray
@@ -37,12 +45,19 @@ class States(NamedTuple):
 
     @classmethod
     def of(cls, states: np.ndarray) -> States:
-        """The parts of what an encoder returns."""
+        """Split the states of an encoder."""
         return cls(*np.split(states, np.cumsum(part_sizes(states.shape[1])[:-1]), axis=1))
 
 
 class Block(NamedTuple):
-    """Principal axes of a part of the states: center (S,), directions (S, k), standard deviations (k,)."""
+    """Principal axes of a part of the states.
+
+    Attributes:
+        center: (S,) mean.
+        scale: root mean squared distance from the center.
+        directions: (S + c, k) of the values divided by `scale`, with c columns beside them.
+        spread: (k,) standard deviations along the directions.
+    """
 
     center: np.ndarray
     scale: float
@@ -51,20 +66,20 @@ class Block(NamedTuple):
 
     @classmethod
     def fit(cls, values: np.ndarray, most: int, beside: np.ndarray | None = None) -> Block:
-        """Axes of values (n, S), whose mean square becomes one, with `beside` (n, c), which stays as it is."""
+        """Fit at most `most` axes to values (n, S), scaled to a mean square of 1, and columns `beside` (n, c)."""
         center = values.mean(0)
         scale = float(np.sqrt(((values - center) ** 2).sum(1).mean())) or 1.0
         return cls(center, scale, *principal_axes(_beside((values - center) / scale, beside), most))
 
     def along(self, values: np.ndarray, beside: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Of values (n, S): coordinates along the axes (n, k), and the square (n,) of what is left."""
+        """Coordinates (n, k) of values (n, S) along the axes, and squared distances (n,) from their span."""
         joint = _beside((values - self.center) / self.scale, beside)
         along = joint @ self.directions
         return along, np.maximum((joint**2).sum(1) - (along**2).sum(1), 0)
 
 
 class Axes(NamedTuple):
-    """What makes coordinates of states: found on a context's examples, used for examples and queries alike."""
+    """The map from states to coordinates, fitted to a context's examples and applied to examples and queries."""
 
     structure: Block
     quality: Block
@@ -76,7 +91,7 @@ class Axes(NamedTuple):
 
     @classmethod
     def fit(cls, states: np.ndarray, covariates: np.ndarray) -> Axes:
-        """Axes of n examples: states (n, S), covariates (n, c) as scores, NaN where unknown."""
+        """Fit to n examples with states (n, S) and covariates (n, c) in scores, NaN where unknown."""
         parts = States.of(states)
         center, scale = parts.common.mean(0), parts.common.std(0)
         scale = np.where(scale > 1e-4, scale, np.inf)
@@ -88,7 +103,7 @@ class Axes(NamedTuple):
         return cls(structure, quality, counts, center, scale, across, np.log2(len(states) / 64) / 4)
 
     def __call__(self, states: np.ndarray, covariates: np.ndarray) -> np.ndarray:
-        """(n, COORDINATES) of states (n, S) and covariates (n, c)."""
+        """Coordinates (n, COORDINATES) of states (n, S) and covariates (n, c) in scores, NaN where unknown."""
         parts = States.of(states)
         structure, rest = self.structure.along(
             parts.structure, _weighted(parts.common, self.common_center, self.common_scale)
@@ -124,7 +139,15 @@ def _beside(values: np.ndarray, beside: np.ndarray | None) -> np.ndarray:
 
 
 def principal_axes(centered: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Principal directions (S, k) of rows (n, S), the largest first, and their standard deviations (k,)."""
+    """Principal axes of centered rows.
+
+    Args:
+        centered: (n, S).
+        most: largest number of axes.
+
+    Returns:
+        Directions (S, k), those of the largest variance first, and standard deviations (k,) along them.
+    """
     if not centered.shape[1]:
         return np.zeros((0, 0)), np.zeros(0)
     n, size = centered.shape

@@ -1,8 +1,8 @@
 """Constrained decoding of numbers, all samples of all rows at once.
 
-Arithmetic sampling (arXiv 2210.15458): a sample follows its quantile through the digits. Evenly spread quantiles cover
-the model's distribution evenly, so a mean over them is far less noisy than one over independent samples. Samples of one
-row that begin with the same digits share the work of these digits.
+Arithmetic sampling (arXiv 2210.15458): each sample decodes the digits at its quantile. Evenly spaced quantiles cover
+the model's distribution evenly, so their mean is far less noisy than that of independent samples. Samples of one row
+share the computation of equal prefixes.
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ _ALLOWED = torch.from_numpy(digits.allowed())
 
 @torch.inference_mode()
 def sample_scores(decoder: NumberDecoder, conditions: Tensor, rows: np.ndarray, quantiles: np.ndarray) -> np.ndarray:
-    """Scores (S,) of samples at quantiles (S,) of the numbers' distributions.
+    """Decode S samples at given quantiles of the decoder's distributions.
 
     Args:
-        decoder: the model's.
-        conditions: (R, d), what each row's number depends on.
-        rows: (S,), the row of each sample.
-        quantiles: (S,), in [0, 1).
+        decoder: the digit decoder.
+        conditions: (R, d), see `NumberDecoder.conditions`.
+        rows: (S,) row of each sample.
+        quantiles: (S,) in [0, 1).
+
+    Returns:
+        (S,) scores.
     """
     prefix, quantile = torch.from_numpy(rows), torch.from_numpy(quantiles)
     token = torch.full((len(conditions),), START)
@@ -41,10 +44,19 @@ def sample_scores(decoder: NumberDecoder, conditions: Tensor, rows: np.ndarray, 
 
 
 def _pick(logits: Tensor, prefix: Tensor, place: int, quantile: Tensor) -> tuple[Tensor, Tensor]:
-    """Tokens (S,) at these quantiles (S,) of logits (P, 12) of each sample's prefix (S,), and quantiles within tokens.
+    """Pick the token of each sample at one position.
 
-    Tokens are in the order of the numbers that they begin, so a higher quantile is a higher number: minus comes before
-    plus, and below zero larger digits come first.
+    A higher quantile gives a higher number: minus comes before plus, and the quantile is mirrored for negative numbers,
+    whose digits are ordered by absolute value.
+
+    Args:
+        logits: (P, NUMBER_TOKENS) of P prefixes.
+        prefix: (S,) prefix of each sample.
+        place: position in the number, from 0.
+        quantile: (S,) in [0, 1).
+
+    Returns:
+        (S,) tokens, and (S,) quantiles within the probability of the token.
     """
     finite = torch.nan_to_num(logits.double(), nan=0.0, posinf=1e4, neginf=-1e4)
     probability = finite.masked_fill(~_ALLOWED[place], -torch.inf).softmax(-1)

@@ -1,4 +1,4 @@
-"""Scores as tokens: sign, units, tenths, hundredths; -1.234 is `- 1 2 3`. Scores are rounded, not cut off."""
+"""Scores as tokens: sign, units, tenths, hundredths; -1.238 is `- 1 2 4`. Scores are rounded, not truncated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LARGEST = 9.99
 
 
 def allowed() -> np.ndarray:
-    """(NUMBER_LENGTH, NUMBER_TOKENS): True where the grammar allows a token. Any such sequence is a number."""
+    """Mask (NUMBER_LENGTH, NUMBER_TOKENS), True where the grammar allows a token; any allowed sequence is a number."""
     mask = np.zeros((NUMBER_LENGTH, NUMBER_TOKENS), bool)
     mask[0, :ZERO] = True
     mask[1:, ZERO:] = True
@@ -19,7 +19,7 @@ def allowed() -> np.ndarray:
 
 
 def encode(scores: np.ndarray) -> np.ndarray:
-    """Finite scores (…) -> tokens (…, NUMBER_LENGTH); beyond ±9.99 the largest number stands for them."""
+    """Tokens (…, NUMBER_LENGTH) of finite scores (…), which are clipped to ±`LARGEST`."""
     hundredths = np.rint(np.clip(scores, -LARGEST, LARGEST) * 100).astype(np.int64)
     size = np.abs(hundredths)
     digits = [size // 100, size // 10 % 10, size % 10]
@@ -27,6 +27,6 @@ def encode(scores: np.ndarray) -> np.ndarray:
 
 
 def decode(tokens: np.ndarray) -> np.ndarray:
-    """Tokens (…, NUMBER_LENGTH) -> scores (…)."""
+    """Scores (…) of tokens (…, NUMBER_LENGTH)."""
     size = ((tokens[..., 1:] - ZERO) * np.array([1.0, 0.1, 0.01])).sum(-1)
     return np.where(tokens[..., 0] == MINUS, -size, size)

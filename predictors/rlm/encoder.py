@@ -1,7 +1,7 @@
-"""The text encoder: lines attend along the data flow, and to all others through their mean; windows pool them.
+"""The text encoder: lines read their neighbours along the data flow and the mean line; windows pool them.
 
-Data-flow guided attention follows GraphCodeBERT (arXiv 2009.08366): a line sees the lines that make its arguments and
-those that read its value. Sizes in comments: B texts, n lines of all texts, e references, D width, K windows.
+As in GraphCodeBERT (arXiv 2009.08366), a line reads the lines that produce its arguments and those that use its value.
+Sizes in comments: B texts, n lines of all texts, e references, D width, K windows.
 """
 
 from __future__ import annotations
@@ -17,17 +17,21 @@ from torch.nn import functional
 
 from predictors.rlm.lines import BUCKETS, COUNTS, LINE_NUMBERS, TEXT_NUMBERS, Lines
 
-QUALITY, PROXIES = 64, 8  # numbers of a state beside its structure, whatever the configuration
-COMMON = PROXIES + TEXT_NUMBERS  # the last numbers of a state, which mean the same in every space
+QUALITY, PROXIES = 64, 8  # sizes of these parts of a state, the same for every configuration
+COMMON = PROXIES + TEXT_NUMBERS  # size of the last part of a state, which means the same in every space
 
 
 @dataclass(frozen=True)
 class EncoderConfig:
     """Sizes of the encoder.
 
-    windows: soft thirds (or so) of a text that are pooled apart, beside the whole.
-    structure: linear readouts of what is pooled: sums over lines, as latencies and costs are.
-    hidden: width of the network that makes nonlinear readouts of them.
+    Attributes:
+        width: width of the layers.
+        layers: number of layers.
+        windows: soft sections of a text that are pooled separately, beside the whole text.
+        structure: size of the structure part of a state, which is linear in the pooled lines.
+        hidden: width of the network from structure to quality.
+        frequencies: sine and cosine features per number of a line.
     """
 
     width: int = 128
@@ -39,13 +43,23 @@ class EncoderConfig:
 
     @property
     def outputs(self) -> int:
-        """Numbers of a text's state."""
+        """Size of a text's state."""
         return self.structure + QUALITY + COUNTS + COMMON
 
 
 class Batch(NamedTuple):
-    """Lines of B texts. words (w,), starts (n,), numbers (n, F), edges (2, e), text (n,), position (n,) in [0, 1],
-    totals (B, T), counts (B, COUNTS)."""
+    """Lines of B texts; see `Lines`.
+
+    Attributes:
+        words: (w,).
+        starts: (n,) index of each line's first word.
+        numbers: (n, LINE_NUMBERS).
+        edges: (2, e) producer and consumer.
+        text: (n,) text of each line.
+        position: (n,) in [0, 1].
+        totals: (B, TEXT_NUMBERS).
+        counts: (B, COUNTS).
+    """
 
     words: Tensor
     starts: Tensor
@@ -58,7 +72,7 @@ class Batch(NamedTuple):
 
 
 def collate(texts: Sequence[Lines]) -> Batch:
-    """The lines of several texts, one text after another."""
+    """Concatenate the lines of several texts."""
     counts = np.array([len(t.starts) for t in texts])
     first = np.cumsum(counts) - counts
     words = np.array([len(t.words) for t in texts])
@@ -76,7 +90,7 @@ def collate(texts: Sequence[Lines]) -> Batch:
 
 
 class Layer(nn.Module):
-    """Residual block of what a line is, what it reads, what reads it, and the text's mean line."""
+    """Residual block over a line, the lines that it reads, the lines that read it, and the text's mean line."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -85,13 +99,13 @@ class Layer(nn.Module):
         self.down = nn.Linear(2 * width, width, bias=False)
 
     def forward(self, x: Tensor, flow: Flow) -> Tensor:
-        """(n, D) -> (n, D)"""
+        """Lines x (n, D) to lines (n, D)."""
         y = self.norm(x)
         return x + self.down(functional.gelu(self.up(torch.cat([y, flow.read(y), flow.readers(y), flow.mean(y)], 1))))
 
 
 class Flow:
-    """Sums over references and texts, computed for all layers at once."""
+    """Sums over references and texts; the normalization is computed once for all layers."""
 
     def __init__(self, batch: Batch) -> None:
         self.source, self.target = batch.edges
@@ -103,26 +117,28 @@ class Flow:
         self.counts = torch.bincount(batch.text, minlength=self.texts).float()[:, None]
 
     def read(self, x: Tensor) -> Tensor:
-        """Of every line, the sum of the lines that it reads over the root of their number."""
+        """(n, D) sum of the lines that each line reads, divided by the square root of their number."""
         return torch.zeros_like(x).index_add(0, self.target, x[self.source]) * self.fan_in
 
     def readers(self, x: Tensor) -> Tensor:
+        """(n, D) sum of the lines that read each line, divided by the square root of their number."""
         return torch.zeros_like(x).index_add(0, self.source, x[self.target]) * self.fan_out
 
     def total(self, x: Tensor) -> Tensor:
-        """(n, D) -> (B, D)"""
+        """(B, D) sum of each text's lines."""
         return x.new_zeros(self.texts, x.shape[1]).index_add(0, self.text, x)
 
     def mean(self, x: Tensor) -> Tensor:
+        """(n, D) mean line of each line's text."""
         return (self.total(x) / self.counts)[self.text]
 
 
 class TextEncoder(nn.Module):
-    """Lines of B texts to states (B, structure + QUALITY + COUNTS + COMMON).
+    """Encodes the lines of B texts as states (B, structure + QUALITY + COUNTS + COMMON).
 
-    Structure is linear in what is pooled. Quality is not: from it, the order of zero-cost proxies within a space is
-    predicted. Counts are not learned, so that no kind of line is lost, in whichever space. What is common to all spaces
-    are the predicted proxies and exact costs.
+    Structure is linear in the pooled lines. Quality is nonlinear; zero-cost proxies are predicted from it, up to their
+    order within a space. Counts are not learned, so that they distinguish all kinds of lines in any space. The common
+    part holds the predicted proxies and exact costs.
     """
 
     frequency: Tensor

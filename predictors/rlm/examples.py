@@ -1,4 +1,4 @@
-"""The examples of a context: which of many a query sees, and what it reads of them."""
+"""The examples of a context: the selection among many for a query, and their processing."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from torch import Tensor
 from predictors.rlm.coordinates import Axes, compared
 from predictors.rlm.model import Model
 
-MAX_EXAMPLES = 2000  # that a query attends to: memory and time of a prediction are bounded
-_NEAREST = MAX_EXAMPLES // 2
-_DISTANCE_ROWS = 256  # whose distances to all examples are computed at once
+MAX_EXAMPLES = 2000  # per query, which bounds memory and time of a prediction
+_NEAREST = MAX_EXAMPLES // 2  # examples of a group that are nearest to its center
+_DISTANCE_ROWS = 256  # rows of a distance matrix that are computed at once
 
 
 class Context:
-    """Examples of one metric, read once for any number of queries.
+    """Examples of one metric, processed once for any number of queries.
 
     Args:
         model: the network.
-        states: (n, S), the examples'.
-        scores: (n,), the metric's.
-        covariates: (n, c), scores of what is known of queries, too; NaN where unknown.
+        states: (n, S) of the examples.
+        scores: (n,) of the metric.
+        covariates: (n, c) scores of the metrics that are known of queries, too; NaN where unknown.
     """
 
     def __init__(self, model: Model, states: np.ndarray, scores: np.ndarray, covariates: np.ndarray) -> None:
@@ -35,24 +35,29 @@ class Context:
 
     @torch.inference_mode()
     def conditions(self, states: np.ndarray, covariates: np.ndarray) -> Tensor:
-        """What the numbers of queries depend on (q, d): states (q, S), covariates (q, c)."""
+        """Conditions (q, d) of the digit decoder for queries with states (q, S) and covariates (q, c)."""
         coordinates = torch.from_numpy(self.axes(states, covariates))[None]
         gathered = self.model.reader(coordinates, self.kept)[0]
         return self.model.decoder.conditions(gathered)
 
 
 class Group(NamedTuple):
-    """Examples that all queries near one center see: of `compared` states. rows (n,): of the stored examples."""
+    """Examples that are shared by all queries near one center.
+
+    Attributes:
+        center: the `compared` part of a state.
+        rows: (n,) row numbers of the stored examples.
+    """
 
     center: np.ndarray
     rows: np.ndarray
 
 
 def groups(states: np.ndarray) -> list[Group]:
-    """How n stored examples, states (n, S), are shared out: one group for up to `MAX_EXAMPLES` of them.
+    """Divide n stored examples with states (n, S) into groups; up to `MAX_EXAMPLES` examples are one group.
 
-    Of more, every group has those nearest to its center and, the same for all, some that are spread over everything. A
-    query's group depends on its own state alone.
+    With more, every group holds the `_NEAREST` examples of its center, and examples spread over all states that every
+    group shares. The group of a query depends on the query's state alone.
     """
     states = compared(states)
     if len(states) <= MAX_EXAMPLES:
@@ -66,14 +71,14 @@ def groups(states: np.ndarray) -> list[Group]:
 
 
 def assign(states: np.ndarray, found: list[Group]) -> np.ndarray:
-    """The group (n,) of each query, states (n, S): that of the nearest center."""
+    """Number (n,) of the group with the nearest center for queries with states (n, S)."""
     if len(found) == 1:
         return np.zeros(len(states), int)
     return squared_distances(compared(states), np.stack([group.center for group in found])).argmin(1)
 
 
 def _spread(states: np.ndarray, count: int) -> np.ndarray:
-    """Rows (count,) that are far from each other: each next is the farthest from those before (Gonzalez 1985)."""
+    """Row numbers (count,) by farthest-point sampling (Gonzalez 1985), beginning with the row nearest to the mean."""
     first = int(((states - states.mean(0)) ** 2).sum(1).argmin())
     chosen, distance = [first], ((states - states[first]) ** 2).sum(1)
     while len(chosen) < count:
@@ -83,9 +88,12 @@ def _spread(states: np.ndarray, count: int) -> np.ndarray:
 
 
 def nearest_distances(states: np.ndarray, known: np.ndarray, own: np.ndarray | None = None) -> np.ndarray:
-    """Distances (n,) of states (n, S) to their nearest of known states (k, S).
+    """Distance (n,) of each state to its nearest known state; infinite if there is none.
 
-    own (n,): of every state, the row of `known` that is itself and does not count. Infinite where nothing is left.
+    Args:
+        states: (n, S).
+        known: (k, S).
+        own: (n,) row of `known` that is the state itself and is left out.
     """
     found = np.empty(len(states))
     for start in range(0, len(states), _DISTANCE_ROWS):
@@ -98,6 +106,6 @@ def nearest_distances(states: np.ndarray, known: np.ndarray, own: np.ndarray | N
 
 
 def squared_distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """(m, n) between rows (m, S) and (n, S)."""
+    """Squared Euclidean distances (m, n) between rows a (m, S) and b (n, S)."""
     a, b = a.astype(float), b.astype(float)
     return ((a**2).sum(1)[:, None] + (b**2).sum(1) - 2 * a @ b.T).clip(min=0)

@@ -1,4 +1,4 @@
-"""Joint samples of several metrics: each metric is decoded conditioned on those before."""
+"""Joint samples of several metrics: each metric is conditioned on those decoded before."""
 
 from __future__ import annotations
 
@@ -10,27 +10,29 @@ import numpy as np
 from predictors.rlm.decoding import sample_scores
 from predictors.rlm.examples import Context
 
-STRATA = 8  # groups of samples, each conditioned on its own means of the metrics before
+STRATA = 8  # groups of samples; each is conditioned on its means of the earlier metrics
 
 
 def joint_scores(
     contexts: Sequence[Context], states: np.ndarray, covariates: np.ndarray, quantiles: np.ndarray
 ) -> list[np.ndarray]:
-    """Scores (q, samples) of each of m metrics, conditioned on covariates and on the metrics before.
+    """Sample m metrics, each conditioned on the covariates and on the metrics before it.
 
-    Samples of a query are put in `STRATA` groups by the metric that was decoded last. The next is conditioned on the
-    means of each group, so that a query is read a few times, and not once for each sample.
+    A query's samples are sorted by the metric decoded last and divided into `STRATA` groups. The next metric is
+    conditioned on the means of each group, so that a query is read `STRATA` times instead of once per sample.
 
     Args:
-        contexts: m, of each metric in the order of decoding; that of metric k has the k metrics before as its last
-            covariates.
+        contexts: one per metric, in decoding order; the last k covariates of context k are the k earlier metrics.
         states: (q, S) of the queries.
-        covariates: (q, c), scores of what is given.
+        covariates: (q, c) scores of the given metrics.
         quantiles: (q, samples, m), see `spread_quantiles`.
+
+    Returns:
+        (q, samples) scores per metric.
     """
     q, samples, _ = quantiles.shape
     strata = min(STRATA, samples)
-    stratum = np.arange(samples) * strata // samples  # of the samples in the order of the last metric
+    stratum = np.arange(samples) * strata // samples  # of the samples sorted by the last metric
     found: list[np.ndarray] = []
     for k, context in enumerate(contexts):
         if not found:
@@ -53,11 +55,10 @@ def joint_scores(
 
 
 def spread_quantiles(texts: Sequence[str], samples: int, metrics: int, seed: Sequence[int]) -> np.ndarray:
-    """Quantiles (n, samples, metrics), the same for the same text and seed, wherever it stands.
+    """Quantiles (n, samples, metrics) of joint samples; they depend on text and seed, not on the position in a batch.
 
-    They are the middles of equal parts, as in the midpoint rule: were they at random within their parts, the outermost
-    would tell of far tails for some networks, and a search would prefer these. The first metric's are in order, the
-    others' are shuffled.
+    Each metric has the midpoints of `samples` equal intervals. Random points within the intervals would reach far tails
+    for some networks, and a search would prefer these. The first metric's quantiles ascend, the others' are shuffled.
     """
     found = np.empty((len(texts), samples, metrics))
     drawn: dict[str, np.ndarray] = {}

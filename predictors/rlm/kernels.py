@@ -1,8 +1,8 @@
-"""Kernel regression as a layer: the first thing that examples and queries read of each other.
+"""Kernel regression as the first layer over examples and queries.
 
 Every head is kernel ridge regression of the examples' scores with a learned kernel and a learned penalty. Examples read
-predictions without themselves, in closed form, so that they and queries read the same kind of number. A last head is
-the heads' mean, weighted by how well each predicts the examples. The layers above learn which of them to believe.
+leave-one-out predictions in closed form, so that examples and queries read the same kind of number. A last output is
+the mean of the heads, weighted by their leave-one-out errors. The layers above learn which heads to trust.
 Sizes in comments: B tasks, n examples, q queries, C coordinates, h heads.
 """
 
@@ -14,12 +14,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-MIN_SQUARE = 1e-3  # of an error: the logarithm of the square of a perfect prediction is finite
-LARGEST = 8.0  # of a prediction, in scores
+MIN_SQUARE = 1e-3  # added to mean squared errors, so that their logarithm is finite
+LARGEST = 8.0  # largest absolute prediction, in scores
 
 
 class Solved(NamedTuple):
-    """What queries need: scaled coordinates (B, h, n, C), dual weights (B, h, n), log mean squared errors (B, h)."""
+    """The fitted regressions, as queries read them.
+
+    Attributes:
+        scaled: (B, h, n, C) scaled coordinates of the examples.
+        dual: (B, h, n) dual weights.
+        errors: (B, h) logarithms of mean squared leave-one-out errors.
+    """
 
     scaled: Tensor
     dual: Tensor
@@ -27,10 +33,14 @@ class Solved(NamedTuple):
 
 
 class KernelRegression(nn.Module):
-    """Examples and queries to `outputs` features each."""
+    """Maps examples and queries to `outputs` features each.
+
+    Args:
+        heads: number of kernels.
+        scales: (C,) initial scales of the coordinates for a kernel of length 1.
+    """
 
     def __init__(self, heads: int, scales: Tensor) -> None:
-        """scales (C,): of the coordinates at first, for a kernel of length one."""
         super().__init__()
         lengths = torch.logspace(math.log10(0.5), math.log10(5.0), heads)
         noise = torch.tensor([0.03, 0.15]).log().repeat(heads)[:heads]
@@ -41,7 +51,15 @@ class KernelRegression(nn.Module):
         self.outputs = 3 * heads + 2
 
     def solve(self, coordinates: Tensor, scores: Tensor) -> tuple[Tensor, Solved]:
-        """Features (B, n, outputs) of examples: coordinates (B, n, C), scores (B, n); and what queries need."""
+        """Fit the heads to examples.
+
+        Args:
+            coordinates: (B, n, C).
+            scores: (B, n).
+
+        Returns:
+            Features (B, n, outputs) of the examples, and the fitted regressions.
+        """
         scaled = coordinates[:, None] * self.log_scales.exp()[:, None]
         nearness, n = _nearness(scaled, scaled), scores.shape[1]
         kernel = nearness + self._linear * (scaled @ scaled.mT)
@@ -59,12 +77,12 @@ class KernelRegression(nn.Module):
         """Features (B, q, outputs) of queries with coordinates (B, q, C)."""
         scaled = coordinates[:, None] * self.log_scales.exp()[:, None]
         nearness, dual = _nearness(scaled, solved.scaled), solved.dual[..., None]
-        found = nearness @ dual + self._linear * (scaled @ (solved.scaled.mT @ dual))  # a matrix of products less
+        found = nearness @ dual + self._linear * (scaled @ (solved.scaled.mT @ dual))  # avoids a (q, n) matrix
         return self._features(found[..., 0], nearness.sum(-1), nearness.amax(-1), solved.errors, dual.shape[-2])
 
     @property
     def _linear(self) -> Tensor:
-        """Weights (h, 1, 1) of the linear parts of kernels."""
+        """Weights (h, 1, 1) of the kernels' linear parts."""
         return self.log_linear.exp()[:, None, None]
 
     def _features(self, found: Tensor, density: Tensor, closest: Tensor, errors: Tensor, n: int) -> Tensor:
@@ -78,7 +96,7 @@ class KernelRegression(nn.Module):
 
 
 def _nearness(a: Tensor, b: Tensor) -> Tensor:
-    """Squared exponential kernel (…, m, n) of points (…, m, C) and (…, n, C), by one product of matrices."""
+    """Squared exponential kernel (…, m, n) of points a (…, m, C) and b (…, n, C), by one matrix product."""
     half_a, half_b = (x.square().sum(-1, keepdim=True) / 2 for x in (a, b))
     exponent = (
         torch.cat([a, -half_a, torch.ones_like(half_a)], -1) @ torch.cat([b, torch.ones_like(half_b), -half_b], -1).mT

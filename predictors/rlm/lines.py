@@ -1,9 +1,9 @@
-"""Text to lines: what the encoder reads of one text.
+"""Text to lines: the input of the encoder.
 
-A text in ONNX's syntax is unrolled: every call is replaced by the lines of its function, and every line is annotated
-with the shapes and costs that follow from the text. Any other text is a line per word, number or sign.
-Reading is fast because functions recur: the lines of a call depend on the function, its arguments and the shapes of its
-inputs alone, and are computed once for all texts that have such a call.
+ONNX text is unrolled: every call is replaced by the lines of its function, and every line is annotated with the shapes
+and costs that follow from the text. Any other text has one line per word, number or sign.
+The lines of a call depend on the function, its arguments and its input shapes alone. They are computed once and shared
+by all texts with such a call.
 """
 
 from __future__ import annotations
@@ -28,24 +28,28 @@ from search_spaces.text.program import Program
 
 BUCKETS = 8192  # of hashed words; bucket 0 is padding
 MAX_LINES = 60_000
-MAX_DEPTH = 32
-OPERATOR_NUMBERS = 9  # of one operator
+MAX_DEPTH = 32  # nested function calls
+OPERATOR_NUMBERS = 9  # numbers of an operator: log2 of costs and sizes
 LINE_NUMBERS = OPERATOR_NUMBERS + 2
 TEXT_NUMBERS = 5
-COUNTS = 128  # numbers of a sketch of how often each kind of line occurs
-COUNT_STEPS = 64  # per octave: sizes that are nearer make the same kind of line
+COUNTS = 128  # size of the sketch of how often each kind of line occurs
+COUNT_STEPS = 64  # steps per octave to which the sketch rounds sizes
 WIDTHS = frozenset({"channels", "features"})
 _TOKEN = re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|[^\W\d]\w*|[^\w\s]|\s+")
 
 
 class Lines(NamedTuple):
-    """n lines with w words and e references.
+    """The n lines of a text, with w words and e references.
 
-    words (w,): hashed words of all lines, one line after another; starts (n,): where each line's words begin.
-    numbers (n, LINE_NUMBERS): log2 of sizes and costs, and of the lines on the longest path from an input and to an
-    output. edges (2, e): the line that makes a value, the line that reads it. position (n,): in [0, 1], how far along
-    the longest path a line stands. totals (TEXT_NUMBERS,): log2 of 1 plus the text's parameters, multiply-accumulates,
-    written elements, lines and depth. counts (COUNTS,): the sum of what `kind_sketch` gives for each line.
+    Attributes:
+        words: (w,) hashed words, line after line.
+        starts: (n,) index of each line's first word.
+        numbers: (n, LINE_NUMBERS) log2 of costs and sizes, and of the number of lines on the longest path from an input
+            and to an output.
+        edges: (2, e) line that produces a value, line that reads it.
+        position: (n,) relative position of a line along the longest path, in [0, 1].
+        totals: (TEXT_NUMBERS,) log2 of 1 plus parameters, multiply-accumulates, output elements, lines and depth.
+        counts: (COUNTS,) sum of the lines' `kind_sketch`.
     """
 
     words: np.ndarray
@@ -58,10 +62,18 @@ class Lines(NamedTuple):
 
 
 class _Body(NamedTuple):
-    """The lines of one call. sources: for every output the line that makes it, or -1 - i for the call's input i.
+    """The lines of one call.
 
-    reads (2, r): the call's input that a line reads, and the line. costs: parameters, multiply-accumulates, elements.
-    counts: the sum of the lines' sketches.
+    Attributes:
+        words: (w,) hashed words, line after line.
+        lengths: (n,) words per line.
+        numbers: (n, OPERATOR_NUMBERS).
+        edges: (2, e) between lines of the call.
+        reads: (2, r) number of an input of the call, line that reads it.
+        sources: per output, the line that produces it, or -1 - i for input i of the call.
+        shapes: shapes of the outputs.
+        costs: (3,) parameters, multiply-accumulates, output elements.
+        counts: (COUNTS,) sum of the lines' sketches.
     """
 
     words: np.ndarray
@@ -77,15 +89,19 @@ class _Body(NamedTuple):
 
 @lru_cache(maxsize=65536)
 def bucket(word: str) -> int:
-    """The bucket (1 to BUCKETS - 1) of a word."""
+    """Hash bucket of a word, from 1 to BUCKETS - 1."""
     return 1 + zlib.crc32(word.encode()) % (BUCKETS - 1)
 
 
 def kind_sketch(words: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """Signs (COUNTS,) that stand for one kind of line: words (w,), numbers (OPERATOR_NUMBERS,).
+    """Pseudo-random signs (COUNTS,) of one kind of line, a count sketch.
 
-    Signs of different kinds are almost orthogonal. So a linear function of their sum over a text's lines can be any
-    linear function of how often each kind occurs, as the latency is of operators that run one after another.
+    Signs of different kinds are almost orthogonal. A linear function of their sum over a text's lines can therefore
+    approximate any linear function of the counts per kind, such as the latency of operators that run in sequence.
+
+    Args:
+        words: (w,) of the line.
+        numbers: (OPERATOR_NUMBERS,) of the line, rounded to 1 / `COUNT_STEPS`.
     """
     sizes = np.rint(numbers * COUNT_STEPS).astype(np.int32)
     digest = hashlib.blake2b(words.astype(np.int32).tobytes() + sizes.tobytes(), digest_size=COUNTS // 8).digest()
@@ -94,7 +110,11 @@ def kind_sketch(words: np.ndarray, numbers: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=8192)
 def lines(text: str) -> Lines:
-    """The lines of a text; `InputError` where it is empty, or begins as ONNX text and is none."""
+    """The lines of a text.
+
+    Raises:
+        InputError: if the text is empty or too long, or begins like ONNX text but is not that of an architecture.
+    """
     if not text.strip():
         raise InputError("an empty text has nothing to predict from")
     if not text.startswith("<ir_version"):
@@ -114,7 +134,7 @@ class _Reader:
         self.depth = self.calls = 0
 
     def body(self, block: Block, shapes: tuple[Shape, ...], arguments: Attrs) -> _Body:
-        """The lines of a block for inputs of these shapes and for these arguments."""
+        """The lines of a block for given input shapes and arguments."""
         parts, makers, known = [], [-1 - i for i in range(len(shapes))], list(shapes)
         if self.depth > MAX_DEPTH:
             raise InputError(f"functions call each other more than {MAX_DEPTH} deep; a function must not call itself")
@@ -125,7 +145,7 @@ class _Reader:
             inputs = tuple([known[v] for v in item.inputs])
             part = self.call(item.op, inputs, _bind(item.attrs, dict(arguments)) if block.params else item.attrs)
             if len(part.shapes) != item.outputs:
-                raise InputError(f"{item.op} makes {len(part.shapes)} values, not {item.outputs}")
+                raise InputError(f"{item.op} has {len(part.shapes)} outputs, not {item.outputs}")
             edges.append(part.edges + count)
             for i, line in part.reads.T.tolist():
                 maker = makers[item.inputs[i]]
@@ -151,7 +171,7 @@ class _Reader:
         )
 
     def call(self, op: str, shapes: tuple[Shape, ...], attrs: Attrs) -> _Body:
-        """The lines of an operator, or of a function's call."""
+        """The lines of an operator or a function call."""
         function = self.functions.get(op)
         if function is None:
             return _operator(op, shapes, attrs)
@@ -160,7 +180,7 @@ class _Reader:
         key = (function, shapes, attrs) if not any(i.op in self.functions for i in function.items) else None
         if key is not None and key in _BODIES:
             return _BODIES[key]
-        self.calls += 1  # functions without operators have no lines that are counted
+        self.calls += 1  # calls of functions without operators add no lines, so they have a limit of their own
         if self.calls > MAX_LINES:
             raise InputError(f"the network calls functions more than {MAX_LINES} times")
         self.depth += 1
@@ -180,13 +200,13 @@ def _bind(attrs: tuple[tuple[str, Value | Ref], ...], given: dict[str, Value]) -
     try:
         return tuple([(name, given[v.name] if isinstance(v, Ref) else v) for name, v in attrs])
     except KeyError as error:
-        raise InputError(f"a function's parameter {error.args[0]} is not given by its caller") from None
+        raise InputError(f"a call does not give the function's parameter {error.args[0]}") from None
 
 
 @lru_cache(maxsize=65536)
 def _operator(op: str, shapes: tuple[Shape, ...], attrs: Attrs) -> _Body:
-    """One line."""
-    shape = output_shape(op, attrs, shapes)  # first, since it refuses what does not fit
+    """The line of an operator."""
+    shape = output_shape(op, attrs, shapes)  # first, since it checks the inputs
     params = sum(prod(w.shape) for w in weights(op, attrs, shapes) if w.trained)
     flops = multiply_accumulates(op, attrs, shapes)
     words = [bucket(op), *(bucket(f"{k}={str(v).replace(' ', '')}") for k, v in attrs if k not in WIDTHS)]
@@ -212,7 +232,7 @@ def _operator(op: str, shapes: tuple[Shape, ...], attrs: Attrs) -> _Body:
 
 
 def _log2_product(sizes: Value) -> float:
-    """log2 of the product of whole numbers, 0 for anything else."""
+    """log2 of a product of integers; 0 for any other value."""
     if not isinstance(sizes, tuple):
         return 0.0
     whole = [size for size in sizes if isinstance(size, int)]
@@ -249,7 +269,7 @@ def _finished(body: _Body) -> Lines:
 
 
 def with_depths(lines: Lines) -> Lines:
-    """Lines whose numbers are those of operators, with their places in the data flow."""
+    """Add each line's depth, height and position in the data flow to lines with operator numbers only."""
     n = len(lines.starts)
     depth = _longest(n, lines.edges)
     height = _longest(n, n - 1 - lines.edges[::-1])[::-1]
@@ -264,7 +284,7 @@ def with_depths(lines: Lines) -> Lines:
 
 
 def _longest(count: int, edges: np.ndarray) -> np.ndarray:
-    """Lines on the longest path that ends with each line; every edge leads to a later line."""
+    """Number (count,) of lines on the longest path that ends with each line; edges must lead to later lines."""
     depth = [1] * count
     for source, target in edges[:, np.argsort(edges[1], kind="stable")].T.tolist():
         if depth[source] >= depth[target]:
@@ -273,7 +293,7 @@ def _longest(count: int, edges: np.ndarray) -> np.ndarray:
 
 
 def graph_lines(graph: Graph) -> Lines:
-    """The lines of a graph, but for their order: quicker than writing its text first."""
+    """The lines of a graph; faster than `lines` of its text, from which only their order differs."""
     maker = dict.fromkeys(graph.inputs, -1)
     parts, edges = [], []
     for i, node in enumerate(graph.nodes):
@@ -296,10 +316,10 @@ def graph_lines(graph: Graph) -> Lines:
 
 
 def _plain(text: str) -> Lines:
-    """A line per token; each reads the one before it."""
+    """The lines of any other text: one per token, each of which reads the one before."""
     tokens = _TOKEN.findall(text)
     if len(tokens) > MAX_LINES:
-        raise InputError(f"the text has {len(tokens)} words, numbers and signs; at most {MAX_LINES} are read")
+        raise InputError(f"the text has {len(tokens)} words, numbers and signs; the limit is {MAX_LINES}")
     words, numbers = [], np.zeros((len(tokens), OPERATOR_NUMBERS), np.float32)
     for row, token in zip(numbers, tokens, strict=True):
         if token[0].isdecimal():

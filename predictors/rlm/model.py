@@ -1,4 +1,4 @@
-"""The regression language model: a text encoder, a reader of labelled examples, and a decoder of digits."""
+"""The regression language model: a text encoder, an in-context reader of labelled examples, a digit decoder."""
 
 from __future__ import annotations
 
@@ -15,19 +15,23 @@ from predictors.rlm.encoder import EncoderConfig, TextEncoder, collate
 from predictors.rlm.lines import lines
 from search_spaces.common.errors import InputError
 
-MAX_SIZE = 2048  # of any width or number of layers that a checkpoint's configuration may ask for
+MAX_SIZE = 2048  # largest width or number of layers in a checkpoint's configuration
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Sizes of all parts."""
+    """Sizes of the model's parts."""
 
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     context: ContextConfig = field(default_factory=ContextConfig)
 
     @classmethod
     def restore(cls, config: dict[str, Any]) -> ModelConfig:
-        """From JSON; `InputError` for sizes that no checkpoint of ours has."""
+        """Rebuild the configuration from `as_dict`.
+
+        Raises:
+            InputError: if a size is not an integer from 1 to `MAX_SIZE`, or heads do not divide a width.
+        """
         sizes = [value for part in config.values() for value in part.values()]
         if not all(type(size) is int and 1 <= size <= MAX_SIZE for size in sizes):
             raise InputError(f"sizes must be whole numbers from 1 to {MAX_SIZE}, not {sizes}")
@@ -37,11 +41,18 @@ class ModelConfig:
         return cls(encoder, context)
 
     def as_dict(self) -> dict[str, Any]:
+        """The configuration for JSON."""
         return asdict(self)
 
 
 class Model(nn.Module):
-    """encoder: texts to states. reader: examples and queries to what queries gather. decoder: to digits."""
+    """The network.
+
+    Attributes:
+        encoder: texts to states.
+        reader: examples and queries to hidden states of the queries.
+        decoder: hidden states to digits.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -52,10 +63,10 @@ class Model(nn.Module):
 
     @torch.inference_mode()
     def states(self, texts: Sequence[str]) -> np.ndarray:
-        """States (n, S) of texts, float32.
+        """States (n, S), float32, of n texts.
 
-        Texts are read one by one: in a batch, the last bits of a state would depend on the batch's other texts, and a
-        search on what was read before it.
+        Texts are encoded one by one: within a batch, the last bits of a state would depend on the other texts, and
+        results on the order of requests.
         """
         found = np.empty((len(texts), self.config.encoder.outputs), np.float32)
         for row, text in zip(found, texts, strict=True):

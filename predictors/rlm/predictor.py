@@ -30,23 +30,23 @@ from search_spaces.common.errors import InputError
 from search_spaces.pytorch import without_weights
 
 BASE = "rlm-base"
-MAX_CACHED_TEXTS = 60_000  # states that are kept: 110 MB
-MAX_CONTEXTS = 8  # that are kept: a context of 2,000 examples takes about 45 MB
-QUERIES = 1024  # that are decoded at once, at most
-NUMBERS = 80_000  # that are decoded at once: queries times samples, about 5 KB each
-NEIGHBOUR_ROWS = 1000  # examples, or somewhat more, whose distances to their neighbours are the unit of novelty
-MAX_BY_VALUE = LARGEST / 2  # score of an example; digits reach as far again
+MAX_CACHED_TEXTS = 60_000  # cached states take 110 MB
+MAX_CONTEXTS = 8  # cached; a context of 2,000 examples takes about 45 MB
+QUERIES = 1024  # decoded at once at most
+NUMBERS = 80_000  # queries times samples decoded at once, about 5 KB each
+NEIGHBOUR_ROWS = 1000  # approximate number of examples that determine the unit of novelty
+MAX_BY_VALUE = LARGEST / 2  # largest absolute score of an example under a linear scale; digits reach twice as far
 
 
 class StateReader(Protocol):
-    """Texts to states (n, S), float32: our encoder, or another model's."""
+    """Maps n texts to states (n, S), float32: the model's own encoder or a backbone."""
 
     def states(self, texts: Sequence[str]) -> np.ndarray: ...
 
 
 @lru_cache(maxsize=4)
 def _base(folder: str) -> RLM:
-    """A pretrained model, loaded once per process."""
+    """Load a pretrained model once per process."""
     loaded = load(folder)
     if not isinstance(loaded, RLM):
         raise InputError(f"{folder}: holds a {loaded.kind} predictor, not an rlm")
@@ -56,18 +56,20 @@ def _base(folder: str) -> RLM:
 class RLM(Predictor):
     """Reads ONNX text and decodes metrics digit by digit, accuracies first, then latencies, from labelled examples.
 
-    `fit` stores the examples: no gradient step is taken, and a refit costs nothing. A query attends to the examples and
-    to its own text, and its numbers are decoded one after another, each conditioned on those before. Values that are
-    given become coordinates of examples and queries. After "Regression Language Models for Code" (arXiv 2509.26476), in
-    context as in TabPFN (arXiv 2207.01848).
+    `fit` stores the examples and, unless `steps` is set, takes no gradient step. A query attends to the examples, and
+    its metrics are decoded in turn, each conditioned on those before. Given metrics become coordinates of examples and
+    queries. After "Regression Language Models for Code" (arXiv 2509.26476), in context as in TabPFN (arXiv 2207.01848).
 
     Args:
-        seed: seed of samples and of tuning.
-        base: checkpoint folder or shipped name of the model. Its weights are used, not its examples: to predict from
-            those, `load` it.
-        steps: optimizer steps on the examples of `fit`, for large tables and for texts that are no networks; 0: none.
-        backbone: folder or hub name of a T5Gemma that reads the texts instead of our encoder.
-        progress: called as `progress(step, steps, loss)` while it is tuned.
+        seed: seed of samples and of fine-tuning.
+        base: folder or shipped name of the checkpoint with the weights. Its examples are not used; `load` the
+            checkpoint to predict from them.
+        steps: optimizer steps on the examples of `fit`, for large tables and for texts other than networks; 0 for none.
+        backbone: folder or hub name of a T5Gemma that replaces the encoder.
+        progress: called as `progress(step, steps, loss)` during fine-tuning.
+
+    Raises:
+        InputError: if `steps` is negative.
     """
 
     kind = "rlm"
@@ -94,7 +96,7 @@ class RLM(Predictor):
 
     @classmethod
     def of(cls, model: Model) -> Self:
-        """A predictor with this pretrained model, and no examples yet."""
+        """A predictor with a pretrained model and no examples."""
         self = cls()
         self._model = self._reader = model.eval()
         return self
@@ -105,13 +107,13 @@ class RLM(Predictor):
 
     @property
     def model(self) -> Model:
-        """The network; the base's until it is tuned."""
+        """The network: that of the base, or a fine-tuned copy after `fit` with `steps`."""
         if self._model is None:
             base = _base(str(checkpoint(self.base)))
             self._model = base.model
             self._reader = _backbone(self.backbone) if self.backbone else self._model
             if not self.backbone:
-                self._cache = base._cache  # of all that read with this base, as a search does that fits again and again
+                self._cache = base._cache  # shared by all predictors of this base: a search fits again and again
         return self._model
 
     # --- learning
@@ -130,22 +132,28 @@ class RLM(Predictor):
         return self
 
     def _store(self, states: np.ndarray, values: dict[str, np.ndarray]) -> None:
-        """Keep the examples: states (n, S) and values (n,) per metric."""
+        """Store the examples: states (n, S) and values (n,) per metric."""
         self._states, self._values, self._neighbours, self._widening = states, values, None, {}
         self._scales = {name: _scale(name, v[~np.isnan(v)]) for name, v in values.items()}
         self._groups: dict[tuple[str, ...], list[Group]] = {}
         self._contexts: dict[tuple[str, tuple[str, ...], bytes], Context] = {}
 
     def calibrate(self, architectures: Inputs, groups: Sequence[str]) -> Self:
-        """Widen predictions, so that 90 % intervals hold for groups of networks that are new, such as other families.
+        """Widen predictions so that their 90 % intervals hold for groups, such as families, without examples.
 
         Args:
             architectures: the n examples of `fit`.
-            groups: the group of each.
+            groups: name of each example's group.
+
+        Returns:
+            The predictor itself.
+
+        Raises:
+            InputError: if these are not as many as the examples of `fit`.
         """
         texts = as_texts(architectures)
         if not len(texts) == len(groups) == len(self._states):
-            raise InputError(f"calibrate needs the {len(self._states)} examples of fit, and the group of each")
+            raise InputError(f"calibrate needs the {len(self._states)} examples of fit and the group of each")
 
         def fit_rows(rows: np.ndarray, metric: str) -> RLM:
             part = copy.copy(self)
@@ -157,13 +165,13 @@ class RLM(Predictor):
         return self
 
     def examples_of(self, architectures: Inputs) -> dict[str, np.ndarray]:
-        """Values (n,) per metric of n architectures that are among the examples; NaN where none is known."""
+        """Stored values (n,) per metric of n architectures; NaN for those that are not among the examples."""
         place = {state.tobytes(): row for row, state in enumerate(self._states)}
         rows = np.array([place.get(state.tobytes(), -1) for state in self.states(architectures)], int)
         return {name: np.where(rows >= 0, values[rows], np.nan) for name, values in self._values.items()}
 
     def extend(self, architectures: Inputs, metrics: Metrics) -> None:
-        """Put further examples into the context; of those that are there already, their values are put beside."""
+        """Add further examples; new values of a stored architecture are merged with, or replace, its old ones."""
         texts = as_texts(architectures)
         new = as_targets(architectures, metrics)
         place = {state.tobytes(): row for row, state in enumerate(self._states)}
@@ -183,21 +191,27 @@ class RLM(Predictor):
         self._widening = widening
 
     def states(self, architectures: Inputs) -> np.ndarray:
-        """States (n, S), float32, of n architectures: what the model reads of them. No `fit` is needed."""
+        """States (n, S), float32, of n architectures: the encoder's outputs. `fit` is not needed."""
         return self._read(as_texts(architectures))
 
     def proxies(self, architectures: Inputs) -> np.ndarray:
-        """Scores (n, P) by which networks of one space are ordered as by zero-cost proxies. No `fit` is needed."""
+        """Predicted zero-cost proxies (n, PROXIES), comparable between networks of one space. `fit` is not needed.
+
+        Raises:
+            InputError: if a backbone replaces the encoder.
+        """
         if self.backbone:
             raise InputError("rlm: a backbone predicts no proxies")
         return self.states(architectures)[:, -COMMON:-TEXT_NUMBERS]
 
     def novelty(self, architectures: Inputs) -> np.ndarray:
-        """How far (n,) each architecture is from its nearest example, in units of how far these are from each other.
+        """Distance (n,) of each architecture to its nearest example, relative to the distances among the examples.
 
-        The unit is the distance to the nearest other example that 95 % of the examples do not exceed. What is several
-        units away is far from what this model knows, and its predictions are guesses. Structure and quality are looked
-        at apart, and the larger distance counts.
+        The unit is the 95th percentile of the examples' distances to their nearest other example. Predictions at
+        several units are guesses. The result is the larger of the distances in structure and in quality.
+
+        Raises:
+            InputError: if there are no examples.
         """
         if not len(self._states):
             raise InputError("this rlm is not trained: call fit first; novelty is the distance to its examples")
@@ -209,7 +223,7 @@ class RLM(Predictor):
         return np.maximum(*found)
 
     def _units(self) -> list[float]:
-        """Of structure and quality: the distance to the nearest other example that 95 % of them do not exceed."""
+        """95th percentile of distances to the nearest other example, in structure and in quality."""
         if self._neighbours is None:
             rows = np.arange(0, len(self._states), max(1, len(self._states) // NEIGHBOUR_ROWS))
             near = [nearest_distances(known[rows], known, rows) for known in States.of(self._states)[:2]]
@@ -217,7 +231,7 @@ class RLM(Predictor):
         return self._neighbours
 
     def _read(self, texts: Sequence[str]) -> np.ndarray:
-        """States (n, S), each distinct text read once."""
+        """States (n, S) of n texts, cached by text."""
         _ = self.model  # loads the base, and with it the reader
         assert self._reader is not None
         if len(self._cache) > MAX_CACHED_TEXTS:
@@ -237,7 +251,7 @@ class RLM(Predictor):
         samples: int = 64,
         seed: int = 0,
     ) -> Predictions:
-        """Sample `metrics` jointly, each conditioned on `given` and on those decoded before; a given one comes back."""
+        """As `Predictor.predict`; each metric is conditioned on the given ones and on those decoded before."""
         known = check_request(self, architectures, metrics, given, samples)
         texts = as_texts(architectures)
         drawn = np.empty((len(texts), samples, len(metrics)))
@@ -252,9 +266,9 @@ class RLM(Predictor):
         return Predictions.of_samples(metrics, with_exact_costs(texts, metrics, known, drawn))
 
     def estimate(self, architectures: Inputs, metrics: Sequence[str], given: Metrics | None = None) -> np.ndarray:
-        """Point estimates (n, metrics): the median of each metric alone, which is its one sample at the quantile 0.5.
+        """Point estimates (n, m): the median of each metric, decoded without conditioning on the others.
 
-        A metric that others condition is read several times for each query; its median needs no other metric.
+        This is cheaper than `predict`, which reads a query several times for all but the first metric.
         """
         texts = as_texts(architectures)
         found = [self.predict(texts, [name], given, samples=1).median for name in metrics]
@@ -263,7 +277,7 @@ class RLM(Predictor):
     def _sample(
         self, texts: list[str], metrics: list[str], given: Mapping[str, np.ndarray], samples: int, seed: int
     ) -> dict[str, np.ndarray]:
-        """Samples (n, samples) of each metric."""
+        """Samples (n, samples) per metric."""
         states = self._read(texts)
         found = {name: np.empty((len(texts), samples)) for name in metrics}
         chosen = self._groups_with(metrics)
@@ -284,7 +298,7 @@ class RLM(Predictor):
         return found
 
     def _groups_with(self, metrics: Sequence[str]) -> list[Group]:
-        """Groups of the examples that have any of these metrics."""
+        """Groups of the examples with at least one of these metrics."""
         key = tuple(metrics)
         if key not in self._groups:
             known = np.flatnonzero(~np.isnan([self._values[name] for name in metrics]).all(0))
@@ -292,7 +306,7 @@ class RLM(Predictor):
         return self._groups[key]
 
     def _context(self, rows: np.ndarray, metric: str, covariates: list[str]) -> Context:
-        """Those of the examples `rows` that have the metric; if none has it, the first of all that do."""
+        """Context of the examples among `rows` with the metric; if there are none, of the first that have it."""
         known = ~np.isnan(self._values[metric])
         rows = rows[known[rows]] if known[rows].any() else np.flatnonzero(known)[:MAX_EXAMPLES]
         key = (metric, tuple(covariates), rows.tobytes())
@@ -309,7 +323,7 @@ class RLM(Predictor):
     def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         whole = {name: tensor.numpy() for name, tensor in self.model.state_dict().items()}
         halves = {name: tensor.astype(np.float16) for name, tensor in whole.items()}
-        is_half = all((halves[name] == whole[name]).all() for name in whole)  # as those of the shipped models are
+        is_half = all((halves[name] == whole[name]).all() for name in whole)  # true of the shipped models
         config = {
             "seed": self.seed,
             "base": self.base,
@@ -336,29 +350,32 @@ class RLM(Predictor):
         self._reader = _backbone(self.backbone) if self.backbone else model
         if config["metrics"]:
             if not self.backbone and tensors["states"].shape[1:] != (sizes.encoder.outputs,):
-                raise InputError("damaged checkpoint: its examples are not of its model")
+                raise InputError("damaged checkpoint: its examples do not have the size of its model's states")
             self._store(tensors["states"], examples(config, tensors, "states"))
             self._widening = {name: float(config.get("widening", {}).get(name, 1.0)) for name in self.metrics}
             if not all(1 <= factor < np.inf for factor in self._widening.values()):
-                raise InputError("damaged checkpoint: its intervals are widened by what is no factor")
+                raise InputError("damaged checkpoint: the factors that widen its intervals are not numbers from 1")
         return self
 
 
 def _scale(metric: str, values: np.ndarray) -> Scores:
-    """Between values (n,) and scores: by rank, because accuracies are skewed; what is measured, by value if it fits."""
+    """Fit the target transform of a metric with values (n,).
+
+    It is linear for measured metrics within `MAX_BY_VALUE`, by rank for all others: accuracies are skewed.
+    """
     by_value = Scores.fit(values, by_rank=False)
     fits = np.abs(by_value.normalize(values)).max() <= MAX_BY_VALUE
     return by_value if fits and Metric.parse(metric).kind == "measured" else Scores.fit(values, by_rank=True)
 
 
 def _least(values: np.ndarray) -> float:
-    """The least value that is predicted: what is always above zero stays above it."""
+    """Lower bound of predictions: a metric whose values are all positive stays positive."""
     least = float(np.nanmin(values))
     return least / 1e3 if least > 0 else -np.inf
 
 
 def _columns(columns: list[np.ndarray], count: int) -> np.ndarray:
-    """(count, c), within what float32 can square."""
+    """Matrix (count, c) of columns, clipped so that float32 can square them."""
     return np.stack(columns, 1).clip(-1e6, 1e6) if columns else np.zeros((count, 0))
 
 

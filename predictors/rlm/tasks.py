@@ -1,4 +1,4 @@
-"""Regression tasks: labelled examples and queries, as the in-context decoder reads and learns them."""
+"""Regression tasks of labelled examples and queries, on which the in-context decoder is trained."""
 
 from __future__ import annotations
 
@@ -14,12 +14,19 @@ from predictors.rlm import digits
 from predictors.rlm.context import START, ContextReader, NumberDecoder
 
 _ALLOWED = torch.from_numpy(digits.allowed())
-_WEIGHT = torch.tensor([1.0, 1.0, 1.0, 0.5])  # of a number's tokens: hundredths are mostly noise
+_WEIGHT = torch.tensor([1.0, 1.0, 1.0, 0.5])  # of a number's tokens in the loss: hundredths are mostly noise
 
 
 @dataclass(frozen=True)
 class Task:
-    """n examples and q queries of one regression task: coordinates (n, C) and (q, C), scores (n,), wanted (q,)."""
+    """n examples and q queries of one regression task.
+
+    Attributes:
+        examples: (n, C) coordinates.
+        scores: (n,) of the examples.
+        queries: (q, C) coordinates.
+        wanted: (q,) scores of the queries, the targets.
+    """
 
     examples: np.ndarray
     scores: np.ndarray
@@ -28,7 +35,7 @@ class Task:
 
 
 def task_loss(reader: ContextReader, decoder: NumberDecoder, tasks: Sequence[Task]) -> Tensor:
-    """Mean cross-entropy in nats of a query's number under the number grammar; tasks have equal n and q."""
+    """Mean cross-entropy, in nats, of the queries' numbers under the number grammar; tasks must have equal n and q."""
     device = next(decoder.parameters()).device
     examples, scores, queries = (
         torch.from_numpy(np.stack([getattr(t, name) for t in tasks])).float().to(device)

@@ -1,4 +1,4 @@
-"""Tuning on one table: its own rows, split into examples and queries at random, are the tasks."""
+"""Fine-tuning on one table: the tasks are random splits of its rows into examples and queries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from predictors.scores import Scores
 Progress = Callable[[int, int, float], None]
 LEARNING_RATE = 3e-4
 TASKS = 4  # per step
-MAX_ROWS = 256  # examples and queries of a task
+MAX_ROWS = 256  # examples plus queries of a task
 
 
 def tune(
@@ -29,15 +29,15 @@ def tune(
     states: np.ndarray | None,
     progress: Progress | None = None,
 ) -> None:
-    """Train reader and decoder on n texts and their values (n,) per metric, in place.
+    """Train a model in place: first the encoder with a linear readout, then reader and decoder.
 
     Args:
-        model: the network; its encoder is trained alone first, by a linear readout, unless `states` are there.
-        texts: the n texts.
-        values: values per metric, NaN where missing.
-        steps: optimizer steps of each part.
-        seed: of all random choices.
-        states: (n, S), if another model reads the texts.
+        model: the network.
+        texts: n texts.
+        values: (n,) per metric, NaN where missing.
+        steps: optimizer steps of each of the two stages.
+        seed: seed of all random choices.
+        states: (n, S) states of another encoder; None to train and use the model's own.
         progress: called as `progress(step, steps, loss)`.
     """
     rng = np.random.default_rng(seed)
@@ -60,14 +60,14 @@ def tune(
 
 
 def _tasks(states: np.ndarray, scores: np.ndarray, rng: np.random.Generator) -> list[Task]:
-    """Random splits of random rows, for a random metric each."""
+    """`TASKS` random splits of random rows, each for a random metric."""
     count = min(len(states), MAX_ROWS)
     n = int(rng.integers(2, max(3, count - max(1, count // 4)))) if count > 4 else 2
     found = []
     for _ in range(TASKS):
         column = scores[:, rng.integers(scores.shape[1])]
         rows = rng.permutation(np.flatnonzero(~np.isnan(column)))[:count]
-        rows = np.resize(rows, count)  # again, where fewer have the metric: tasks of a step are of one size
+        rows = np.resize(rows, count)  # repeats rows if too few have the metric: tasks of a step have equal sizes
         none = np.zeros((count, 0))
         axes = Axes.fit(states[rows[:n]], none[:n])
         coordinates = axes(states[rows], none)
@@ -83,7 +83,7 @@ def _tune_encoder(
     rng: np.random.Generator,
     progress: Progress | None,
 ) -> None:
-    """Squared error of a linear readout of the states, which then forget nothing that the metrics depend on."""
+    """Train the encoder on the squared error of a linear readout of all metrics from the states."""
     head = torch.nn.Linear(model.config.encoder.outputs, scores.shape[1])
     torch.nn.init.zeros_(head.weight)
     parameters = [*model.encoder.parameters(), *head.parameters()]

@@ -1,1 +1,1 @@
-"""The bottom layer that all packages share: errors, complete writes, plug-ins, pauses. It knows nothing of networks."""
+"""Helpers of all packages, independent of networks: errors, atomic writes, plug-ins, garbage collection."""

@@ -1,4 +1,4 @@
-"""The one exception that tells a user what is wrong with their input."""
+"""The exception for bad input, and helpers for one-line messages."""
 
 from __future__ import annotations
 
@@ -10,28 +10,29 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
-MAX_NAMES = 25  # that an error lists, if some are near what was meant
-NEAR_NAMES = 5  # that it lists otherwise
+MAX_NAMES = 25  # an error lists all known names up to this number
+NEAR_NAMES = 5  # of more names, it lists so many similar ones
 _PROJECT = Path(__file__).parents[2]
 
 
 class InputError(ValueError):
-    """Bad input: the message names the file or value and the remedy, and fits on one line.
+    """Bad input. The one-line message names the file or value and the remedy.
 
     The command line prints it without a traceback and exits with status 2.
     """
 
 
 class Infeasible(InputError):
-    """Raised by a space's `build` for choices that do not go together: such architectures are drawn again.
+    """Raised by a space's `build` for choices that exclude each other.
 
-    In a search, a trial that proposes them fails, and its reason is kept. They are not evaluated and do not count.
+    Sampling draws such choices again. A search records the trial as failed with this reason; it is not evaluated and
+    does not count.
     """
 
 
 @contextmanager
 def exits_as_errors() -> Iterator[None]:
-    """Turns an exit of a user's code into an error, so that no process ends silently."""
+    """Turn `SystemExit` of user code into RuntimeError, so that the process does not end silently."""
     try:
         yield
     except SystemExit as error:
@@ -40,7 +41,7 @@ def exits_as_errors() -> Iterator[None]:
 
 
 def describe(error: BaseException) -> str:
-    """What went wrong, on one line; with file and line of the user's own code where that raised it."""
+    """One-line description of an error, with file and line if user code raised it."""
     message = " ".join(str(error).split())
     if isinstance(error, InputError):
         return message
@@ -48,7 +49,7 @@ def describe(error: BaseException) -> str:
 
 
 def where(error: BaseException) -> str:
-    """File and line of the user's own code in which an error was raised, to begin its message; empty where in none."""
+    """Prefix for a message: file and line of the innermost user code in the traceback; "" if there is none."""
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     own = next(((file, line) for file, line in reversed(frames) if _is_users(file)), None)
     return f"{own[0]}, line {own[1]}: " if own else ""
@@ -56,7 +57,7 @@ def where(error: BaseException) -> str:
 
 @lru_cache(maxsize=1024)
 def _is_users(name: str) -> bool:
-    """False for files of this project's packages, of Python and of installed packages."""
+    """True for files outside this project's packages, the standard library and installed packages."""
     file = Path(name)
     places = [_PROJECT / name for name in ("search_spaces", "predictors", "nas")]
     places += [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]
@@ -64,7 +65,13 @@ def _is_users(name: str) -> bool:
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
-    """Error for a name that is not among `known`, suggesting the nearest one; of many, it lists the near ones."""
+    """Error for an unknown name, with the most similar known name as a suggestion.
+
+    Args:
+        kind: kind of thing that is named, for the message.
+        name: the unknown name.
+        known: known names; if there are many, only similar ones are listed.
+    """
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=NEAR_NAMES, cutoff=0.4)
     hint = f"did you mean {near[0]!r}? " if near else ""

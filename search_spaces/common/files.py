@@ -1,4 +1,4 @@
-"""Writes that are either complete or absent."""
+"""Atomic writes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from search_spaces.common.errors import InputError
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary file beside `path` that takes its place when the block ends well and vanishes when it does not.
+    """Yield a temporary file that replaces `path` if the block succeeds, and is removed if it fails.
 
-    Missing folders are made. A folder that cannot be made or written, or a full disk, is an InputError.
+    Missing folders are created.
+
+    Raises:
+        InputError: if a folder or file cannot be created or written.
     """
     temporary: Path | None = None
     try:

@@ -1,7 +1,7 @@
-"""Classes and functions of other people: in a file that a user names, or in an installed package that announces them.
+"""Plug-ins: classes and functions in a user's file, or in an installed package with entry points.
 
-Both run their code. A file is run where a user names it (a search keeps its space's name), and never because a
-checkpoint names it.
+Loading runs their code. A file is run only because a user names it, in a command or in the settings of a search, never
+because a checkpoint names it.
 """
 
 from __future__ import annotations
@@ -22,25 +22,39 @@ _MODULES: dict[tuple[Path, bytes], ModuleType] = {}  # by file and content
 
 
 def is_file(reference: str) -> bool:
-    """Whether it is `file.py:Class`, or `file.py` alone, and not a name."""
+    """True for `file.py:Class` and `file.py`, False for a plain name."""
     return ".py:" in reference or reference.endswith(".py")
 
 
 def absolute(reference: str) -> str:
-    """`file.py:Class` with the file's whole path, which holds in any folder; a name as it is."""
+    """The reference with an absolute path; a plain name is returned unchanged."""
     return str(Path(reference).absolute()) if is_file(reference) else reference
 
 
 def from_file(reference: str, base: type, what: str) -> type[Any]:
-    """The subclass of `base` that `file.py:Class` names; `:Class` may be left out where the file has one only.
+    """The subclass of `base` that `file.py:Class` names; `:Class` may be omitted if the file has only one.
 
-    what: what such a class is, for errors.
+    Args:
+        reference: the reference.
+        base: required base class.
+        what: what the class is used as, for messages.
+
+    Raises:
+        InputError: if there is no such class, or the file cannot be imported.
     """
     return pick(reference, what, f"a subclass of {base.__name__}", lambda value: _is_a(base, value))
 
 
 def function_from_file(reference: str, what: str) -> Callable[..., Any]:
-    """The function that `file.py:function` names; `:function` may be left out where the file has one only."""
+    """The function that `file.py:function` names; `:function` may be omitted if the file has only one.
+
+    Args:
+        reference: the reference.
+        what: what the function is used as, for messages.
+
+    Raises:
+        InputError: if there is no such function, or the file cannot be imported.
+    """
     if not is_file(reference):
         raise InputError(f"{what} {reference!r}: write FILE.py:FUNCTION")
     return pick(reference, what, "a function", inspect.isfunction)
@@ -53,9 +67,17 @@ def pick(
     fits: Callable[[object], bool],
     meant: Callable[[str, object], bool] = lambda name, value: True,
 ) -> Any:
-    """What `file.py:name` names among the file's own values that fit; without a name, the only one that is meant.
+    """The object that `file.py:name` names, among those defined in the file.
 
-    what, wanted: what the reference is for, and what fits, for errors.
+    Args:
+        reference: the reference; its name may be omitted if one object only fits and is meant.
+        what: what the object is used as, for messages.
+        wanted: description of the objects that fit, for messages.
+        fits: True for objects that may be named.
+        meant: of name and object, True if a reference without a name may refer to it.
+
+    Raises:
+        InputError: if there is no such object, or the file cannot be imported.
     """
     path, _, name = reference.partition(":")
     module = _run(path)
@@ -68,7 +90,8 @@ def pick(
             raise InputError(f"{path}: name the {what}, {path}:NAME, {wanted}; the file has {has}")
         name = likely[0]
     if name in vars(module) and name not in found:
-        raise InputError(f"{reference} is {_kind(vars(module)[name], name in own)}, no {what}: give {wanted}")
+        kind = _kind(vars(module)[name], name in own)
+        raise InputError(f"{reference} cannot be the {what}: it is {kind}; give {wanted}")
     if name not in found:
         raise unknown(f"{what} in {path}:", name, found)
     return found[name]
@@ -82,10 +105,7 @@ def _kind(value: object, is_own: bool) -> str:
 
 
 def _run(path: str) -> ModuleType:
-    """The module that a file makes; it imports the files beside it.
-
-    It is run once in a process, whatever is named in it, and again when it was edited.
-    """
+    """Import a file as a module, once per process and content; it may import the files beside it."""
     spec = importlib.util.spec_from_file_location(f"user_{Path(path).stem}", path)
     if spec is None or spec.loader is None or not Path(path).is_file():
         raise InputError(f"{path}: no such Python file")
@@ -94,7 +114,7 @@ def _run(path: str) -> ModuleType:
         return _MODULES[key]
     folder = str(Path(path).absolute().parent)
     if folder not in sys.path:
-        sys.path.append(folder)  # last: a file there hides no installed package
+        sys.path.append(folder)  # last, so that files there do not hide installed packages
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     try:
@@ -109,12 +129,16 @@ def _run(path: str) -> ModuleType:
 
 
 def installed(group: str) -> list[str]:
-    """Names that installed packages announce in a group of entry points."""
+    """Names of the entry points of a group in installed packages."""
     return [point.name for point in entry_points(group=group)]
 
 
 def from_package(group: str, name: str, base: type) -> type[Any] | None:
-    """The subclass of `base` that an installed package announces by that name; None where none does."""
+    """The subclass of `base` behind an installed package's entry point; None if there is no such entry point.
+
+    Raises:
+        InputError: if it cannot be imported, or is not a subclass of `base`.
+    """
     for point in entry_points(group=group, name=name):
         where = f"entry point {name!r} of {group}"
         try:
@@ -122,7 +146,7 @@ def from_package(group: str, name: str, base: type) -> type[Any] | None:
         except Exception as error:
             raise InputError(f"{where}: {type(error).__name__} on import: {error}") from error
         if not _is_a(base, found):
-            raise InputError(f"{where}: {point.value} is no {base.__name__}")
+            raise InputError(f"{where}: {point.value} is not a {base.__name__}")
         return found
     return None
 

@@ -1,18 +1,18 @@
-"""Importing torchvision, which timm and transformers import, too, where its wheel was built for another torch."""
+"""Import torchvision even if its wheel was built for another torch; timm and transformers import it, too."""
 
 from __future__ import annotations
 
 import importlib
 import sys
 
-_kept: list[object] = []  # declared operators vanish with their library
+_kept: list[object] = []  # keeps libraries alive, and with them their operators
 
 
 def prepare_torchvision() -> bool:
-    """Make torchvision importable; False where nothing is missing, or torchvision itself.
+    """Make torchvision importable; True if its operators had to be declared.
 
-    The wheel that a package index has is of a CUDA build. On a torch for the CPU its operators are missing, and its
-    import needs their names.
+    The default wheel is of a CUDA build. With a CPU build of torch its compiled operators are missing, but importing
+    torchvision needs their names.
     """
     try:
         importlib.import_module("torchvision")
@@ -28,7 +28,7 @@ def prepare_torchvision() -> bool:
 
 
 def lacks_operators(error: BaseException | None) -> bool:
-    """True if an import failed as torchvision's operators are missing, whichever library imported it."""
+    """True if torchvision's missing operators caused an import error, directly or in another library's import."""
     while error is not None:
         if "torchvision::" in str(error):
             return True

@@ -113,7 +113,7 @@ def test_every_block_about_predictors_runs(
     assert "my_predictor.py:Nearest" in output
     assert "Predictions of my-nearest" in output
     assert load("my-nearest", type(create("my_predictor.py:Nearest"))).metrics == ("digits_accuracy",)
-    with pytest.raises(InputError, match=r"'nearest', which no installed package has: name its class"):
+    with pytest.raises(InputError, match=r"'nearest', which no installed package provides: name its class"):
         load("my-nearest")  # the file is there, but a checkpoint runs none
 
 
@@ -192,16 +192,18 @@ def test_a_class_derived_from_ours_keeps_its_own_checkpoints(tmp_path: Path) -> 
     texts = [space.to_text(arch) for _, arch in zip(range(8), space.enumerate(), strict=False)]
     mine = create(f"{tmp_path / 'mine.py'}:Mine").fit(texts, {"x": np.arange(8.0)})
     mine.save(tmp_path / "kept")
-    with pytest.raises(InputError, match="a checkpoint of 'Mine', which no installed package has"):
+    with pytest.raises(InputError, match="a checkpoint of predictor 'Mine', which no installed package provides"):
         load(tmp_path / "kept")
-    with pytest.raises(InputError, match="a checkpoint of 'Mine', not of 'gnn'"):
+    with pytest.raises(InputError, match="a checkpoint of predictor 'Mine', not of 'gnn'"):
         load(tmp_path / "kept", type(create("gnn")))
     assert type(load(tmp_path / "kept", type(mine))) is type(mine)
 
 
 def test_a_file_without_such_a_class_is_refused(tmp_path: Path) -> None:
     (tmp_path / "none.py").write_text("class Nearest: pass\n")
-    with pytest.raises(InputError, match=r"none.py:Nearest is a class, no predictor: give a subclass of Predictor"):
+    with pytest.raises(
+        InputError, match=r"none.py:Nearest cannot be the predictor: it is a class; give a subclass of Predictor"
+    ):
         create(f"{tmp_path / 'none.py'}:Nearest")
     with pytest.raises(InputError, match=r"no such Python file"):
         create("my_none.py:Nearest")
@@ -237,7 +239,7 @@ def test_installed_predictor_is_found_by_its_entry_point(tmp_path: Path, monkeyp
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("1 / 0", "ZeroDivisionError on import"), ("class Nearest: pass", "Nearest is no Predictor")],
+    [("1 / 0", "ZeroDivisionError on import"), ("class Nearest: pass", "Nearest is not a Predictor")],
 )
 def test_an_entry_point_that_is_broken_is_named(
     content: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

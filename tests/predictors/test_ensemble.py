@@ -35,8 +35,8 @@ def test_odd_numbers_of_samples_are_shared_out() -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("gp+gp", "named once"),
-        ("gp+ridge+gp", "named once"),
+        ("gp+gp", "name every member once"),
+        ("gp+ridge+gp", "name every member once"),
         ("gp+none", "unknown predictor 'none'"),
         ("gp+", "unknown predictor"),
         ("gp+gp-choices", "cannot be joined"),

@@ -67,7 +67,7 @@ def test_tiny_and_huge_values_have_finite_scores(values: list[float]) -> None:
         ([1e-310, 2e-310], "larger unit"),
         ([1e200, 0.0], "another unit"),
         ([np.inf, 0.0], "infinite"),
-        (["fast", "slow"], "no number"),
+        (["fast", "slow"], "not a number"),
         ([np.nan, np.nan], "no value"),
         ([1.0], "shape"),
     ],

@@ -95,7 +95,7 @@ class Steps(SearchSpace):
 
 def test_spaces_of_steps_are_enumerated_and_continuous_ones_say_why_not() -> None:
     assert len({arch.choices for arch in Steps().enumerate()}) == 9
-    with pytest.raises(InputError, match="'slope' is continuous, so the space has no list of architectures"):
+    with pytest.raises(InputError, match="'slope' is continuous, so architectures cannot be listed"):
         list(SPACE.enumerate())
 
 
@@ -121,10 +121,10 @@ def asked_twice(trial: Any) -> None:
 @pytest.mark.parametrize(
     ("question", "message"),
     [
-        (asked_twice, "'w' is asked twice, of 8, 16 and of 32, 64: give each question its own name"),
+        (asked_twice, "'w' is asked twice, of 8, 16 and of 32, 64: give each choice its own name"),
         (lambda t: t.suggest_categorical("w", []), "'w' has no options"),
-        (lambda t: t.suggest_int("w", 5, 1), "'w' from 5 to 1: the first must not be above the second"),
-        (lambda t: t.suggest_float("w", 0.0, 1.0, log=True), "'w' has log=True from 0.0: it must begin above 0"),
+        (lambda t: t.suggest_int("w", 5, 1), "'w' from 5 to 1: bounds must be finite, and the first not above"),
+        (lambda t: t.suggest_float("w", 0.0, 1.0, log=True), "'w' has log=True from 0.0: the range must begin above 0"),
         (lambda t: t.suggest_float("w", 0.1, 1.0, step=0.1, log=True), "'w' has both a step and log=True"),
         (lambda t: t.suggest_int("w", 1, 9, step=0), "'w' has step = 0: it must be positive"),
     ],

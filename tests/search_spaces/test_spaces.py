@@ -30,7 +30,7 @@ def test_space_that_asks_and_builds_differently_does_not_conform() -> None:
             net.conv(net.input, trial.suggest_categorical("width", [4, 8]))
             return super().build(trial, net)
 
-    with pytest.raises(AssertionError, match="ask must ask what build asks: the choice 'width' is missing"):
+    with pytest.raises(AssertionError, match="ask must make the choices of build: the choice 'width' is missing"):
         check_space(Wider(input_shape=(1, 16, 16), channels=4), count=1)
 
 

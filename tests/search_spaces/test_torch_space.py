@@ -141,10 +141,10 @@ space = TorchSpace(build, torch.zeros(1, 4))
 MISTAKES = {
     "my.py:build": r"my.py:build has no example input: give one, such as `build.example_input = torch.zeros\(",
     "my.py:Space": r"my.py:Space has no example input: give one, such as `example_input = torch.zeros\(",
-    "my.py:Module": r"my.py:Module is a class, no space or network: give a function `build\(trial\)` that returns",
-    "my.py:nn": "my.py:nn is a value of type module, no space or network",
-    "my.py:space": "my.py:space is a value of type TorchSpace, no space or network",
-    "my.py:TorchSpace": "my.py:TorchSpace is a class of another file, no space or network",
+    "my.py:Module": r"my.py:Module cannot be the space or network: it is a class; give a function `build\(trial\)`",
+    "my.py:nn": "my.py:nn cannot be the space or network: it is a value of type module",
+    "my.py:space": "my.py:space cannot be the space or network: it is a value of type TorchSpace",
+    "my.py:TorchSpace": "my.py:TorchSpace cannot be the space or network: it is a class of another file",
     "my.py:bild": "unknown space or network in my.py: 'bild': did you mean 'build'?",
     "my.py": "my.py: name the space or network, my.py:NAME, .*; the file has build, Space",
 }

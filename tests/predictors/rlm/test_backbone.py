@@ -73,13 +73,13 @@ def test_texts_that_it_cannot_read_are_refused(t5gemma: str) -> None:
     reader = T5GemmaReader(t5gemma)
     with pytest.raises(InputError, match="empty text"):
         reader.states([""])
-    with pytest.raises(InputError, match=f"101 tokens; this model reads {LIMIT}"):
+    with pytest.raises(InputError, match=f"101 tokens; the model's limit is {LIMIT}"):
         reader.states(["width" + " 1" * 100])
 
 
 def test_another_model_and_a_missing_one_are_refused_with_the_remedy(small_base: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    with pytest.raises(InputError, match="a bert model; the backbone of an rlm is a t5gemma"):
+    with pytest.raises(InputError, match="a bert model; the backbone of an rlm must be a t5gemma"):
         RLM(base=small_base, backbone=str(tmp_path)).fit(TEXTS, VALUES)
     with pytest.raises(InputError, match=r"config\.json, tokenizer\.json and model\.safetensors"):
         RLM(base=small_base, backbone=str(tmp_path / "nowhere")).fit(TEXTS, VALUES)
