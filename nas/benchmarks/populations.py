@@ -37,6 +37,7 @@ class Population:
     task: Mapping[str, Any] = field(default_factory=dict)
 
     def open_space(self) -> SearchSpace:
+        """The search space of the networks."""
         return get_space(self.space, **self.space_options)
 
     def architectures(self) -> list[Architecture]:

@@ -25,6 +25,6 @@ class Source:
 
 
 def nasbench201_sources() -> list[Source]:
-    """Accuracies (CSV, one file per data set) and latencies (`.pt`, one file per device)."""
+    """The files of accuracies (CSV, one per data set) and latencies (`.pt`, one per device)."""
     text = (Path(__file__).parent / "data" / "sources.json").read_text(encoding="utf-8")
     return [Source(**entry) for entry in json.loads(text)]

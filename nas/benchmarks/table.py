@@ -138,7 +138,7 @@ class Benchmark:
             if isinstance(error, InputError):
                 raise
             raise InputError(f"{path}: not a benchmark table, or a damaged one: delete it and make it again") from error
-        self.source: dict[str, Any] = {"benchmark": self.header.name}  # what `load_benchmark` finds it by
+        self.source: dict[str, Any] = {"benchmark": self.header.name}  # arguments of `load_benchmark`
         self._columns: dict[str, np.ndarray] = {}
         self._texts: list[str] | None = None
 

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class _State:
-    """Current step, steps done, total steps, and start time."""
+    """Current step, amount done, total, and start time."""
 
     def __init__(self, label: str) -> None:
         self.label = label

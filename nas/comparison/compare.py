@@ -272,7 +272,7 @@ def _check(comparison: Comparison, benchmark: Benchmark) -> None:
 def _score(comparison: Comparison, benchmark: Benchmark, name: str, size: int, seed: int) -> tuple[Score, Predicted]:
     import predictors
 
-    # The first N of the seed's permutation train, all others test.
+    # The first N of a permutation are for training, all others for testing.
     order = np.random.default_rng(seed).permutation(len(benchmark))
     train, test = order[:size], order[size:]
     truth = benchmark.values(comparison.ranked.name)

@@ -96,6 +96,7 @@ class DeviceCommand:
 
     @property
     def metric(self) -> str:
+        """Name of the measured metric."""
         return f"{self.name}{SUFFIX}"
 
 

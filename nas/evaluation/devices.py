@@ -86,10 +86,12 @@ class PredictedDevice:
 
     @property
     def metric(self) -> str:
+        """Name of the predicted metric."""
         return f"{self.name}{SUFFIX}"
 
     @property
     def exists(self) -> bool:
+        """True if the device is stored on this machine."""
         return (self.folder / self.ABOUT).is_file()
 
     @property
@@ -143,6 +145,7 @@ class PredictedDevice:
 
     @property
     def failures(self) -> list[str]:
+        """Reasons why networks could not be timed."""
         return [row["failure"] for row in self.tried.values() if row["ms"] is None]
 
     @cached_property

@@ -33,7 +33,7 @@ def log_to(path: Path) -> Iterator[None]:
 
 
 class _LogFile(logging.FileHandler):
-    """A log file that one process writes: the one that holds its lock. Other processes of the search do not log."""
+    """A log file that only one process writes, the one that holds its lock; other processes of a search do not."""
 
     def _open(self) -> TextIOWrapper:
         file = super()._open()

@@ -56,7 +56,7 @@ def compute_proxies(
         batch: number of images, at least 2. Fewer need less memory and give noisier values.
 
     Returns:
-        One value per name; NaN if it is undefined, as all are for a network whose output does not depend on its input.
+        One value per name; NaN if it is undefined, for example for a network whose output ignores its input.
 
     Raises:
         InputError: a name is unknown, the input size is not known, or PyTorch lacks an operator.

@@ -26,7 +26,7 @@ class TrainingTask:
         schedule: `"one-cycle"` or `"cosine"`.
         shift: translation of training images in pixels, see `nas.evaluation.datasets.augment`. Images are augmented
             anew in every epoch; other samples are not augmented.
-        noise: standard deviation of noise on training images, in the unit of the normalized images.
+        noise: standard deviation of noise on training images, in the unit of the network's inputs.
         flip: mirror training images at random.
         patience: stop once no seed's validation score has improved for that many epochs, and keep each seed's network
             with the best score. None: train all epochs and keep the last network.

@@ -132,10 +132,10 @@ def train(
             if progress:
                 progress(number * task.epochs + training.epoch, len(groups) * task.epochs)
         found.append(training)
-    return _joined(found)
+    return _merged(found)
 
 
-def _joined(trainings: list[_Training]) -> Trained:
+def _merged(trainings: list[_Training]) -> Trained:
     results = [result for training in trainings for result in training.results()]
     losses = [trainings[0].goal.sign * result.validation for result in results]
     best = min(range(len(results)), key=lambda i: (math.isnan(losses[i]), losses[i]))
@@ -222,7 +222,7 @@ class _Training:
         self.schedule = _schedule(self.optimizer, task, task.epochs * (len(self.train) // task.batch))
         self.epoch = 0
         self.stale = 0
-        self.curve: list[float] = []  # mean validation score after each epoch of those that did not diverge
+        self.curve: list[float] = []  # mean validation score after each epoch, without diverged replicas
         self.best: list[_Result | None] = [None] * self.replicas
         self.stopped = False
 
@@ -273,17 +273,17 @@ class _Training:
         ]
         self.stale = 0 if any(better) else self.stale + 1
         if any(better):
-            new = self._present(scores)
+            new = self._current_results(scores)
             self.best = [a if rose else b for a, b, rose in zip(new, self.best, better, strict=True)]
 
     def results(self) -> list[_Result]:
         """Scores and tensors of each replica."""
         if all(self.best):
             return [result for result in self.best if result]
-        now = self._present(self._scores(self.validation))
+        now = self._current_results(self._scores(self.validation))
         return [result or here for result, here in zip(self.best, now, strict=True)]
 
-    def _present(self, scores: list[float]) -> list[_Result]:
+    def _current_results(self, scores: list[float]) -> list[_Result]:
         states = [self.network.state(self.net, replica) for replica in range(self.replicas)]
         return [_Result(*of) for of in zip(scores, self._scores(self.test), states, strict=True)]
 

@@ -49,6 +49,7 @@ class Scale(NamedTuple):
         return cls(mean[0], std[0])
 
     def normalize(self, values: np.ndarray) -> np.ndarray:
+        """Values (n, …) minus the mean, divided by the standard deviation."""
         return (values - self.mean) / self.std
 
     def plain(self) -> dict[str, list[float]]:
