@@ -61,7 +61,7 @@ def device_of(settings: Mapping[str, str]) -> PredictedDevice:
     if not device.exists:
         raise InputError(f"device {device.name!r} is not stored here: copy its folder into {devices_folder()}")
     if device.settings != dict(settings):
-        raise InputError(f"device {device.name!r} has other measurements than when the search was begun")
+        raise InputError(f"device {device.name!r} has changed since the search was begun: begin another search")
     return device
 
 

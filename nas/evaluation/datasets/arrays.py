@@ -86,7 +86,7 @@ def _inputs(path: Path, name: str, array: np.ndarray, shape: Shape | None) -> np
     if array.ndim > 3 and array.dtype.kind != "f":
         raise InputError(f"{path}: {name} is {array.dtype}; store pixels as uint8 or float32")
     if array.dtype.kind not in "fiu":
-        raise InputError(f"{path}: {name} is {array.dtype}; store numbers")
+        raise InputError(f"{path}: {name} is {array.dtype}; store uint8 or float32")
     if not np.isfinite(array).all():
         raise InputError(f"{path}: {name} has NaN or infinite values")
     return array.astype(np.float32)

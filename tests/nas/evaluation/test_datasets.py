@@ -180,7 +180,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "validation labels missing": ({**OK, "x_val": X}, "lacks y_val"),
     "negative token ids": ({**OK, "x": X.reshape(20, -1).astype(np.int64) - 1}, "token id -1"),
-    "text": ({**OK, "x": np.array([["a"] * 3] * 20)}, "store numbers"),
+    "text": ({**OK, "x": np.array([["a"] * 3] * 20)}, "store uint8 or float32"),
     "labels from 1": ({**OK, "y": Y + 1}, "must be 0, 1, 2"),
     "negative labels": ({**OK, "y": Y - 1}, "must be 0, 1, 2"),
     "numbers instead of samples": ({**OK, "x": X[:, 0, 0, 0]}, "(n, channels, height, width) or the like is needed"),

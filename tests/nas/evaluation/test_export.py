@@ -168,7 +168,7 @@ def test_weights_are_kept_as_safetensors(tmp_path: Path) -> None:
     assert kept.keys() == state.keys()
     assert all(torch.equal(kept[name], tensor) for name, tensor in state.items())
     network.module().load_state_dict(kept)
-    with pytest.raises(InputError, match="the weights are not those of this network"):
+    with pytest.raises(InputError, match="the weights belong to another network"):
         trained_model(token_network(rows=9), kept)
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(InputError, match=r"0\.safetensors: not readable as safetensors"):
