@@ -1,4 +1,4 @@
-"""The weightless graph: its nodes, its builder, and what each operator computes and costs."""
+"""The weightless graph: nodes, builder, and the shapes, weights and costs of operators."""
 
 from search_spaces.graph.builder import Network, Tensor
 from search_spaces.graph.costs import graph_flops, graph_params

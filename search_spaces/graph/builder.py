@@ -17,14 +17,28 @@ from search_spaces.graph.standard import shortest
 
 
 class Tensor(NamedTuple):
-    """Value `number` of the network under construction; `shape` is (N, channels, height, width) for images."""
+    """A value of the network under construction.
+
+    Attributes:
+        number: number of the value in the graph.
+        shape: (N, channels, height, width) for images.
+    """
 
     number: int
     shape: Shape
 
 
 class _Copied(NamedTuple):
-    """What a block of these inputs added, from value `first` on, `depth` scopes deep."""
+    """The nodes of a repeated block, to be copied.
+
+    Attributes:
+        inputs: inputs of the block.
+        first: number of the first value that the block added.
+        nodes: nodes that it added.
+        shapes: shapes of the values that it added.
+        output: output of the block.
+        depth: number of scopes around its nodes.
+    """
 
     inputs: tuple[Tensor, ...]
     first: int
@@ -48,15 +62,19 @@ _SIXTH = shortest(1 / 6)
 
 
 class Network:
-    """Builder that a search space's `build` writes an architecture into.
+    """Builder of one architecture, the argument `net` of `SearchSpace.build`.
 
         x = net.conv_bn_relu(net.input, 16, kernel=3)
         with net.block("block"):
             x = net.add(x, net.conv_bn(net.relu(x), kernel=3))
         return net.classifier(x)
 
-    Every method takes and returns `Tensor`s; channels left out are the input's. What is repeated
-    becomes a function in the text; `block`s are names for people, which the text does not depend on.
+    Every method takes and returns `Tensor`s; `channels` defaults to those of the input. Repeated parts become functions
+    of the text. `block`s only name nodes in ONNX files; the text does not depend on them.
+
+    Args:
+        input_shape: shape of one input without the batch.
+        num_classes: outputs of `classifier`.
     """
 
     def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
@@ -74,7 +92,7 @@ class Network:
 
     @contextmanager
     def block(self, name: str) -> Iterator[None]:
-        """Begins the names that the nodes added inside have in ONNX files: `cell1/…`, `cell2/…`."""
+        """Prefix the names of the nodes added inside in ONNX files: `cell1/…`, `cell2/…`."""
         outer, key = self._scope, (self._scope, name)
         self._blocks[key] += 1
         self._scope = (*outer, f"{name}{self._blocks[key]}")
@@ -86,10 +104,15 @@ class Network:
     def repeated(
         self, name: str, build: Callable[..., Tensor], inputs: tuple[Tensor, ...], *settings: Hashable
     ) -> Tensor:
-        """`build(net, *inputs, *settings)` as a block of that name, for blocks that a network has many times.
+        """Build a block that a network has many times; the same as `build(net, *inputs, *settings)`, but faster.
 
-        `build` must depend on its arguments alone. It runs once for equal settings and shapes of inputs; after that,
-        what it added is copied.
+        `build` runs once for equal settings and input shapes; later its nodes are copied.
+
+        Args:
+            name: name of the block, see `block`.
+            build: function that must depend on its arguments alone.
+            inputs: tensors that the block reads.
+            settings: further arguments of `build`.
         """
         same = tuple([inputs.index(x) for x in inputs])
         key = (build, tuple([x.shape for x in inputs]), same, settings)
@@ -118,7 +141,16 @@ class Network:
         return Tensor(output + shift if output >= first else number[output], block.output.shape)
 
     def op(self, op: str, *inputs: Tensor, attrs: Attrs | Mapping[str, Any] = ()) -> Tensor:
-        """Add any supported operator by its ONNX name; attributes are a dictionary, or pairs in alphabetical order."""
+        """Add any supported operator.
+
+        Args:
+            op: name of the operator, see `search_spaces.graph.operators`.
+            inputs: operands that are not constants.
+            attrs: attributes and constant operands: a dictionary, or pairs sorted by name.
+
+        Raises:
+            InputError: if the operator is not supported, or attributes and shapes do not match.
+        """
         if isinstance(attrs, Mapping):
             attrs = tuple(sorted([(name, tuple(v) if isinstance(v, list) else v) for name, v in attrs.items()]))
         number = len(self._shapes)
@@ -136,7 +168,7 @@ class Network:
         self, x: Tensor, channels: int | None = None, kernel: int | tuple[int, int] = 3, stride: int = 1,
         dilation: int = 1, groups: int = 1, bias: bool = False, pads: tuple[int, int, int, int] | None = None,
     ) -> Tensor:  # fmt: skip
-        """Convolution; padding keeps the size at stride 1 unless `pads` (top, left, bottom, right) is given."""
+        """Convolution. `pads` are top, left, bottom, right; by default they keep the size at stride 1 (odd kernels)."""
         return self.op("Conv", x, attrs=self._conv(x, channels, kernel, stride, dilation, groups, bias, pads))
 
     def _conv(
@@ -150,7 +182,7 @@ class Network:
         self, x: Tensor, channels: int | None = None, kernel: int | tuple[int, int] = 3, stride: int = 1,
         dilation: int = 1, groups: int = 1, affine: bool = True,
     ) -> Tensor:  # fmt: skip
-        """Convolution without bias, then batch normalization (see `batch_norm`)."""
+        """Convolution without bias, then batch normalization; see `batch_norm` for `affine`."""
         attrs = self._conv(x, channels, kernel, stride, dilation, groups)
         return self.op("ConvBn", x, attrs=attrs if affine else tuple(sorted((*attrs, *_NO_AFFINE))))
 
@@ -158,14 +190,15 @@ class Network:
         self, x: Tensor, channels: int | None = None, kernel: int | tuple[int, int] = 3, stride: int = 1,
         dilation: int = 1, groups: int = 1,
     ) -> Tensor:  # fmt: skip
-        """Convolution without bias, batch normalization, ReLU."""
+        """Convolution without bias, batch normalization, then ReLU."""
         return self.relu(self.conv_bn(x, channels, kernel, stride, dilation, groups))
 
     def batch_norm(self, x: Tensor, affine: bool = True) -> Tensor:
-        """Batch normalization; `affine=False`: without trained scale and shift."""
+        """Batch normalization, with trained scale and shift if `affine`."""
         return self.op("BatchNorm", x, attrs=() if affine else _NO_AFFINE)
 
     def relu(self, x: Tensor) -> Tensor:
+        """max(x, 0)"""
         return self.op("Relu", x)
 
     def relu6(self, x: Tensor) -> Tensor:
@@ -173,6 +206,7 @@ class Network:
         return self.op("Clip", x, attrs=(("max", 6), ("min", 0)))
 
     def sigmoid(self, x: Tensor) -> Tensor:
+        """1 / (1 + exp(-x))"""
         return self.op("Sigmoid", x)
 
     def hard_sigmoid(self, x: Tensor) -> Tensor:
@@ -184,25 +218,26 @@ class Network:
         return self.op("HardSwish", x)
 
     def zero(self, x: Tensor) -> Tensor:
-        """Zeros of x's shape."""
+        """Zeros of the shape of `x`."""
         return self.op("Zero", x)
 
     def max_pool(self, x: Tensor, kernel: int = 3, stride: int = 1, ceil: bool = False) -> Tensor:
-        """Maximum over kernel × kernel windows, odd kernels padded to keep the size at stride 1.
+        """Maximum over kernel × kernel windows; odd kernels are padded to keep the size at stride 1.
 
-        `ceil`: a last window that is not full counts, too.
+        `ceil` adds a last, partial window.
         """
         return self.op("MaxPool", x, attrs=_pool_attrs(kernel, stride, ceil))
 
     def avg_pool(self, x: Tensor, kernel: int = 3, stride: int = 1, ceil: bool = False) -> Tensor:
-        """Mean over kernel × kernel windows, padding as in `max_pool` and not counted in the mean."""
+        """Mean over kernel × kernel windows, padded as in `max_pool`; the padding does not count."""
         return self.op("AveragePool", x, attrs=_pool_attrs(kernel, stride, ceil))
 
     def global_avg_pool(self, x: Tensor) -> Tensor:
+        """Mean over all positions: (N, channels, 1, 1)."""
         return self.op("GlobalAveragePool", x)
 
     def add(self, *xs: Tensor) -> Tensor:
-        """Sum of one or more tensors (one: that tensor itself)."""
+        """Sum of one or more tensors; a single tensor is returned itself."""
         if not xs:
             raise InputError("add needs at least one tensor")
         if len(xs) == 1:
@@ -216,19 +251,25 @@ class Network:
     def squeeze_excite(
         self, x: Tensor, hidden: int, gate: Literal["hard_sigmoid", "sigmoid"] = "hard_sigmoid"
     ) -> Tensor:
-        """Channels weighted by what a two-layer network makes of their means (arXiv 1709.01507)."""
+        """Squeeze-and-excitation (arXiv 1709.01507): a two-layer network weights the channels by their means.
+
+        Args:
+            x: (N, channels, height, width).
+            hidden: width of the hidden layer.
+            gate: activation of the weights.
+        """
         means = self.relu(self.conv(self.global_avg_pool(x), hidden, kernel=1, bias=True))
         weights = self.conv(means, int(x.shape[1]), kernel=1, bias=True)
         return self.mul(x, self.hard_sigmoid(weights) if gate == "hard_sigmoid" else self.sigmoid(weights))
 
     def slice(self, x: Tensor, axis: int, start: int, end: int) -> Tensor:
-        """Elements start…end-1 along an axis (1: channels, 2: rows, 3: columns)."""
+        """Elements start to end - 1 along an axis (1: channels, 2: rows, 3: columns)."""
         if (start, end) == (0, x.shape[axis]):
             return x
         return self.op("Slice", x, attrs=(("axes", (axis,)), ("ends", (end,)), ("starts", (start,))))
 
     def channel_shuffle(self, x: Tensor, groups: int) -> Tensor:
-        """Interleave `groups` groups of channels (arXiv 1707.01083)."""
+        """Interleave `groups` groups of channels (ShuffleNet, arXiv 1707.01083)."""
         return self.op("ChannelShuffle", x, attrs=(("groups", groups),))
 
     def concat(self, *xs: Tensor) -> Tensor:
@@ -236,6 +277,7 @@ class Network:
         return self.op("Concat", *xs, attrs=(("axis", 1),))
 
     def linear(self, x: Tensor, features: int, bias: bool = True) -> Tensor:
+        """Linear layer on the last dimension."""
         attrs: Attrs = (("features", features),) if bias else (("bias", 0), ("features", features))
         return self.op("Linear", x, attrs=attrs)
 
@@ -244,7 +286,7 @@ class Network:
         return self.linear(self.op("Flatten", self.global_avg_pool(x)), self.num_classes)
 
     def graph(self, output: Tensor) -> Graph:
-        """The finished graph with this output."""
+        """The finished graph with `output` as its output, after fusion."""
         if output.number == 0:
             output = self.op("Identity", output)
         return fuse(Graph((0,), tuple(self._nodes), (output.number,), tuple(self._shapes)))

@@ -1,4 +1,4 @@
-"""Convolutions: their attributes with defaults filled in, and the shortest attributes that mean the same."""
+"""Attributes of convolutions: complete, with defaults filled in, and in their shortest form."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ CONVOLUTIONS = ("Conv", "ConvBn", "ConvBnRelu6")
 
 
 def pair(value: int | tuple[int, ...]) -> tuple[int, int]:
-    """A square kernel, stride or dilation written as one number, or both numbers as they are."""
+    """Height and width of a kernel, stride or dilation; one number stands for both."""
     return (value, value) if isinstance(value, int) else (value[0], value[1])
 
 
 def each(value: int | tuple[int, ...], rank: int) -> tuple[int, ...]:
-    """One number for every spatial dimension."""
+    """A size per spatial dimension; one number stands for all `rank` dimensions."""
     return (value,) * rank if isinstance(value, int) else tuple(value)
 
 
 def same_pads(kernel: tuple[int, ...], dilations: tuple[int, ...] | None = None) -> tuple[int, ...]:
-    """Padding that keeps the size at stride 1 (odd kernels), in ONNX's order (top, left, bottom, right)."""
+    """Padding that keeps the size at stride 1 (odd kernels), in ONNX's order: top, left, bottom, right."""
     sides = tuple([d * (k - 1) // 2 for k, d in zip(kernel, dilations or (1,) * len(kernel), strict=True)])
     return (*sides, *sides)
 
 
 class Convolution(NamedTuple):
-    """A convolution's attributes with the defaults filled in."""
+    """Attributes of a convolution with defaults filled in."""
 
     in_channels: int
     channels: int
@@ -41,11 +41,12 @@ class Convolution(NamedTuple):
 
     @property
     def weight_shape(self) -> tuple[int, ...]:
+        """(channels, in_channels / group, *kernel)"""
         return (self.channels, self.in_channels // self.group, *self.kernel)
 
     @property
     def attrs(self) -> Attrs:
-        """The shortest attributes that mean this, in alphabetical order: those equal to the default are left out."""
+        """The attributes in their shortest form, sorted by name and without defaults."""
         ones = (1,) * len(self.kernel)
         depthwise = self.group == self.in_channels > 1
         given: dict[str, tuple[Value, Value]] = {
@@ -63,7 +64,15 @@ class Convolution(NamedTuple):
 
 @lru_cache(maxsize=65536)
 def convolution(attrs: Attrs, shape: Shape) -> Convolution:
-    """Read a `Conv` or `ConvBn` node's attributes; `shape` (N, C, …) is its input's."""
+    """Parse the attributes of a convolution.
+
+    Args:
+        attrs: attributes of a node of `CONVOLUTIONS`.
+        shape: (N, channels, …) of its input.
+
+    Raises:
+        InputError: if attributes and shape do not match.
+    """
     given: dict[str, Any] = dict(attrs)
     if len(shape) < 3 or isinstance(shape[1], str):
         raise InputError(f"Conv needs an input of shape (N, channels, height, width), not {shape}")

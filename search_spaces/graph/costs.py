@@ -1,4 +1,4 @@
-"""Costs that are exact and need no training: trained weights and multiply-accumulates."""
+"""Exact costs of a graph: parameters, multiply-accumulates, activations, depth."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from search_spaces.graph.owned_weights import RECURRENT, weights
 
 
 def graph_params(graph: Graph) -> int:
-    """Number of trained weights; batch normalization's running statistics don't count."""
+    """Number of trained weights, without the running statistics of batch normalization."""
     return sum(
         prod(weight.shape)
         for node in graph.nodes
@@ -20,13 +20,16 @@ def graph_params(graph: Graph) -> int:
 
 
 def graph_flops(graph: Graph) -> int:
-    """Multiply-accumulates of convolutions, linear and recurrent layers and products of matrices for one input.
+    """Multiply-accumulates of convolutions, linear and recurrent layers and matrix products; other operators count 0.
 
-    The other operators count 0. Where the graph fixes a batch size, it is for that many inputs.
+    The count is for one input, or for the batch size that the graph fixes.
+
+    Raises:
+        InputError: if a size is not a number.
     """
     total, seen = 0, set()
     for node in graph.nodes:
-        if node.op in RECURRENT and len(node.inputs) > 1:  # a node for each output that is used, computed once
+        if node.op in RECURRENT and len(node.inputs) > 1:  # one node per used output, but one computation
             computation = (node.op, node.inputs, tuple([a for a in node.attrs if a[0] != "output"]))
             if computation in seen:
                 continue
@@ -36,12 +39,12 @@ def graph_flops(graph: Graph) -> int:
 
 
 def graph_activations(graph: Graph) -> int:
-    """Numbers that all operators together write for one input: what moves through memory."""
+    """Number of elements of all operators' outputs for one input."""
     return sum(prod(int(d) for d in graph.shapes[v][1:]) for node in graph.nodes for v in node.outputs)
 
 
 def graph_peak_activations(graph: Graph) -> int:
-    """Numbers that are held at most at one time for one input, weights apart, when the nodes run in their order."""
+    """Largest number of elements in memory at one time for one input, without weights, if nodes run in order."""
     last = {v: i for i, node in enumerate(graph.nodes) for v in node.inputs}
     last |= dict.fromkeys(graph.outputs, len(graph.nodes))
     size = [prod(int(d) for d in shape[1:]) for shape in graph.shapes]
@@ -54,7 +57,7 @@ def graph_peak_activations(graph: Graph) -> int:
 
 
 def graph_depth(graph: Graph) -> int:
-    """Operators on the longest path from an input to an output."""
+    """Number of operators on the longest path to an output."""
     depth = [0] * len(graph.shapes)
     for node in graph.nodes:
         at = 1 + max((depth[v] for v in node.inputs), default=0)

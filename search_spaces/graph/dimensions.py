@@ -1,4 +1,4 @@
-"""Dimensions of shapes: numbers, letters, and products such as N_8 (8 · N) and N_L."""
+"""Dimensions of shapes: numbers, symbols, and products such as N_8 (8 · N) and N_L."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from search_spaces.graph.ir import BATCH, UNKNOWN, Attrs, Dim, Shape
 
 
 def positive(attrs: Attrs, name: str) -> int:
+    """The attribute as an integer; InputError unless it is positive."""
     given: dict[str, Any] = dict(attrs)
     if int(given[name]) < 1:
         raise InputError(f"{name} must be positive, not {given[name]}")
@@ -18,23 +19,26 @@ def positive(attrs: Attrs, name: str) -> int:
 
 
 def known_size(size: Dim) -> int:
+    """The dimension as a number; InputError if it is symbolic."""
     if isinstance(size, str):
         raise InputError(f"a size that must be a number is {size!r}: export the model with that dimension fixed")
     return size
 
 
 def misfit(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> InputError:
+    """Error for attributes that an operator cannot have on inputs of these shapes."""
     return InputError(f"operator {op} does not take attributes {dict(attrs)} on shapes {', '.join(map(str, shapes))}")
 
 
 def monomial(shape: Shape) -> tuple[int, Counter[str]]:
-    """The product of the dimensions: its number, and how often each letter stands in it."""
+    """The product of the dimensions: its numerical factor, and the multiplicity of each symbol."""
     factors = [part for dim in shape for part in str(dim).split("_")]
     letters = Counter(part for part in factors if not part.isdecimal())
     return prod(int(part) for part in factors if part.isdecimal()), letters
 
 
 def size_product(shape: Shape, divisor: int = 1, without: Counter[str] | None = None) -> Dim:
+    """The product of the dimensions, divided by a number and by symbols; unknown if a dimension is."""
     if UNKNOWN in shape:
         return UNKNOWN
     value, letters = monomial(shape)
@@ -44,7 +48,11 @@ def size_product(shape: Shape, divisor: int = 1, without: Counter[str] | None = 
 
 
 def size_quotient(shape: Shape, others: Shape) -> Dim:
-    """The size that makes the other dimensions of a reshaped value hold as many elements as before."""
+    """The missing dimension of a reshape: elements of `shape` divided by the product of the other dimensions.
+
+    Raises:
+        InputError: if the others do not divide the number of elements.
+    """
     if UNKNOWN in (*shape, *others):
         return UNKNOWN
     (total, letters), (part, known) = monomial(shape), monomial(others)
@@ -54,7 +62,7 @@ def size_quotient(shape: Shape, others: Shape) -> Dim:
 
 
 def count(shape: Shape) -> int:
-    """Number of elements for a batch of one; InputError where another dimension is not a number."""
+    """Number of elements for a batch of one; InputError if another dimension is not a number."""
     value, letters = monomial(shape)
     letters.pop(BATCH, None)
     if letters:

@@ -1,4 +1,4 @@
-"""Fusion: neighbouring nodes that are one operator of the text's dialect become that operator.
+"""Fusion: replace neighbouring nodes by one operator of the text's dialect.
 
 Conv, BatchNorm                → ConvBn
 ConvBn, Clip from 0 to 6       → ConvBnRelu6
@@ -21,7 +21,7 @@ from search_spaces.graph.standard import shortest
 
 
 def fuse(graph: Graph) -> Graph:
-    """The graph with fused nodes; independent of the order in which its nodes stand."""
+    """The graph after fusion; the result does not depend on the order of the nodes."""
     ops = {node.op for node in graph.nodes}
     rules = {op: rule for op, (rule, first) in _RULES.items() if op in ops and not ops.isdisjoint(first)}
     return _Fusion(graph, rules).run() if rules else _renumbered(graph, graph.nodes)
@@ -52,7 +52,7 @@ class _Fusion:
         return fused if fused.op == node.op else self._fused(fused)
 
     def _private(self, value: int, op: str) -> Node | None:
-        """The node that makes a value which nobody else reads, if it is of that operator."""
+        """The node that produces a value, if it is of operator `op` and the value is read once."""
         node = self.made.get(value)
         return node if node is not None and node.op == op and self.uses[value] == 1 else None
 
@@ -73,7 +73,7 @@ class _Fusion:
         return self._replace((conv,), clip, "ConvBnRelu6", conv.inputs, conv.attrs)
 
     def _operands(self, node: Node | None, op: str, other: str) -> tuple[Node, Node] | None:
-        """What makes the two operands of a commutative operator, in the order of these operators."""
+        """The nodes of operators `op` and `other` that produce the operands of a commutative node, in either order."""
         if node is None or len(node.inputs) != 2:
             return None
         for left, right in (node.inputs, node.inputs[::-1]):
@@ -83,7 +83,7 @@ class _Fusion:
         return None
 
     def _replace(self, inner: tuple[Node, ...], last: Node, op: str, inputs: tuple[int, ...], attrs: Attrs) -> Node:
-        """One operator for a node and those that were there for it alone."""
+        """One node that replaces `last` and the `inner` nodes, which only `last` depends on."""
         self.swallowed.update(node.outputs[0] for node in inner)
         return Node(op, inputs, last.outputs, attrs, last.scope)
 
@@ -98,7 +98,7 @@ class _Fusion:
         return add
 
     def _group_norm(self, add: Node, product: Node, shift: Node) -> Node:
-        """Groups of channels as single channels, normalized each, then scale and shift of the channels."""
+        """Group normalization as exporters write it: InstanceNormalization of groups, then scale and shift."""
         found = self._operands(product, "Reshape", "Param")
         norm = self._private(found[0].inputs[0], "InstanceNormalization") if found else None
         groups = self._private(norm.inputs[0], "Reshape") if norm else None
@@ -156,7 +156,7 @@ _RULES: dict[str, tuple[Rule, tuple[str, ...]]] = {
     "Reshape": (_Fusion._channel_shuffle, ("Transpose",)),
     "Transpose": (_Fusion._transpose, ("Transpose",)),
 }
-"""What a node of an operator may be the last of, and operators of which there must be one before it."""
+"""Per operator, the rule for a pattern that ends with it, and operators of which the graph must have at least one."""
 _RELU6: Attrs = (("max", 6), ("min", 0))
 _HALF: Attrs = (("B", 0.5),)
 _ONE: Attrs = (("B", 1),)
@@ -164,7 +164,7 @@ _ROOT: Attrs = (("B", shortest(2**0.5)),)
 
 
 def _swapped(before: Shape, split: Shape, perm: Any, after: Shape) -> tuple[str, Attrs]:
-    """What a Reshape, a Transpose and a Reshape back do together, if that is one operator."""
+    """The operator equal to a Reshape, a Transpose and a Reshape, and its attributes; "" if there is none."""
     if perm == (0, 2, 1, 3, 4) and before == after and split[:1] + split[3:] == before[:1] + before[2:]:
         return "ChannelShuffle", (("groups", split[1]),)
     if perm == (0, 2, 1) and len(before) == 4 and split[1:] == before[2:] == after[:1:-1] and before[:2] == after[:2]:
@@ -173,7 +173,7 @@ def _swapped(before: Shape, split: Shape, perm: Any, after: Shape) -> tuple[str,
 
 
 def _renumbered(graph: Graph, nodes: Sequence[Node]) -> Graph:
-    """A graph of these nodes alone, values numbered anew."""
+    """The graph reduced to these nodes, with values renumbered."""
     values = [*graph.inputs, *[value for node in nodes for value in node.outputs]]
     if values == list(range(len(graph.shapes))):  # nothing was fused
         return graph

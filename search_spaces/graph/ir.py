@@ -1,8 +1,8 @@
-"""The weightless graph: what an architecture computes, without the numbers it has learned.
+"""The weightless graph, the intermediate representation of an architecture.
 
-A `Graph` is a list of nodes over numbered values. Operators that own weights (`Conv`, `Linear`, `Param`, …) carry the
-weights' shape as attributes instead of tensors. It is what a `Network` builds, what an ONNX model is read into, and
-what text is printed from.
+A `Graph` is a list of nodes over numbered values. Operators that own weights (`Conv`, `Linear`, `Param`, …) have the
+weights' shapes as attributes instead of tensors. `Network`, ONNX models and PyTorch modules become graphs; texts and
+ONNX models are written from them.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ UNKNOWN = "?"  # a dimension that depends on the data
 
 
 class Typed(tuple[Dim, ...]):
-    """The shape of a value whose elements are not float: `Typed((BATCH, 16), "int64")`.
+    """The shape of a value with another element type than float, for example `Typed((BATCH, 16), "int64")`.
 
-    A shape without it is float's, so float networks need not speak of types.
+    A plain tuple is the shape of a float value.
     """
 
     element: str
@@ -45,17 +45,25 @@ class Typed(tuple[Dim, ...]):
 
 
 def element_type(shape: Shape) -> str:
-    """Name of the element type as ONNX text writes it: float, int64, bool, …"""
+    """Name of the element type in ONNX text: float, int64, bool, …"""
     return shape.element if isinstance(shape, Typed) else "float"
 
 
 def typed(dims: Iterable[Dim], element: str) -> Shape:
-    """The shape of a value with these dimensions and elements."""
+    """The shape of a value with these dimensions and this element type."""
     return tuple(dims) if element == "float" else Typed(dims, element)
 
 
 class Node(NamedTuple):
-    """One operator. `inputs` and `outputs` are value numbers; `scope` is what the node's name in a file begins with."""
+    """One operator.
+
+    Attributes:
+        op: name of the operator.
+        inputs: numbers of the values that it reads.
+        outputs: numbers of the values that it produces.
+        attrs: attributes, sorted by name.
+        scope: names of the blocks around it, a prefix of its name in ONNX files.
+    """
 
     op: str
     inputs: tuple[int, ...]
@@ -67,15 +75,19 @@ class Node(NamedTuple):
 node: Callable[[tuple[str, tuple[int, ...], tuple[int, ...], Attrs, tuple[str, ...]]], Node] = partial(
     tuple.__new__, Node
 )
-"""A node of its fields, in a third of the time of `Node`: networks have hundreds."""
+"""Create a node from a tuple of its fields; takes a third of the time of `Node`."""
 
 
 @dataclass(frozen=True)
 class Graph:
-    """Nodes in topological order. Values 0..len(inputs)-1 are the graph's inputs; the nodes' outputs follow in order.
+    """A network without weights.
 
-    `shapes[v]` is the shape of value `v`, batch dimension `"N"` included. Other dimensions that are not known are
-    letters (`"L"`), products (`"N_8"`), or `"?"` where they depend on the data.
+    Attributes:
+        inputs: numbers of the graph's inputs, 0 to len(inputs) - 1; the nodes' outputs follow in order.
+        nodes: nodes in topological order.
+        outputs: numbers of the graph's outputs.
+        shapes: shape of every value, including the batch dimension `"N"`. Other unknown dimensions are symbols
+            (`"L"`), products (`"N_8"`), or `"?"` if they depend on the data.
     """
 
     inputs: tuple[int, ...]

@@ -15,8 +15,12 @@ from search_spaces.graph.owned_weights import RECURRENT, weights
 
 @lru_cache(maxsize=65536)
 def multiply_accumulates(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> int:
-    """Multiply-accumulates of one node for a batch of one: convolutions, linear and recurrent layers, products of
-    matrices; the rest counts 0. InputError where a size that counts is not a number.
+    """Multiply-accumulates of one node for a batch of one.
+
+    Convolutions, linear and recurrent layers and matrix products count, other operators are 0.
+
+    Raises:
+        InputError: if a size that counts is not a number.
     """
     if op in (*CONVOLUTIONS, "ConvTranspose") and len(shapes) == 1:
         weight = weights(op, attrs, shapes)[0]
@@ -30,7 +34,7 @@ def multiply_accumulates(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> in
 
 
 def _products(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> int:
-    """Multiply-accumulates of ONNX's operators that multiply their inputs as matrices."""
+    """Multiply-accumulates of operators that multiply two inputs, and of recurrent layers."""
     given: dict[str, Any] = dict(attrs)
     output = output_shape(op, attrs, shapes)
     if op in RECURRENT:
@@ -40,7 +44,7 @@ def _products(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> int:
     if op == "Einsum":
         return count(tuple(_einsum_sizes(given["equation"], shapes).values()))
     if op == "Attention":
-        # queries by keys, then what they attend to by values
+        # queries times keys, then attention weights times values
         keys = known_size(shapes[1][-2])
         pairs = count(shapes[0]) * keys
         return pairs + count(output) * keys
@@ -51,7 +55,7 @@ def _products(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> int:
 
 
 def _einsum_sizes(equation: str, shapes: tuple[Shape, ...]) -> dict[str, Dim]:
-    """Size of every index of an Einsum; each combination of them is one multiply-accumulate."""
+    """Size of every index of an Einsum; each combination of indices is one multiply-accumulate."""
     sizes: dict[str, Dim] = {}
     for term, shape in zip(equation.replace(" ", "").partition("->")[0].split(","), shapes, strict=True):
         named = len(term.replace("...", ""))

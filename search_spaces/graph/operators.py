@@ -1,24 +1,25 @@
-"""What is known of each operator: output shape, weights, multiply-accumulates.
+"""The operators: output shapes and canonical attributes.
 
 Operators that own weights, or whose constant operands are written as attributes, belong to the text's `net` domain.
-All others are ONNX's own. Of our own making, with one input unless said otherwise:
+All others are those of ONNX. The domain's own operators have one input unless stated otherwise. Their attributes, with
+defaults in parentheses:
 
     Conv, ConvBn, ConvBnRelu6
                     channels (default: the input's), kernel, strides (1), pads (same), dilations (1), bias (0),
                     group (1) or depthwise (0; 1: one group per input channel); any number of spatial dimensions
-    Linear          features, bias (1); on the last dimension, whatever the rank
+    Linear          features, bias (1); on the last dimension of any rank
     BatchNorm       epsilon (1e-5), affine (1; 0: no trained scale and shift)
-    Embedding       rows, features: a row of a learned table for each of the input's integers
+    Embedding       rows, features: a row of a learned table for each integer of the input
     Param           shape, element ("float"): a learned constant; no input
-    Buffer          shape, element ("float"), limit: a constant that is not learned, and too long for its numbers to be
-                    written (tables of positions, masks); whole numbers are below `limit`; no input
+    Buffer          shape, element ("float"), limit: a constant that is not learned and too long to be written, such as
+                    a table of positions or a mask; integers are below `limit`; no input
     Zero            zeros of the input's shape
     ChannelShuffle  groups: interleaves that many groups of channels (arXiv 1707.01083)
-    Reshape         shape: 0 keeps the input's dimension, -1 is the one that is not a known number
-    Expand          shape: as in ONNX, but 0 is the batch size; `input = c`, without inputs: filled with the constant c
-    Slice           axes, starts, ends, steps (1) as in ONNX, there as operands
+    Reshape         shape: 0 keeps the input's dimension, -1 stands for the one dimension that is not a known number
+    Expand          shape: as in ONNX, but 0 is the batch size; with `input = c`, it has no input and repeats c
+    Slice           axes, starts, ends, steps (1): in ONNX they are operands
 
-Operators of ONNX that have one input here own the weights which are further operands there; each keeps its attributes:
+These operators of ONNX own their weights here, have one input, and keep ONNX's attributes beside the following:
 
     ConvTranspose                                   channels, kernel_shape, bias (0)
     LayerNormalization, RMSNormalization            affine (1); LayerNormalization: bias (1)
@@ -26,8 +27,8 @@ Operators of ONNX that have one input here own the weights which are further ope
     RNN, GRU, LSTM                                  hidden_size, bias (1)
 
 Any other operator of ONNX takes constant operands as attributes (`search_spaces.graph.standard`), and weights from
-`Param`. `ConvBn` is a convolution followed by batch normalization and takes the attributes of both; so does
-`ConvBnRelu6`, whose values are cut off below 0 and above 6.
+`Param`. `ConvBn` is a convolution followed by batch normalization and takes the attributes of both; `ConvBnRelu6` is
+`ConvBn` followed by clipping to [0, 6].
 """
 
 from __future__ import annotations
@@ -71,7 +72,16 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
 
 @lru_cache(maxsize=65536)
 def output_shape(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
-    """Shape of the operator's output; `InputError` for an operator that is not known or sizes that do not fit."""
+    """Shape of an operator's output.
+
+    Args:
+        op: name of the operator.
+        attrs: attributes.
+        shapes: shapes of the inputs.
+
+    Raises:
+        InputError: if the operator is not supported, or attributes and shapes do not match.
+    """
     try:
         return _output_shape(op, attrs, shapes)
     except InputError:
@@ -93,7 +103,7 @@ def _output_shape(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
 
 
 def is_own(op: str, inputs: int) -> bool:
-    """Whether a node is of our own making, and no operator of ONNX with that name and more operands."""
+    """True for an operator of the `net` domain; ONNX's operator of the same name has more inputs."""
     return op in SOURCES or (op in OWN_OPERATORS and inputs == 1) or (op == "Expand" and inputs == 0)
 
 
@@ -106,9 +116,10 @@ def _own_shape(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
 
 @lru_cache(maxsize=65536)
 def canonical_attrs(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Attrs:
-    """The operator's attributes in their shortest form, so that equal computation is written equally.
+    """The operator's attributes in their shortest form, so that equal computations have equal attributes.
 
-    Raises InputError for an attribute that the operator does not have.
+    Raises:
+        InputError: if the operator does not have an attribute.
     """
     if not is_own(op, len(shapes)):
         if op in OWNERS and len(shapes) == 1:
@@ -133,7 +144,7 @@ def _owner_attrs(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Attrs:
     default = {"affine": 1, "bias": 0 if op == "ConvTranspose" else 1, "channels": inputs}
     kept = {name: value for name, value in ours.items() if value != default[name]}
     if op == "LayerNormalization" and not ours.get("affine", 1):
-        kept.pop("bias", None)  # a shift of zeros, or none
+        kept.pop("bias", None)  # an untrained shift is 0, as is none
     return tuple(sorted({**kept, **dict(standard.canonical(op, onnx_attrs(op, attrs), shapes))}.items()))
 
 

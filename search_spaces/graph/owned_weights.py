@@ -1,4 +1,4 @@
-"""The weights that operators own: shapes, initial values, and which of them are trained."""
+"""The weights that operators own: shapes, initialization, and which are trained."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from search_spaces.graph.dimensions import known_size, misfit, positive
 from search_spaces.graph.ir import Attrs, Shape
 
 BATCH_NORM_EPSILON = 1e-5
-RECURRENT = {"RNN": 1, "GRU": 3, "LSTM": 4}  # and how many gates each has
-# ONNX's operators that own their weights here, with the attributes that ONNX does not have.
+RECURRENT = {"RNN": 1, "GRU": 3, "LSTM": 4}  # number of gates
+# Operators of ONNX that own their weights here, and their attributes that ONNX lacks.
 OWNERS: dict[str, tuple[str, ...]] = {
     "ConvTranspose": ("bias", "channels"),
     "LayerNormalization": ("affine", "bias"),
@@ -26,10 +26,14 @@ OWNERS: dict[str, tuple[str, ...]] = {
 
 
 class Weight(NamedTuple):
-    """A tensor that an operator owns. `trained` is false for batch normalization's running statistics, and for a
-    normalization's scale and shift where it has none (`affine = 0`): they stay one and zero.
+    """A tensor that an operator owns.
 
-    `fan_in`: how many weights make one output; 0: all of the shape but the first dimension.
+    Attributes:
+        name: role of the tensor.
+        shape: its shape.
+        init: initialization: "kaiming", "ones" or "zeros".
+        trained: False for running statistics, and for scale and shift with `affine = 0`, which stay one and zero.
+        fan_in: inputs per output, for the scale of initial values; 0 for the product of all but the first dimension.
     """
 
     name: str
@@ -141,7 +145,16 @@ _WEIGHTS: dict[str, Callable[[Attrs, Shape], tuple[Weight, ...]]] = {
 
 @lru_cache(maxsize=65536)
 def weights(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> tuple[Weight, ...]:
-    """The tensors that a node owns, in the order of the ONNX operator's inputs; `shapes` are its inputs' shapes."""
+    """The tensors that a node owns, in the order of the ONNX operator's inputs.
+
+    Args:
+        op: name of the operator.
+        attrs: attributes.
+        shapes: shapes of the inputs.
+
+    Raises:
+        InputError: if attributes and shapes do not match.
+    """
     if op == "Param":
         given: dict[str, Any] = dict(attrs)
         return (Weight("value", given["shape"], "kaiming"),)
@@ -154,10 +167,10 @@ def weights(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> tuple[Weight, .
 
 
 def initializers(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> tuple[Weight, ...]:
-    """The tensors of `weights` that an ONNX file stores: not the scale and shift of a normalization without them."""
+    """The tensors of `weights` that an ONNX file stores, which exclude scale and shift with `affine = 0`."""
     return tuple([w for w in weights(op, attrs, shapes) if w.trained or w.name not in ("scale", "shift")])
 
 
 def onnx_attrs(op: str, attrs: Attrs) -> Attrs:
-    """Those attributes of an operator in `OWNERS` that are ONNX's."""
+    """The attributes of an operator of `OWNERS` that ONNX's operator has, too."""
     return tuple([(name, value) for name, value in attrs if name not in OWNERS[op]])

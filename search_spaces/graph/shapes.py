@@ -1,4 +1,4 @@
-"""Output shapes of our own operators, and of those of ONNX that most networks consist of."""
+"""Output shapes of the `net` domain's operators and of the most frequent ONNX operators."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from search_spaces.graph.ir import BATCH, UNKNOWN, Attrs, Dim, Shape, element_ty
 
 
 def _window(size: Dim, kernel: int, stride: int, pads: tuple[int, int], dilation: int = 1, ceil: bool = False) -> Dim:
-    """Number of windows that fit; with `ceil` the last may end beyond the padding, but not start there."""
+    """Number of windows along one dimension; with `ceil` the last may end beyond the padding, but not begin in it."""
     if isinstance(size, str):
         keeps = stride == 1 and sum(pads) == dilation * (kernel - 1)
         return size if keeps else UNKNOWN
@@ -49,6 +49,7 @@ def _pool_shape(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
 
 
 def broadcast_shape(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
+    """The shape to which inputs broadcast; InputError if they do not."""
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(s)) + s for s in shapes]
     return tuple([_broadcast_dim(dims, shapes) for dims in zip(*padded, strict=True)])
@@ -96,7 +97,7 @@ def _pooled_shape(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
 def _param_shape(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
     given: dict[str, Any] = dict(attrs)
     if not all(isinstance(d, int) and d >= 0 for d in given["shape"]):
-        raise InputError(f"Param and Buffer: shape must be whole numbers, not {given['shape']}")
+        raise InputError(f"Param and Buffer: shape must be whole numbers from 0, not {given['shape']}")
     return typed(given["shape"], given.get("element", "float"))
 
 
@@ -108,7 +109,7 @@ def _shuffle_shape(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
 
 
 def _slices(attrs: Attrs, shape: Shape) -> dict[int, tuple[int, int, int]]:
-    """Start, end and step of each axis, in order; of an axis of unknown size as they are given."""
+    """Start, end and step per axis, in order of the axes; counted from the front if the axis has a known size."""
     given: dict[str, Any] = dict(attrs)
     starts, ends = given["starts"], given["ends"]
     axes, steps = given.get("axes", range(len(starts))), given.get("steps", (1,) * len(starts))
@@ -138,6 +139,7 @@ def _slice_shape(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
 
 
 def slice_attrs(attrs: Attrs, shape: Shape) -> Attrs:
+    """Canonical attributes of a Slice of an input of this shape."""
     ranges = _slices(attrs, shape)
     starts, ends, steps = (tuple(r[i] for r in ranges.values()) for i in range(3))
     kept: Attrs = (("axes", tuple(ranges)), ("ends", ends), ("starts", starts))
@@ -160,7 +162,7 @@ def _reshape_shape(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
 
 
 def reshape_attrs(attrs: Attrs, shape: Shape) -> Attrs:
-    """0 where the dimension stays, -1 for one that is not a number."""
+    """Canonical attributes of a Reshape of an input of this shape: 0 keeps a dimension, -1 is an unknown one."""
     given: dict[str, Any] = dict(attrs)
     sizes: list[int] = []
     for i, (size, dim) in enumerate(zip(given["shape"], _reshape_shape(attrs, (shape,)), strict=True)):
@@ -231,5 +233,5 @@ SHAPES: dict[str, Callable[[Attrs, tuple[Shape, ...]], Shape]] = {
         ["BatchNorm", "Zero", "Relu", "Identity", "Sigmoid", "HardSigmoid", "HardSwish", "Clip", "Tanh", "Softmax"],
         _same_shape,
     ),
-    "GroupNormalization": _same_shape,  # ONNX has no inference of its own for it
+    "GroupNormalization": _same_shape,  # ONNX does not infer its shape
 }

@@ -1,9 +1,9 @@
-"""ONNX's own operators as their schemas describe them: operands, defaults, output shapes.
+"""ONNX's operators according to their schemas: operands, defaults, output shapes.
 
-A constant operand is an attribute here, named as the schema names the operand: `Clip <min = 0, max = 6> (x)`,
-`ReduceMean <axes = [1]> (x)`, `Sub <A = 1> (x)`. Whole numbers are written without a point; the element type follows
-from the operands that share it. The other operands stand in order; where one before them is left out, `positions` says
-which they are. `output = k` means the operator's output number k instead of the first.
+A constant operand is an attribute with the schema's name of the operand: `Clip <min = 0, max = 6> (x)`,
+`ReduceMean <axes = [1]> (x)`, `Sub <A = 1> (x)`. Integers are written without a point; the element type follows from
+the operands of the same type variable. The other operands are inputs in order; if an optional one before them is
+omitted, the attribute `positions` lists their positions. `output = k` selects output k instead of output 0.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from search_spaces.graph.ir import UNKNOWN, Attrs, Dim, Shape, Value, element_ty
 IR_VERSION = 10
 OPSET = 21
 NEWEST_OPSET = onnx.defs.onnx_opset_version()
-_EXACT_INTEGERS = 1 << 24  # whole numbers below are exact in float32
+_EXACT_INTEGERS = 1 << 24  # smaller integers are exact in float32
 _SYMMETRIC = frozenset({"Add", "Mul", "Equal", "And", "Or"})
 
 
 @lru_cache(maxsize=1024)
 def schema(op: str) -> OpSchema | None:
-    """The operator's schema of opset 21, or of the newest opset for a later operator; None: no such operator."""
+    """The operator's schema in opset 21, or in the newest opset for a later operator; None if there is none."""
     for version in (OPSET, NEWEST_OPSET):
         if onnx.defs.has(op, version):
             found = onnx.defs.get_schema(op, version)
@@ -37,31 +37,31 @@ def schema(op: str) -> OpSchema | None:
 
 
 def opset(op: str) -> int:
-    """The opset that a model with this operator needs: 21, or the later one that brought the operator."""
+    """The opset that a model with this operator needs: 21, or the later one that introduced it."""
     found = schema(op)
     return max(OPSET, found.since_version) if found else OPSET
 
 
 @lru_cache(maxsize=1024)
 def operand_names(op: str) -> tuple[str, ...]:
-    """Names of the operands in order; a last one that may be repeated counts once."""
+    """Names of the operands in order, including a variadic last one."""
     found = schema(op)
     return tuple(operand.name for operand in found.inputs) if found else ()
 
 
 @lru_cache(maxsize=1024)
 def single_operands(op: str) -> tuple[str, ...]:
-    """Names of the operands that are not repeated."""
+    """Names of the operands that are not variadic; InputError for an unknown operator."""
     found = schema(op)
     if found is None:
-        raise InputError(f"operator {op} is not supported: it is not an operator of ONNX, nor of this text")
+        raise InputError(f"operator {op} is not supported: neither ONNX nor the text's net domain has it")
     variadic = OpSchema.FormalParameterOption.Variadic
     return tuple(operand.name for operand in found.inputs if operand.option != variadic)
 
 
 @lru_cache(maxsize=1024)
 def defaults(op: str) -> dict[str, object]:
-    """Default values of the operator's attributes, as `attribute_value` gives them."""
+    """Default values of the operator's attributes, in the form of `attribute_value`."""
     found = schema(op)
     attributes = found.attributes if found else {}
     return {name: attribute_value(op, a.default_value) for name, a in attributes.items() if a.default_value.name}
@@ -69,13 +69,17 @@ def defaults(op: str) -> dict[str, object]:
 
 @lru_cache(maxsize=65536)
 def is_standard(op: str, names: tuple[str, ...], inputs: int) -> bool:
-    """Whether the operator with attributes of these names and that many operands is valid ONNX as it stands."""
+    """True if ONNX's operator has all these attributes and needs no more than `inputs` operands."""
     found = schema(op)
     return found is not None and all(name in found.attributes for name in names) and inputs >= found.min_input
 
 
 def attribute_value(op: str, attr: onnx.AttributeProto) -> Value:
-    """An ONNX attribute as a plain Python value; tensors and subgraphs are refused."""
+    """An ONNX attribute as a plain Python value.
+
+    Raises:
+        InputError: for tensors, subgraphs, and strings that the text cannot hold.
+    """
     value = helper.get_attribute_value(attr)
     if attr.type == onnx.AttributeProto.FLOAT:
         return shortest(value)
@@ -89,31 +93,31 @@ def attribute_value(op: str, attr: onnx.AttributeProto) -> Value:
         return int(value)
     if attr.type == onnx.AttributeProto.INTS:
         return tuple(value)
-    raise InputError(f"attribute {attr.name} of {op} is of a kind that text does not hold")
+    raise InputError(f"attribute {attr.name} of {op} is of a kind that the text cannot hold")
 
 
 def _plain(op: str, name: str, value: bytes) -> str:
     text = value.decode("utf-8", "replace")
     if not text.isprintable() or not text.isascii() or set(text) & set('"\\'):
-        raise InputError(f"attribute {name} of {op} has characters that text does not hold: {text[:40]!r}")
+        raise InputError(f"attribute {name} of {op} has characters that the text cannot hold: {text[:40]!r}")
     return text
 
 
 @lru_cache(maxsize=4096)
 def shortest(value: float) -> float:
-    """The number with the fewest digits that is the same in float32, as ONNX stores it."""
+    """The number with the fewest digits that equals `value` in float32, ONNX's precision."""
     return float(str(np.float32(value)))
 
 
 def number(value: float) -> int | float:
-    """A constant operand's number: whole numbers as int, others with the fewest digits."""
+    """A number of a constant operand: integral values as int, others with the fewest digits."""
     if isinstance(value, int):
-        return int(value)  # of a truth value, too
+        return int(value)  # also converts bool
     return int(value) if abs(value) < _EXACT_INTEGERS and value == int(value) else shortest(value)
 
 
 def numbers(array: np.ndarray) -> Value:
-    """A constant operand of at most one dimension as an attribute's value."""
+    """A constant operand of at most one dimension as the value of an attribute."""
     values = [number(v) for v in array.ravel().tolist()]
     if array.ndim == 0:
         return values[0]
@@ -124,7 +128,13 @@ def numbers(array: np.ndarray) -> Value:
 
 
 class Call(NamedTuple):
-    """A node as ONNX wants it: each operand is an input's position, a constant, or None where it is left out."""
+    """A node in the form of ONNX.
+
+    Attributes:
+        operands: per operand, the position of an input, a constant, or None if it is omitted.
+        attrs: attributes of the schema.
+        output: number of the output.
+    """
 
     operands: tuple[int | np.ndarray | None, ...]
     attrs: Attrs
@@ -133,7 +143,16 @@ class Call(NamedTuple):
 
 @lru_cache(maxsize=65536)
 def call(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Call:
-    """The ONNX call that a node means; `shapes` are its inputs' shapes. InputError for attributes it does not have."""
+    """The ONNX form of a node.
+
+    Args:
+        op: name of the operator.
+        attrs: attributes and constant operands.
+        shapes: shapes of the inputs.
+
+    Raises:
+        InputError: if the operator does not have an attribute, operand or output.
+    """
     formal = single_operands(op)
     found = schema(op)
     assert found is not None
@@ -160,11 +179,15 @@ def call(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Call:
 
 
 def arrange(op: str, inputs: dict[int, int], attrs: dict[str, Any], count: int) -> tuple[int, ...]:
-    """The inputs of a node in order.
+    """The inputs of a node in order; the inverse of `call`.
 
-    inputs: values by their positions among the `count` operands. attrs: holds the other operands, which are constants;
-    `positions` is added where the order does not tell which operands the inputs are. The constant first operand of a
-    symmetric operator becomes the second.
+    A constant first operand of a symmetric operator becomes the second.
+
+    Args:
+        op: name of the operator.
+        inputs: numbers of values by their positions among the operands.
+        attrs: attributes and constant operands; `positions` is added in place if the order is ambiguous.
+        count: number of operands.
     """
     formal = single_operands(op)
     if op in _SYMMETRIC and "A" in attrs and "B" not in attrs:
@@ -177,7 +200,7 @@ def arrange(op: str, inputs: dict[int, int], attrs: dict[str, Any], count: int) 
 
 
 def _type_name(found: OpSchema, position: int) -> str:
-    """The type variable of an operand (`T`), or its one type (`tensor(int64)`)."""
+    """The type variable of an operand (`T`), or its only type (`tensor(int64)`)."""
     return found.inputs[min(position, len(found.inputs) - 1)].type_str if found.inputs else ""
 
 
@@ -190,21 +213,29 @@ def type_names(op: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def is_result(op: str, position: int) -> bool:
-    """Whether the result has the element type of that operand."""
+    """True if an output has the element type of the operand."""
     found = schema(op)
     return found is not None and _type_name(found, position) in {output.type_str for output in found.outputs}
 
 
 @lru_cache(maxsize=1024)
 def makes_tensors(op: str) -> bool:
-    """Whether the operator's outputs may be tensors, not sequences and the like."""
+    """True if outputs of the operator may be tensors; others are sequences, optionals or maps."""
     found = schema(op)
     return found is None or any(t.startswith("tensor") for output in found.outputs for t in output.types)
 
 
 def operand_type(op: str, position: int, types: dict[str, str]) -> str:
-    """Element type of a constant operand: that of the operands with the same type variable, else float where the
-    schema allows it, else int64, else the first that it allows."""
+    """Element type of a constant operand.
+
+    It is that of the operands with the same type variable, otherwise float, int64 or the first type in alphabetical
+    order that the schema allows.
+
+    Args:
+        op: name of the operator.
+        position: position of the operand.
+        types: element types by type variable.
+    """
     found = schema(op)
     assert found is not None
     name = _type_name(found, position)
@@ -216,7 +247,7 @@ def operand_type(op: str, position: int, types: dict[str, str]) -> str:
 
 @lru_cache(maxsize=64)
 def enum(element: str) -> int:
-    """ONNX's number of an element type."""
+    """ONNX's number of an element type; InputError for an unknown type."""
     try:
         return TensorProto.DataType.Value(element.upper())
     except ValueError:
@@ -225,11 +256,12 @@ def enum(element: str) -> int:
 
 @lru_cache(maxsize=64)
 def element_name(kind: int) -> str:
-    """The element type with this number in ONNX."""
+    """The element type with this number in ONNX: the inverse of `enum`."""
     return TensorProto.DataType.Name(kind).lower()
 
 
 def numpy_type(element: str) -> np.dtype:
+    """The numpy type of an element type."""
     return helper.tensor_dtype_to_np_dtype(enum(element))
 
 
@@ -237,12 +269,13 @@ def numpy_type(element: str) -> np.dtype:
 
 
 def type_proto(shape: Shape) -> onnx.TypeProto:
+    """ONNX's type of a value of this shape."""
     dims = [None if d == UNKNOWN else d for d in shape]
     return helper.make_tensor_type_proto(enum(element_type(shape)), dims)
 
 
 def output_names(op: str, output: int, name: str) -> list[str]:
-    """Names of the operator's outputs where only one of them is used, and is called `name`."""
+    """Names of the operator's outputs if only one is used, which is called `name`."""
     found = schema(op)
     assert found is not None
     count = max(found.min_output, output + 1)
@@ -251,7 +284,11 @@ def output_names(op: str, output: int, name: str) -> list[str]:
 
 @lru_cache(maxsize=65536)
 def infer(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
-    """Shape of the output by ONNX's own inference; dimensions that depend on the data are `"?"`."""
+    """Shape of the output by ONNX's shape inference; dimensions that depend on the data are `"?"`.
+
+    Raises:
+        InputError: if the operator does not take these attributes and shapes, or the rank of the output is unknown.
+    """
     called = call(op, attrs, shapes)
     found = schema(op)
     assert found is not None
@@ -275,12 +312,12 @@ def infer(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
     if shape is None:
         raise InputError(f"{op}: the shape of the output depends on the data, so the text cannot show it")
     if any(isinstance(size, int) and size < 0 for size in shape):
-        raise InputError(f"{op} makes {_listed((shape,))} of {_listed(shapes)}: no size can be negative")
+        raise InputError(f"{op} turns {_listed(shapes)} into {_listed((shape,))}: sizes must not be negative")
     return shape
 
 
 def shape_of(kind: onnx.TypeProto) -> Shape | None:
-    """The shape of a tensor's type; None where it has none."""
+    """The shape of a tensor type; None for other types and unknown ranks."""
     tensor = kind.tensor_type
     if not kind.HasField("tensor_type") or not tensor.HasField("shape"):
         return None
@@ -297,13 +334,13 @@ def _listed(shapes: tuple[Shape, ...]) -> str:
 
 # --- canonical attributes --------------------------------------------------------------------------------------------
 
-# Constant operands that mean the same as leaving them out.
+# Constant operands that are equivalent to omitting them.
 _OPERAND_DEFAULTS = {("Pad", "constant_value"): 0, ("Trilu", "k"): 0}
 
 
 @lru_cache(maxsize=65536)
 def canonical(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Attrs:
-    """The attributes in their shortest form: defaults left out, axes counted from the front."""
+    """The attributes in their shortest form: sorted, without defaults, axes counted from the front."""
     formal, default = operand_names(op), defaults(op)
     first = formal[0] if formal else ""
     rank = len(shapes[0]) if shapes and not any(name == first for name, _ in attrs) else 0
@@ -329,7 +366,7 @@ def _is_float(op: str, name: str) -> bool:
 
 
 def _whole(value: Any) -> Value:
-    """Numbers as `number` writes them."""
+    """The number or numbers of a constant operand in the form of `number`."""
     if isinstance(value, tuple):
         return numbers(np.array(value)) if value else ()
     return number(value)
@@ -347,7 +384,7 @@ def _from_front(op: str, name: str, value: Any, rank: int, default: object) -> V
 
 
 def neutral(name: str, value: object) -> bool:
-    """Attributes that have no default in ONNX's schema but mean the same as leaving them out."""
+    """True for attributes without a default in ONNX's schema that are equivalent to omitting them."""
     if not isinstance(value, tuple) or not value:
         return False
     return (name in ("strides", "dilations") and set(value) == {1}) or (

@@ -1,4 +1,4 @@
-"""Search spaces of the literature. Importing this package registers them all."""
+"""Search spaces of the literature; importing this package registers them."""
 
 from search_spaces.published import (
     fbnet,

@@ -1,4 +1,4 @@
-"""One cell of the NASNet family: nodes that add two operations' results each, and the operations.
+"""Cells of the NASNet family: operations, and nodes that each add the results of two operations.
 
 Operations as in DARTS (arXiv 1806.09055) and NDS (arXiv 1905.13214): activation first, no biases.
 """
@@ -11,7 +11,7 @@ from search_spaces.graph.builder import Network, Tensor
 from search_spaces.graph.ir import Attrs
 from search_spaces.published.genotypes import Edge
 
-# Drops the first row and column and appends zeros: the same at all sizes, so that equal blocks stay equal.
+# Drops the first row and column and appends zeros; the same attributes fit all sizes, so equal blocks stay equal.
 _SHIFT: Attrs = (("pads", (0, 0, -1, -1, 0, 0, 1, 1)),)
 
 
@@ -23,10 +23,15 @@ def cell(
     stride: int,
     affine: bool,
 ) -> Tensor:
-    """The output of a cell of `inputs` and nodes with two `edges` each: the nodes `concat`, concatenated.
+    """Build a cell; operations that add nothing are omitted, and equal poolings are computed once.
 
-    The stride is that of the operations on the inputs. What adds nothing is not computed; equal poolings are computed
-    once.
+    Args:
+        net: builder of the network.
+        inputs: the two inputs, nodes 0 and 1.
+        edges: two edges per node, from node 2 on.
+        concat: nodes that are concatenated to the output.
+        stride: stride of the operations on the inputs.
+        affine: whether batch normalization has scale and shift.
     """
     nodes = _Nodes(net, inputs, stride, affine)
     for first, second in zip(edges[::2], edges[1::2], strict=True):
@@ -38,8 +43,8 @@ def cell(
 class _Nodes:
     """The nodes of a cell under construction.
 
-    `values[i]` is None where node i is zero; `keys[i]` says what it computes, whatever the nodes' numbers and the order
-    of the two edges are.
+    `values[i]` is None if node i is zero. `keys[i]` identifies the computation of node i, independent of the numbers of
+    nodes and the order of edges.
     """
 
     def __init__(self, net: Network, inputs: tuple[Tensor, Tensor], stride: int, affine: bool) -> None:
@@ -57,7 +62,7 @@ class _Nodes:
         self.keys.append("+".join(sorted(self._key(*edge) for edge in self.edges[-1])))
 
     def canonical(self, nodes: tuple[int, ...]) -> tuple[int, ...]:
-        """The nodes by what they compute; those that compute alike in the order with the smallest wiring."""
+        """The nodes sorted by computation, nodes with equal computation by the smallest wiring."""
         alike = [list(group) for _, group in groupby(sorted(nodes, key=self.keys.__getitem__), self.keys.__getitem__)]
 
         def wiring(order: tuple[int, ...]) -> list[list[tuple[str, str]]]:
@@ -68,7 +73,7 @@ class _Nodes:
         return min(orders, key=wiring)
 
     def value(self, node: int) -> Tensor:
-        """Node's value; zeros have the shape of an operation's result on the second input."""
+        """The node's value; zeros have the shape of an operation's result on the second input."""
         value = self.values[node]
         if value is not None:
             return value
@@ -85,7 +90,7 @@ class _Nodes:
         return self.keys[source] if self._is_identity(operation, source) else f"{operation}({self.keys[source]})"
 
     def _term(self, operation: str, source: int) -> Tensor | None:
-        """What an edge adds to its node; None for nothing."""
+        """The value that an edge adds to its node; None for zero."""
         pools = operation.startswith(("max_pool", "avg_pool"))
         if operation == "none" or (self.values[source] is None and (pools or operation == "skip_connect")):
             return None
@@ -101,7 +106,7 @@ class _Nodes:
 
 
 def apply(net: Network, operation: str, x: Tensor, stride: int, affine: bool) -> Tensor:
-    """An operation by its name, `kind_3x3`, with x's channels."""
+    """Apply an operation by its name, such as `sep_conv_3x3`; it keeps the number of channels."""
     if operation == "skip_connect":
         return factorized_reduce(net, x, int(x.shape[1]), affine)
     kind, size = operation.rsplit("_", 1)
@@ -128,7 +133,7 @@ def _separable(net: Network, x: Tensor, kernel: int, stride: int, dilation: int,
 
 
 def _factorized(net: Network, x: Tensor, kernel: int, stride: int, affine: bool) -> Tensor:
-    """A row, then a column convolution: `conv_7x1_1x7`."""
+    """A 1 × kernel convolution, then a kernel × 1 convolution: `conv_7x1_1x7`."""
     with net.block("factorized"):
         x = net.op("Conv", net.relu(x), attrs=_line((1, kernel), (1, stride)))
         return net.op("ConvBn", x, attrs=(*(() if affine else (("affine", 0),)), *_line((kernel, 1), (stride, 1))))
@@ -139,9 +144,9 @@ def _line(kernel: tuple[int, int], strides: tuple[int, int]) -> Attrs:
 
 
 def factorized_reduce(net: Network, x: Tensor, channels: int, affine: bool = True) -> Tensor:
-    """Half the size without a blind spot: half the channels look at the even rows and columns, half at the odd ones.
+    """Halve the size: half of the channels read the even rows and columns, the other half the odd ones.
 
-    At odd sizes the odd ones end with a row and a column of zeros, as in NDS.
+    At odd sizes, the odd rows and columns are padded with zeros, as in NDS.
     """
     with net.block("reduce"):
         x = net.relu(x)

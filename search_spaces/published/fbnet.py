@@ -34,12 +34,19 @@ BLOCKS: dict[str, Block | None] = {
 NAMES = tuple(BLOCKS)
 _NUMBERS = {str(number): name for number, name in enumerate(NAMES)}
 STAGES = ((16, 1), (24, 4), (32, 4), (64, 4), (112, 4), (184, 4), (352, 1))
-"""Channels and layers of every stage."""
+"""Channels and number of layers of every stage."""
 LAYERS = sum(layers for _, layers in STAGES)
 
 
 class Skeleton(NamedTuple):
-    """What differs between data sets: sizes, channels of the last convolution, strides of stem and stages."""
+    """The variant of a data set.
+
+    Attributes:
+        input_shape: shape of one input.
+        num_classes: number of classes.
+        head: channels of the last convolution.
+        strides: strides of stem and stages.
+    """
 
     input_shape: tuple[int, ...]
     num_classes: int
@@ -57,8 +64,11 @@ SKELETONS = {
 class FBNet(SearchSpace):
     """Stem, seven stages of blocks, 1×1 convolution, classifier: exactly the networks that HW-NAS-Bench measured.
 
-    `skeleton` is one of its two variants, "cifar100" or "imagenet". `width` scales the channels of all layers, rounded
-    to even numbers since some blocks have two groups; input shape and classes are the variant's unless given.
+    Args:
+        skeleton: the variant, "cifar100" or "imagenet".
+        width: factor of all layers' channels, which are rounded to even numbers since some blocks have two groups.
+        input_shape: shape of one input; None for the variant's.
+        num_classes: number of classes; None for the variant's.
     """
 
     def __init__(
@@ -141,7 +151,7 @@ def _block_name(block: object) -> str:
 
 
 def _layer(net: Network, x: Tensor, block: Block | None, channels: int, stride: int) -> Tensor:
-    """The block; a skip computes something only where the shape changes."""
+    """Build a block; a skip is an operator only if the shape changes."""
     keeps_shape = stride == 1 and channels == x.shape[1]
     if block is None:
         return x if keeps_shape else net.conv_bn_relu(x, channels, kernel=1, stride=stride)

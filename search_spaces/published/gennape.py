@@ -1,8 +1,8 @@
-"""What the families of GENNAPE have in common: `hiaml`, `two-path`, `inception` (Mills et al., AAAI 2023, 2211.17226).
+"""Common parts of GENNAPE's families `hiaml`, `two-path` and `inception` (Mills et al., AAAI 2023, arXiv 2211.17226).
 
-The paper names the families and counts their networks; what they are made of is taken from the code the authors
-released. Where their TensorFlow and torch networks differ, these are the TensorFlow ones, whose graphs were published:
-average pooling does not count the padding.
+The paper names the families and counts their networks; their construction follows the authors' released code. Where
+its TensorFlow and PyTorch networks differ, these are the TensorFlow ones, whose graphs were published: average pooling
+does not count the padding.
 """
 
 from __future__ import annotations
@@ -17,7 +17,13 @@ from search_spaces.common.errors import InputError
 
 
 class Family(SearchSpace):
-    """A family of CIFAR-10 networks; `channels` are those of the stem."""
+    """A family of CIFAR-10 networks.
+
+    Args:
+        channels: channels of the stem, a multiple of `least_channels`; None for the published number.
+        input_shape: shape of one input.
+        num_classes: number of classes.
+    """
 
     least_channels: ClassVar[int] = 1
     default_channels: ClassVar[int] = 32
@@ -38,7 +44,7 @@ class Family(SearchSpace):
 
 
 def literal(native: str, what: str) -> Any:
-    """The Python literal that a notation is; `what` it should be is for the message."""
+    """Parse a Python literal; InputError otherwise, with `what` as description of the notation."""
     try:
         return ast.literal_eval(native)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
@@ -63,7 +69,7 @@ def suggest_operations(
 
 
 def operation_choices(prefix: str, operations: list[str], supplements: tuple[str, ...]) -> dict[str, Choice]:
-    """The choices that make `suggest_operations` give this chain."""
+    """The choices for which `suggest_operations` returns this chain."""
     place = next((i for i, name in enumerate(operations) if name in supplements), -1)
     names = [f"{prefix}_supplement" if i == place else f"{prefix}_convolution{i}" for i in range(len(operations))]
     where = {f"{prefix}_supplement_at": place} if len(operations) > 1 else {}
@@ -71,7 +77,7 @@ def operation_choices(prefix: str, operations: list[str], supplements: tuple[str
 
 
 def chosen_operations(chosen: Mapping[str, Choice], prefix: str) -> list[str]:
-    """The chain that `suggest_operations` gave."""
+    """The chain that `suggest_operations` returned for these choices."""
     place = chosen.get(f"{prefix}_supplement_at", -1)
     return [
         chosen[f"{prefix}_supplement" if i == place else f"{prefix}_convolution{i}"]

@@ -1,14 +1,14 @@
-"""Genotypes: how the field writes networks of normal and reduction cells.
+"""Genotypes: notations for networks of normal and reduction cells.
 
-Three notations are read, each followed by `, width=32, cells=8` where it does not hold the skeleton:
+Three notations are read, followed by `, width=32, cells=8` if they do not contain the skeleton:
 
     Genotype(normal=[('sep_conv_3x3', 1), …], normal_concat=[2, 3], reduce=[…], reduce_concat=range(2, 4))
     {"width": 32, "depth": 8, "genotype": {"normal": [["sep_conv_3x3", 1], …], "normal_concat": [2, 3], …}}
     [[(1, 3), (0, 2), …], [(0, 0), …]]
 
-They are DARTS' own (arXiv 1806.09055); the JSON of "On Network Design Spaces" (arXiv 1905.13214), also with the whole
-record around it; and NASLib's compact pairs (input, operation) of the normal and the reduction cell, for DARTS' space.
-The first is written.
+The first is that of DARTS (arXiv 1806.09055), which `write` produces. The second is the JSON of "On Network Design
+Spaces" (arXiv 1905.13214), alone or within a whole record. The third are NASLib's compact pairs (input, operation) of
+the normal and the reduction cell, for the space of DARTS.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from search_spaces.common.errors import InputError
 
 Edge = tuple[str, int]
-"""Operation, and the input it is applied to: 0 and 1 are the two cells before, node i of the cell is i + 2."""
+"""Operation and its input: 0 and 1 are the two preceding cells, i + 2 is node i of the cell."""
 
 COMPACT_OPERATIONS = (
     "max_pool_3x3",
@@ -35,9 +35,15 @@ _MAX_CHARACTERS = 20_000
 
 
 class Genotype(NamedTuple):
-    """Edges of the two cells, two per node, and the nodes that make up the cells' outputs.
+    """A network of two cells; fields are None if the notation leaves them to the search space.
 
-    None: the notation leaves it to the search space.
+    Attributes:
+        normal: edges of the normal cell, two per node.
+        normal_concat: nodes that are concatenated to its output.
+        reduce: edges of the reduction cell.
+        reduce_concat: nodes that are concatenated to its output.
+        width: channels of the first cells' nodes.
+        cells: number of cells.
     """
 
     normal: tuple[Edge, ...]
@@ -49,7 +55,7 @@ class Genotype(NamedTuple):
 
 
 def write(genotype: Genotype) -> str:
-    """DARTS' notation with the skeleton as keywords."""
+    """Write a genotype in the notation of DARTS, with the skeleton as keywords."""
     fields = genotype._asdict()
     skeleton = {name: fields.pop(name) for name in ("width", "cells")}
     cells = ", ".join(f"{name}={list(value)}" for name, value in fields.items())
@@ -57,7 +63,7 @@ def write(genotype: Genotype) -> str:
 
 
 def read(native: str) -> Genotype:
-    """The genotype that any of the three notations describes; `InputError` where it is none of them."""
+    """Read a genotype in any of the three notations; InputError for anything else."""
     try:
         if len(native) > _MAX_CHARACTERS:
             raise InputError(f"longer than {_MAX_CHARACTERS} characters")
@@ -77,7 +83,7 @@ def _with_skeleton(genotype: Genotype, keywords: dict[str, Any]) -> Genotype:
         if name not in ("width", "cells"):
             raise InputError(f"unknown keyword {name!r}; known: width, cells")
         if getattr(genotype, name) not in (None, value):
-            raise InputError(f"{name} is given twice and not the same")
+            raise InputError(f"{name} is given twice with different values")
         genotype = genotype._replace(**{name: _number(value)})  # type: ignore[arg-type]
     return genotype
 
@@ -109,7 +115,7 @@ def _from_compact(normal: list, reduce: list) -> Genotype:
 def _edges(pairs: list) -> tuple[Edge, ...]:
     edges = tuple((operation, _number(source)) for operation, source in pairs)
     if not all(isinstance(operation, str) for operation, _ in edges):
-        raise InputError("an edge is ('operation', input)")
+        raise InputError("an edge must be ('operation', input)")
     return edges
 
 
@@ -123,7 +129,7 @@ def _number(value: Any) -> int:
     return value
 
 
-# --- Python's and JSON's literals, `Genotype(…)` and `range(…)`, without evaluating anything --------------------------
+# --- literals of Python and JSON, `Genotype(…)` and `range(…)`, without evaluating code -------------------------------
 
 _JSON_NAMES = {"true": True, "false": False, "null": None}
 _CALLS: dict[str, Callable[..., Any]] = {

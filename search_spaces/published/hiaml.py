@@ -1,4 +1,4 @@
-"""HiAML (Mills et al., arXiv 2211.17226): four stages, one of 14 small residual blocks in each."""
+"""HiAML (Mills et al., arXiv 2211.17226): four stages, each of one of 14 small residual blocks."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ BLOCKS_PER_STAGE = 2
 Step = tuple[str, tuple[int, ...]]
 
 # Steps of a block: an operation and the values whose sum it reads; 0 is the block's input, n the result of step n. The
-# last entry is the sum of which the block gives the ReLU. `_keep`: the step leaves channels and size as they are, also
-# in a block that doubles and halves them.
+# last entry lists the values whose sum, after a ReLU, is the block's output. A step `…_keep` keeps channels and size
+# even in a block that doubles the channels and halves the size.
 BLOCKS: dict[str, tuple[tuple[Step, ...], tuple[int, ...]]] = {
     "hiaml_z": ((("conv3x3_relu", (0,)), ("inception_s", (1,))), (1, 2)),
     "hiaml_a22": ((("conv3x3_relu", (0,)), ("conv1x1_relu", (1,)), ("conv1x1", (2,))), (1, 3)),
@@ -42,8 +42,8 @@ BLOCKS: dict[str, tuple[tuple[Step, ...], tuple[int, ...]]] = {
 class HiAML(Family):
     """Stem with stride 2 to 64 channels, four stages of two equal blocks, classifier; 14⁴ = 38,416 networks.
 
-    The first blocks of the second and fourth stage double the channels and halve the size. Notation: the list of the
-    four blocks' names, `['hiaml_z', 'hiaml_a22', 'hiaml_src0', 'hiaml_t31']`.
+    The first blocks of the second and fourth stage double the channels and halve the size. The notation is a list of
+    the four blocks' names, `['hiaml_z', 'hiaml_a22', 'hiaml_src0', 'hiaml_t31']`.
     """
 
     default_channels = 64
@@ -79,15 +79,15 @@ class HiAML(Family):
 
 
 def _block(net: Network, x: Tensor, name: str, reduce: bool) -> Tensor:
-    """One block; with `reduce`, twice the channels and half the size.
+    """Build one block; with `reduce` it doubles the channels and halves the size.
 
-    The first operation on every way from the input reduces; where the input itself is added, a 1×1 convolution does.
+    The first operation on every path from the input reduces; where the input itself is added, a 1×1 convolution does.
     """
     steps, outputs = BLOCKS[name]
     values, full = [x], [reduce]
 
     def total(sources: tuple[int, ...]) -> Tensor:
-        """Sum of values; a lone one is left to the operation that reads it."""
+        """Sum of values; a single value is returned as it is, since the operation that reads it reduces."""
         if len(sources) == 1:
             return values[sources[0]]
         return net.add(*(_convolve(net, values[s], "conv1x1", True) if full[s] else values[s] for s in sources))

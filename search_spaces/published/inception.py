@@ -30,12 +30,18 @@ RESIZING = (*CONVOLUTIONS, "conv1x1", "double1x1")
 STAGES = 4
 MIN_BLOCKS, MAX_BLOCKS = 2, 6
 OPERATIONS = {1: (1, 3), 2: (1, 4), 3: (2, 8), 4: (2, 10)}
-"""By number of paths: least operations of each path, most of all paths together."""
+"""By number of paths: fewest operations per path, most operations of all paths together."""
 MIN_WIDTH = 16
 
 
 class Path(NamedTuple):
-    """Operations, channels between the first and the last that can change them, channels after the last."""
+    """One path of a block.
+
+    Attributes:
+        operations: names of the operations.
+        inner: channels between the first and the last operation that can change them.
+        outer: channels after the last of these.
+    """
 
     operations: list[str]
     inner: int
@@ -46,13 +52,13 @@ class Path(NamedTuple):
 class Inception(Family):
     """Stem to 32 channels, four stages of 2-6 equal blocks, a 3×3 convolution to 512 channels, classifier.
 
-    The second to fourth stage begin with twice the channels and half the size. A block is 1-4 paths, concatenated,
-    brought to the stage's width by a 1×1 convolution where needed, and residual where the shape stays. A path is 1-6
-    operations, at most one of them a supplement; its first convolution has the stride, and between its first and last
-    operation that can change channels it may have half or twice its width. As published, convolutions have a bias
-    before batch normalization, except the one that changes the channels for a depthwise one, which has neither.
+    Stages two to four begin by doubling the channels and halving the size. A block concatenates 1-4 paths, restores the
+    stage's width by a 1×1 convolution if needed, and is residual if it keeps the shape. A path is 1-6 operations, at
+    most one of them a supplement. Its first convolution has the stride. Between the first and the last operation that
+    can change channels, its width may be halved or doubled. As published, convolutions have a bias before batch
+    normalization; the convolution that changes the channels for a depthwise one has neither bias nor normalization.
 
-    Notation: for each stage
+    The notation is a list with one dictionary per stage:
 
         {'n_blocks': 3, 'paths': [{'ops': ['conv3x3', 'conv1x1'], 'C_internal': 16, 'C_out': 32}]}
     """
@@ -106,13 +112,13 @@ class Inception(Family):
 
 
 def _widths(channels: int, paths: int, widest: int) -> list[int]:
-    """Channels of the paths: equal parts of the stage's, of three paths one a half and two a quarter; at least 16."""
+    """Channels of the paths, at least 16: equal shares of the stage's; of three paths, one half and two quarters."""
     part = channels // (4 if paths == 3 else paths)
     return [max(MIN_WIDTH, 2 * part if paths == 3 and p == widest else part) for p in range(paths)]
 
 
 def _suggest_stage(trial: Trial, prefix: str, channels: int) -> tuple[int, list[Path]]:
-    """Number of blocks, and the paths of each."""
+    """Choose the number of blocks, and the paths of each."""
     blocks = trial.suggest_int(f"{prefix}_blocks", MIN_BLOCKS, MAX_BLOCKS)
     count = trial.suggest_int(f"{prefix}_paths", 1, len(OPERATIONS))
     differ = count == 3 and len(set(_widths(channels, 3, 0))) > 1
@@ -131,7 +137,7 @@ def _suggest_stage(trial: Trial, prefix: str, channels: int) -> tuple[int, list[
 
 
 def _stage_choices(prefix: str, stage: Any) -> dict[str, Choice]:
-    """The choices that give a stage of the notation, and some that may not be asked for."""
+    """The choices for a stage of the notation, including some that `ask` may not make."""
     outer = [path["C_out"] for path in stage["paths"]]
     choices = {f"{prefix}_blocks": stage["n_blocks"], f"{prefix}_paths": len(outer)}
     choices[f"{prefix}_widest"] = outer.index(max(outer, default=0))
@@ -143,7 +149,7 @@ def _stage_choices(prefix: str, stage: Any) -> dict[str, Choice]:
 
 
 def _resizable(operations: list[str]) -> bool:
-    """Whether channels can change on the way and back: two operations can change them."""
+    """True if at least two operations can change the channels: one changes them, another restores them."""
     return sum(name in RESIZING for name in operations) > 1
 
 
@@ -159,7 +165,7 @@ def _count_blocks(channels: int) -> int:
 
 
 def _count_paths(length: int, outer: int) -> int:
-    """Number of different choices for a path of that many operations."""
+    """Number of different choices for a path of `length` operations."""
     inner = 3 if outer >= 2 * MIN_WIDTH else 2
     convolutions, resizing = len(CONVOLUTIONS), len(RESIZING) - len(CONVOLUTIONS)
     if length == 1:
@@ -215,7 +221,7 @@ def _operation(net: Network, x: Tensor, name: str, channels: int, stride: int) -
 def _inception_p(
     net: Network, x: Tensor, channels: int, row: tuple[int, int], column: tuple[int, int], stride: int
 ) -> Tensor:
-    """A row and a column convolution side by side, for half of the channels each; with a stride, both after both."""
+    """Row and column convolutions in parallel, for half of the channels each; with a stride, each after the other."""
     half = channels // 2
     a = _conv_bn(net, x, half, row, (1, stride))
     b = _conv_bn(net, x, channels - half, column, (stride, 1))

@@ -1,7 +1,7 @@
 """Published networks of the cell spaces, as genotypes: `get_space("darts", width=36, cells=20).parse(DARTS_V2)`.
 
-Cells as DARTS' code (arXiv 1806.09055) and NDS (arXiv 1905.13214) write them, ENAS' after the arc its authors released.
-Millions of parameters without auxiliary heads:
+The cells are those in the code of DARTS (arXiv 1806.09055) and NDS (arXiv 1905.13214); that of ENAS follows the arc its
+authors released. Millions of parameters without auxiliary heads:
 
     network       CIFAR-10: width, cells, here, published   ImageNet: width, cells, here, published
     NASNET_A      32, 20: 3.06, 3.1 in DARTS' code          44, 14: 4.77, 5.3 with a concatenated cell input
@@ -48,7 +48,7 @@ ENAS = """Genotype(
     reduce=[('sep_conv_3x3', 1), ('sep_conv_3x3', 1), ('max_pool_3x3', 0), ('avg_pool_3x3', 0), ('sep_conv_5x5', 1),
             ('sep_conv_5x5', 3), ('sep_conv_3x3', 1), ('skip_connect', 0), ('max_pool_3x3', 0), ('sep_conv_5x5', 1)],
     reduce_concat=[2, 4, 5, 6])"""
-"""ENAS' micro search on CIFAR-10, arXiv 1802.03268; space `enas`."""
+"""ENAS, micro search on CIFAR-10, arXiv 1802.03268; space `enas`."""
 
 DARTS_V1 = """Genotype(
     normal=[('sep_conv_3x3', 1), ('sep_conv_3x3', 0), ('skip_connect', 0), ('sep_conv_3x3', 1), ('skip_connect', 0),

@@ -24,15 +24,20 @@ Operations = tuple[str, ...]
 
 
 class Cell(NamedTuple):
-    """Vertices 0 (input) to n-1 (output) on paths from input to output."""
+    """A cell of n vertices, from 0 (input) to n - 1 (output), all on paths from input to output.
+
+    Attributes:
+        sources: predecessors of every vertex, in ascending order.
+        labels: of vertices 1 to n - 2, the number of the operation, followed by the output channels in every stack if
+            these are known.
+    """
 
     sources: tuple[tuple[int, ...], ...]
-    """Of every vertex, in ascending order."""
     labels: tuple[tuple[int, ...], ...]
-    """Of vertices 1 to n-2: the operation's number, then the output channels in every stack where these are known."""
 
     @property
     def output(self) -> int:
+        """Number of the output vertex."""
         return len(self.sources) - 1
 
 
@@ -40,14 +45,21 @@ class Cell(NamedTuple):
 class NASBench101(SearchSpace):
     """The official network: stem, three stacks of `modules` cells, max-pooling and twice the channels in between.
 
-    Choices are those of a 7 × 7 matrix: the operations, `none` for a vertex that is not there, and of the edges
-    `source->target` those that leave each vertex on a path from input to output and the cell within nine edges. So
-    every choice gives a valid cell, and every cell can be chosen.
+    The choices are the operations of a 7 × 7 matrix, `none` for a missing vertex, and its edges `source->target`. Edges
+    are restricted so that every vertex is on a path from input to output and the cell has at most nine edges: every
+    combination is a valid cell, and every cell can be chosen.
 
-    Vertices that feed the output share its channels; where these do not divide, the first vertices get one more. By
-    default that is the order of the matrix, so that isomorphic matrices may differ by some parameters, as they do in
-    the benchmark's own code and in NASLib. `canonical=True` takes the order of the one graph of each class that the
-    benchmark trained: exactly 423,624 networks.
+    Vertices that feed the output share its channels; the first of them get the remainder. By default the order is that
+    of the matrix, so isomorphic matrices may differ by some parameters, as in the benchmark's code and in NASLib.
+
+    Args:
+        channels: channels of the first stack, at least 5.
+        stacks: number of stacks.
+        modules: cells per stack.
+        input_shape: shape of one input.
+        num_classes: number of classes.
+        canonical: order the vertices as in the one matrix of each isomorphism class that the benchmark trained. There
+            are then exactly 423,624 networks.
     """
 
     def __init__(
@@ -68,7 +80,7 @@ class NASBench101(SearchSpace):
 
     @property
     def size(self) -> int:
-        """Number of cells that are not isomorphic; each can be chosen with its vertices in any order."""
+        """Number of isomorphism classes of cells; each can be chosen with its vertices in any order."""
         return 423_624
 
     @property
@@ -83,10 +95,10 @@ class NASBench101(SearchSpace):
         }
 
     def ask(self, trial: Trial) -> tuple[Edges, Operations]:
-        """Edges and the five operations of a valid cell.
+        """Choose edges and the five operations of a valid cell.
 
-        Edges are asked from the output backwards, so that all vertices before a target need just one more edge each:
-        the one from the vertex before them feeds both.
+        Edges are chosen from the output backwards. Every vertex before the target then needs only one more edge: an
+        edge from the vertex before it connects both.
         """
         operations = tuple([trial.suggest_categorical(f"op{v}", (*OPERATIONS, NONE)) for v in range(1, _OUTPUT)])
         vertices = [0, *(v for v, operation in enumerate(operations, start=1) if operation != NONE), _OUTPUT]
@@ -118,7 +130,7 @@ class NASBench101(SearchSpace):
     def parse(self, native: str) -> Architecture:
         """Read the official notation, `{"matrix": [[0, 1, …], …], "ops": ["input", …, "output"]}`.
 
-        Vertices that are on no path from input to output are pruned.
+        Vertices that are not on a path from input to output are pruned.
         """
         edges, operations = _read(native)
         edges = _prune(edges)
@@ -133,7 +145,7 @@ class NASBench101(SearchSpace):
         return Architecture(self.name, tuple(chooser.choices.items()))
 
     def format(self, arch: Architecture) -> str:
-        """Write the official notation, 7 × 7; a vertex without edges is written with the first operation."""
+        """Write the official notation with a 7 × 7 matrix; vertices without edges get the first operation."""
         edges, operations = self.ask(ReplayChooser(arch.as_dict()))
         matrix = [[int((s, t) in edges) for t in range(MAX_VERTICES)] for s in range(MAX_VERTICES)]
         inner = [OPERATIONS[0] if operation == NONE else operation for operation in operations]
@@ -149,7 +161,14 @@ def _name(source: int, target: int) -> str:
 
 @lru_cache(maxsize=4096)
 def _cell(edges: Edges, operations: Operations, channels: tuple[int, ...], canonical: bool) -> Cell:
-    """The cell with its vertices' channels, in an order that isomorphic cells with equal channels share."""
+    """The cell with its vertices' channels, in an order that isomorphic cells with equal channels share.
+
+    Args:
+        edges: edges of the 7 × 7 matrix.
+        operations: the five operations.
+        channels: output channels of every stack.
+        canonical: order the vertices before they share the channels.
+    """
     inner = [v for v in range(1, _OUTPUT) if operations[v - 1] != NONE]
     number = {v: i for i, v in enumerate((0, *inner, _OUTPUT))}
     named = sorted((number[s], number[t]) for s, t in edges)
@@ -163,9 +182,10 @@ def _cell(edges: Edges, operations: Operations, channels: tuple[int, ...], canon
 
 
 def _ordered(cell: Cell) -> Cell:
-    """The isomorphic cell that comes first in the benchmark's enumeration of all graphs, which is the one it trained.
+    """The isomorphic cell that comes first in the benchmark's enumeration of graphs, which is the one it trained.
 
-    Matrices count up as binary numbers, column by column, the first entry the least significant; then the labels.
+    Matrices are ordered as binary numbers, column by column, with the first entry the least significant; equal matrices
+    by their labels.
     """
     edges = [(s, t) for t, sources in enumerate(cell.sources) for s in sources]
     best: tuple[int, list[tuple[int, ...]]] | None = None
@@ -191,9 +211,10 @@ def _ordered(cell: Cell) -> Cell:
 
 
 def _widths(cell: Cell, channels: int) -> list[int]:
-    """Output channels of every vertex. The output's sources share its channels, the first of them the remainder.
+    """Output channels of every vertex.
 
-    Any other vertex has as many as the widest that it feeds; narrower ones take the first channels of it.
+    The predecessors of the output share its channels; the first of them get the remainder. Any other vertex has as many
+    channels as its widest successor; narrower successors read the first channels.
     """
     widths = [0] * cell.output + [channels]
     sharing = [source for source in cell.sources[cell.output] if source]
@@ -206,9 +227,9 @@ def _widths(cell: Cell, channels: int) -> list[int]:
 
 
 def _module(net: Network, x: Tensor, cell: Cell, stack: int, channels: int) -> Tensor:
-    """The vertices between add up their sources, the output concatenates its own; the input is added by projections.
+    """Build a cell: inner vertices add their predecessors, the output concatenates them; projections add the input.
 
-    Projections stand before the body, which is then the same whether the module changes the number of channels or not.
+    Projections are outside of the body, which is then the same whether or not the cell changes the number of channels.
     """
     widths = [int(x.shape[1]), *(label[1 + stack] for label in cell.labels), channels]
     projected = {
@@ -222,7 +243,7 @@ def _module(net: Network, x: Tensor, cell: Cell, stack: int, channels: int) -> T
 
 def _body(net: Network, cell: Cell, widths: list[int], projected: dict[int, Tensor]) -> Tensor:
     values: dict[int, Tensor] = {}
-    cut: dict[tuple[int, int], Tensor] = {}  # the first channels of a vertex, for a narrower one
+    cut: dict[tuple[int, int], Tensor] = {}  # first channels of a vertex, for narrower successors
     for vertex in range(1, cell.output):
         terms = [projected[vertex]] if vertex in projected else []
         for source in cell.sources[vertex]:
@@ -247,7 +268,7 @@ def _operation(net: Network, x: Tensor, operation: str) -> Tensor:
 
 
 def _read(native: str) -> tuple[Edges, list[str]]:
-    """Edges and operations of a literal; its last vertex is numbered as the output of a 7 × 7 matrix."""
+    """Edges and operations of the official notation; the last vertex gets the number of a 7 × 7 matrix's output."""
     try:
         cell = ast.literal_eval(native)
         matrix, operations = [list(row) for row in cell["matrix"]], list(cell["ops"])

@@ -19,11 +19,18 @@ Edges = dict[tuple[int, int], str]
 
 @register_space("nasbench201")
 class NASBench201(SearchSpace):
-    """The official network: stem, three stages of `cells` cells, residual reduction blocks between, classifier.
+    """The official network: stem, three stages of `cells` cells with residual reduction blocks between, classifier.
 
-    Cells are written without what has no effect on any value: an edge `none` or a pooling of zeros adds nothing, and
-    `skip_connect` stands for its source's own terms. Operations whose result nobody uses are kept, since the published
-    parameters and latencies count them; `prune=True` leaves them out. 7,360 different networks, 6,040 with `prune`.
+    Edges that have no effect on any value are omitted: `none` and pooled zeros add nothing, and `skip_connect` adds the
+    terms of its source. Operations with unused results are kept, since published parameters and latencies count them.
+    There are 7,360 different networks, 6,040 with `prune`.
+
+    Args:
+        channels: channels of the first stage.
+        cells: cells per stage.
+        input_shape: shape of one input.
+        num_classes: number of classes.
+        prune: omit operations whose results are not used.
     """
 
     def __init__(
@@ -97,7 +104,7 @@ class NASBench201(SearchSpace):
 
 
 def _prune(edges: Edges) -> Edges:
-    """Edges into nodes from which no path leads to the output become `none`."""
+    """Set edges to `none` if they lead to a node without a path to the output."""
     edges = dict(edges)
     for node in (2, 1):
         if all(edges[node, later] == "none" for later in range(node + 1, 4)):
@@ -106,10 +113,10 @@ def _prune(edges: Edges) -> Edges:
 
 
 def _cell(net: Network, x: Tensor, choices: tuple[str, ...]) -> Tensor:
-    """The cell with these operations of its `EDGES`.
+    """Build the cell whose `EDGES` have these operations.
 
-    A node's value is the sum of its terms; `skip_connect` passes the terms on, `none` has none. Equal
-    sums, and the ReLU of one value, are computed once.
+    A node's value is the sum of its terms; `skip_connect` passes the terms on, `none` has no terms. Equal sums, and the
+    ReLU of a value, are computed once.
     """
     edges = dict(zip(EDGES, choices, strict=True))
     terms: list[tuple[Tensor, ...]] = [(x,)]
@@ -145,7 +152,7 @@ def _cell(net: Network, x: Tensor, choices: tuple[str, ...]) -> Tensor:
 
 
 def _reduction(net: Network, x: Tensor, channels: int) -> Tensor:
-    """The residual block with stride 2 between stages."""
+    """Build the residual block with stride 2 between stages."""
     y = net.conv_bn(net.relu(x), channels, kernel=3, stride=2)
     y = net.conv_bn(net.relu(y), kernel=3)
     return net.add(net.conv(net.avg_pool(x, 2, stride=2), channels, kernel=1), y)

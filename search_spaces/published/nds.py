@@ -1,8 +1,8 @@
 """The cell spaces of "On Network Design Spaces for Visual Recognition" (NDS; ICCV 2019, arXiv 1905.13214).
 
-NDS brings five published cell spaces to one form, which is followed here: operation sets, number of nodes and output of
-a cell as in its table; operations, cells and skeletons as in its authors' code (facebookresearch/unnas), which are
-those of DARTS (arXiv 1806.09055) but for odd sizes.
+NDS states five published cell spaces in one form, which this module follows. Operation sets, number of nodes and output
+of a cell are those of its table. Operations, cells and skeletons are those of its authors' code
+(facebookresearch/unnas), which equal those of DARTS (arXiv 1806.09055) except at odd sizes.
 
     space    operations  nodes  output        source
     nasnet   13          5      loose nodes   Zoph et al., arXiv 1707.07012
@@ -11,9 +11,9 @@ those of DARTS (arXiv 1806.09055) but for odd sizes.
     enas      5          5      loose nodes   Pham et al., arXiv 1802.03268
     darts     8          4      all nodes     Liu et al., arXiv 1806.09055
 
-A node adds two operations' results. Each operation takes one of the two cells before or of the nodes before; both may
-take the same one. A loose node is one that no node takes. So a space of `o` operations and `n` nodes has
-(o^n · (n + 1)!)^2 cells, the numbers of NDS' table; most networks are written in more than one way.
+A node adds the results of two operations. Each operation reads one of the two preceding cells or of the preceding
+nodes; both may read the same one. A loose node is read by no other node. A space of `o` operations and `n` nodes has
+(o^n · (n + 1)!)^2 cells, the numbers of NDS' table; most networks have several descriptions.
 """
 
 from __future__ import annotations
@@ -37,7 +37,14 @@ Skeleton = Literal["cifar", "imagenet"]
 
 
 class _Design(NamedTuple):
-    """All that a trial chooses."""
+    """All choices of a trial.
+
+    Attributes:
+        width: channels of the first cells' nodes.
+        cells: number of cells.
+        normal: edges of the normal cell.
+        reduce: edges of the reduction cell.
+    """
 
     width: int
     cells: int
@@ -46,16 +53,20 @@ class _Design(NamedTuple):
 
 
 class CellSpace(SearchSpace):
-    """Networks of one normal and one reduction cell; base of the five spaces.
+    """Networks of one normal and one reduction cell; base class of the five spaces.
 
-    `width` (channels of the first cells' nodes) and `cells` (depth) are each one number, or several to choose from: by
-    default the values of NDS. Cells `cells // 3` and `2 * cells // 3` are reduction cells: half the size, twice the
-    channels. The skeleton "cifar" has a 3 × 3 stem of 3 · width channels, "imagenet" one that divides the sizes by 8.
-    `affine`: batch normalization inside the cells' operations has scale and shift; the stem's and that of the cells'
-    inputs always does.
+    Cells `cells // 3` and `2 * cells // 3` are reduction cells, which halve the size and double the channels. There is
+    no auxiliary head. Operations without influence on the output are kept if they have weights, as in the published
+    counts, and omitted otherwise. The nodes of an output are concatenated in a canonical order.
 
-    No auxiliary head. What has no influence on the output is left out if it has no weights, and kept if it has some, as
-    the published counts do. The concatenation's order does not matter to a network, so it is a canonical one.
+    Args:
+        width: channels of the first cells' nodes, or several numbers to choose from; by default those of NDS.
+        cells: number of cells, or several numbers to choose from; by default those of NDS.
+        skeleton: "cifar" has a 3 × 3 stem of 3 · width channels, "imagenet" a stem that divides the size by 8.
+        input_shape: shape of one input; None for that of the skeleton.
+        num_classes: number of classes; None for 10 ("cifar") or 1000 ("imagenet").
+        affine: scale and shift in the batch normalization of the cells' operations; stem and cell inputs always have
+            them.
     """
 
     operations: tuple[str, ...]
@@ -81,7 +92,7 @@ class CellSpace(SearchSpace):
         smallest = 17 if imagenet else 3
         if len(self.input_shape) != 3 or self.input_shape[0] < 1 or min(self.input_shape[1:]) < smallest:
             raise InputError(
-                f"{self.name}: input_shape is (channels, height, width), at least (1, {smallest}, {smallest})"
+                f"{self.name}: input_shape must be (channels, height, width), at least (1, {smallest}, {smallest})"
             )
         if min(self.widths) < 2 or min(self.depths) < 1 or self.num_classes < 1:
             raise InputError(f"{self.name}: width must be at least 2, cells and classes at least 1")
@@ -124,7 +135,7 @@ class CellSpace(SearchSpace):
         return [(f"{kind}_{node}{branch}", node) for node in range(2, 2 + self.nodes) for branch in "ab"]
 
     def concat(self, edges: tuple[Edge, ...]) -> tuple[int, ...]:
-        """The nodes that make up the cell's output."""
+        """The nodes that are concatenated to the output of a cell with these edges."""
         taken = {source for _, source in edges} if self.loose_output else ()
         return tuple(node for node in range(2, 2 + self.nodes) if node not in taken)
 
@@ -135,8 +146,8 @@ class CellSpace(SearchSpace):
         chain = _Chain(net, self, design)
         third, two_thirds = design.cells // 3, 2 * design.cells // 3
         sizes = (third, two_thirds - third, design.cells - two_thirds)
-        # The two later stages begin alike. Their last cells stay outside of that block: what stands before the
-        # network's last cell is read by that cell alone.
+        # The later two stages begin with the same cells, which form a common block. Their last cells are not part of
+        # it: the output of the cell before the network's last one has one reader, in other stages it has two.
         common = max(0, min(sizes[1:]) - 1)
         for stage, size in enumerate(sizes):
             kinds = ["reduce" if stage and not i else "normal" for i in range(size)]
@@ -149,7 +160,7 @@ class CellSpace(SearchSpace):
     # --- notation
 
     def parse(self, native: str) -> Architecture:
-        """Read DARTS' `Genotype(…)`, NDS' JSON or NASLib's pairs, with the skeleton (see `published.genotypes`)."""
+        """Read any notation of `published.genotypes`, with the skeleton unless the space fixes it."""
         genotype = genotypes.read(native)
         choices: dict[str, Any] = {}
         for name, values in (("width", self.widths), ("cells", self.depths)):
@@ -180,7 +191,7 @@ class CellSpace(SearchSpace):
             raise InputError(f"{self.name}: the {kind} cell's output is {list(self.concat(edges))}, not {list(concat)}")
 
     def format(self, arch: Architecture) -> str:
-        """Write DARTS' notation with the skeleton as keywords."""
+        """Write the notation of DARTS, with the skeleton as keywords."""
         width, cells, normal, reduce = self.ask(ReplayChooser(arch.as_dict()))
         return genotypes.write(Genotype(normal, self.concat(normal), reduce, self.concat(reduce), width, cells))
 
@@ -190,12 +201,12 @@ def _values(given: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def _choose(trial: Trial, name: str, values: tuple[int, ...]) -> int:
-    """One of the values; nothing is asked where there is but one."""
+    """Choose one of the values; a single value is not a choice of the trial."""
     return trial.suggest_categorical(name, values) if len(values) > 1 else values[0]
 
 
 class _Chain:
-    """Cells in a row; each takes the outputs of the two before."""
+    """A sequence of cells; each reads the outputs of the two before it."""
 
     def __init__(self, net: Network, space: CellSpace, design: _Design) -> None:
         self.net, self.space, self.design, self.channels = net, space, design, design.width
@@ -223,7 +234,14 @@ class _Chain:
 
 
 class _Cell(NamedTuple):
-    """A cell's edges, the nodes of its output, and the operations' stride and normalization."""
+    """Settings of a cell.
+
+    Attributes:
+        edges: two edges per node.
+        concat: nodes that are concatenated to the output.
+        stride: stride of the operations on the inputs.
+        affine: whether batch normalization has scale and shift.
+    """
 
     edges: tuple[Edge, ...]
     concat: tuple[int, ...]
@@ -232,7 +250,7 @@ class _Cell(NamedTuple):
 
 
 def _cell(net: Network, before: Tensor, last: Tensor, channels: int, after_reduction: bool, nodes: _Cell) -> Tensor:
-    """A cell of the outputs of the two before it, both brought to the last one's size and the cell's channels."""
+    """Build a cell on the outputs of the two cells before it, projected to equal size and to the cell's channels."""
     x = net.relu(last)
     if after_reduction:
         first = factorized_reduce(net, before, channels)

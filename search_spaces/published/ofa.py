@@ -1,12 +1,12 @@
-"""Once-for-all (Cai et al., ICLR 2020, arXiv 1908.09791): the sub-networks of the three released supernets.
+"""Once-for-all (Cai et al., ICLR 2020, arXiv 1908.09791): sub-networks of the three released supernets.
 
-Notation: the lists of the authors' `set_active_subnet`, with an entry for every layer of the supernet, and resolution:
+The notation has the lists of the authors' `set_active_subnet`, with an entry per layer of the supernet, and resolution:
 
     {'ks': [3, 5, …], 'e': [4, 6, …], 'd': [2, 3, …], 'r': 224}        ofa-mbv3, ofa-proxyless
     {'d': [2, 0, …], 'e': [0.2, 0.35, …], 'w': [0, 2, …], 'r': 224}    ofa-resnet50
 
-Entries of layers beyond a stage's depth are not part of the architecture: `parse` reads over them, `format` writes 0,
-as the authors' encoder does. Choices are named by list and position, `ks0`, `ks1`, …
+Entries of layers beyond a stage's depth are not part of the architecture: `parse` ignores them, `format` writes 0, as
+the authors' encoder does. Choices are named by list and position: `ks0`, `ks1`, …
 """
 
 from __future__ import annotations
@@ -29,15 +29,17 @@ DEPTHS = (2, 3, 4)
 
 
 def divisible(channels: float) -> int:
-    """The multiple of 8 nearest to `channels`, but at least 8 and 90 % of it: MobileNet's rule."""
+    """Round channels to a multiple of 8 as MobileNet does: the nearest that is at least 8 and 90 % of `channels`."""
     rounded = max(8, int(channels + 4) // 8 * 8)
     return rounded + 8 if rounded < 0.9 * channels else rounded
 
 
 class _OnceForAll(SearchSpace):
-    """A supernet's sub-networks: the resolution is chosen where it is not given.
+    """Sub-networks of a supernet. `lists` are those of the notation: length, and type of the entries.
 
-    `lists` are the notation's: length and kind of the entries.
+    Args:
+        resolution: height and width of the input; None to make it a choice.
+        num_classes: number of classes.
     """
 
     lists: ClassVar[dict[str, tuple[int, type]]]
@@ -61,7 +63,7 @@ class _OnceForAll(SearchSpace):
         return 1 if self.resolution else len(RESOLUTIONS)
 
     def _size(self, trial: Trial) -> int:
-        """Pixels of the input's sides."""
+        """Height and width of the input in pixels, chosen unless fixed."""
         return self.resolution or trial.suggest_categorical("r", RESOLUTIONS)
 
     def _built(self, trial: Trial) -> tuple[Network, Tensor]:
@@ -70,7 +72,7 @@ class _OnceForAll(SearchSpace):
         return net, self.build(trial, net)
 
     def parse(self, native: str) -> Architecture:
-        """Read the lists; `r` may be left out where the space's resolution is given."""
+        """Read the lists; `r` may be omitted if the space fixes the resolution."""
         try:
             given = ast.literal_eval(native)
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
@@ -113,7 +115,13 @@ class Stage(NamedTuple):
 
 
 class _MobileNet(_OnceForAll):
-    """Stages of inverted residual layers, each with its own kernel (3, 5, 7) and expansion (3, 4, 6), depth 2-4."""
+    """Stages of 2-4 inverted residual layers, each with its own kernel (3, 5, 7) and expansion (3, 4, 6).
+
+    Args:
+        resolution: height and width of the input; None to make it a choice.
+        width: factor of all layers' channels, which are rounded by `divisible`.
+        num_classes: number of classes.
+    """
 
     stages: ClassVar[tuple[Stage, ...]]
 
@@ -136,7 +144,7 @@ class _MobileNet(_OnceForAll):
         return divisible(channels * self.width)
 
     def ask(self, trial: Trial) -> list[list[tuple[int, int]]]:
-        """Kernel and expansion of every layer, by stage; the size of the input before."""
+        """Choose the size of the input, then kernel and expansion of every layer, by stage."""
         self._size(trial)
         stages, position = [], 0
         for number, stage in enumerate(self.stages):
@@ -154,7 +162,7 @@ class _MobileNet(_OnceForAll):
 
 
 def _ask_layer(trial: Trial, layer: int) -> tuple[int, int]:
-    """Kernel and expansion."""
+    """Choose kernel and expansion of a layer."""
     return trial.suggest_categorical(f"ks{layer}", KERNELS), trial.suggest_categorical(f"e{layer}", EXPANSIONS)
 
 
@@ -179,7 +187,7 @@ def _inverted_residual(net: Network, x: Tensor, stage: Stage, kernel: int, expan
 class OFAMobileNetV3(_MobileNet):
     """MobileNetV3-Large with elastic kernel, expansion, depth and resolution; released with width 1.0 and 1.2.
 
-    Dropout is left out (it does nothing after training).
+    Dropout is omitted: it has no effect in evaluation mode.
     """
 
     lists: ClassVar = {"ks": (20, int), "e": (20, int), "d": (5, int)}
@@ -204,8 +212,8 @@ class OFAMobileNetV3(_MobileNet):
 class OFAProxyless(_MobileNet):
     """ProxylessNAS's skeleton of MobileNetV2 layers (ReLU6, no squeeze-and-excitation); released with width 1.3.
 
-    The last of six stages is one layer. The authors' batch normalization adds 0.001 to the variance, here 0.00001 is
-    added; dropout is left out.
+    The last of the six stages has one layer. Batch normalization has epsilon 1e-5 instead of the authors' 1e-3, and
+    dropout is omitted.
     """
 
     lists: ClassVar = {"ks": (21, int), "e": (21, int), "d": (6, int)}
@@ -233,12 +241,17 @@ class OFAProxyless(_MobileNet):
 RATIOS = (0.2, 0.25, 0.35)
 WIDTHS = (0.65, 0.8, 1.0)
 _STAGES = ((256, 2, 1), (512, 2, 2), (1024, 4, 2), (2048, 2, 2))
-"""Width, smallest depth, stride."""
+"""Width, smallest depth and stride of every stage."""
 
 
 class ResNet(NamedTuple):
-    """Width multipliers of the stem's inner convolutions and of its last one, whether it has its residual convolution,
-    and by stage the width multiplier and every block's bottleneck ratio.
+    """The choices of a network.
+
+    Attributes:
+        inner: width multiplier of the stem's inner convolutions.
+        residual: whether the stem has its residual convolution.
+        outer: width multiplier of the stem's last convolution.
+        stages: width multiplier, and bottleneck ratio of every block, by stage.
     """
 
     inner: float
@@ -251,10 +264,12 @@ class ResNet(NamedTuple):
 class OFAResNet50(_OnceForAll):
     """ResNet-50-D with elastic depth, bottleneck ratio, width and resolution.
 
-    d: whether the stem has its residual convolution (2: yes, 0: no), and 0-2 blocks more in each stage. e: bottleneck's
-    part of the block's width, for 18 blocks. w: position in (0.65, 0.8, 1.0) of the width multiplier of the stem's
-    inner convolutions, of its last one, and of each stage. Widths that the rounding to multiples of 8 makes equal give
-    equal networks (the stem's inner 0.65 and 0.8).
+    The lists of the notation are
+    - d: whether the stem has its residual convolution (2: yes, 0: no), then 0-2 additional blocks of each stage;
+    - e: bottleneck ratio of each of 18 blocks;
+    - w: position in (0.65, 0.8, 1.0) of the width multipliers of the stem's inner convolutions, of its last one, and of
+      each stage.
+    Widths that round to the same multiple of 8 give equal networks: 0.65 and 0.8 for the stem's inner convolutions.
     """
 
     lists: ClassVar = {"d": (5, int), "e": (18, float), "w": (6, int)}
@@ -265,7 +280,7 @@ class OFAResNet50(_OnceForAll):
         return self._resolutions * 2 * len(WIDTHS) ** 6 * stages
 
     def ask(self, trial: Trial) -> ResNet:
-        """The network's stem and stages; the size of the input before."""
+        """Choose the size of the input, then stem and stages."""
         self._size(trial)
 
         def width(position: int) -> float:
@@ -296,7 +311,7 @@ class OFAResNet50(_OnceForAll):
 
 
 def _bottleneck(net: Network, x: Tensor, channels: int, middle: int, stride: int) -> Tensor:
-    """ResNet-D's block: the shortcut halves the size by average pooling (arXiv 1812.01187)."""
+    """The bottleneck block of ResNet-D (arXiv 1812.01187), whose shortcut halves the size by average pooling."""
     y = net.conv_bn_relu(x, middle, kernel=1)
     y = net.conv_bn_relu(y, kernel=3, stride=stride)
     y = net.conv_bn(y, channels, kernel=1)

@@ -1,4 +1,4 @@
-"""A small residual space: the plug-in example, and a second space to test everything on."""
+"""A small residual space, as an example of a plug-in and for tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from search_spaces.registry import register_space
 
 @register_space("tiny-resnet")
 class TinyResNet(SearchSpace):
-    """Three stages of 1-3 residual blocks; width, and kernel and bottleneck of each stage, to choose."""
+    """Three stages of residual blocks; the choices are the width, and kernel, bottleneck and 1-3 blocks per stage."""
 
     input_shape = (3, 32, 32)
     num_classes = 10

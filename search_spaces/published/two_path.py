@@ -1,4 +1,4 @@
-"""Two-Path (Mills et al., arXiv 2211.17226): two chains of blocks side by side."""
+"""Two-Path (Mills et al., arXiv 2211.17226): two parallel chains of blocks."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ MAX_OPERATIONS = 3
 class TwoPath(Family):
     """Two paths of 2-4 blocks from the stem, concatenated, a 3×3 convolution to 512 channels, classifier.
 
-    A block is 1-3 operations, at most one of them a supplement. Two blocks of each path halve the size and double the
-    channels, with their first convolution; the others are residual. Notation: for each path the operations of its
-    blocks, and the positions of the two that reduce,
+    A block is 1-3 operations, at most one of them a supplement. In two blocks of each path, the first convolution
+    halves the size and doubles the channels; the other blocks are residual. The notation is a dictionary with the
+    operations of each path's blocks, and the positions of the two blocks that reduce:
 
         {'path1': [['conv3x3'], ['maxpool3x3', 'conv5x5']], 'path1_reduce_inds': [0, 1], 'path2': …}
     """
@@ -49,7 +49,7 @@ class TwoPath(Family):
         return sum(comb(n, 2) * blocks**n for n in range(MIN_BLOCKS, MAX_BLOCKS + 1)) ** 2
 
     def ask(self, trial: Trial) -> list[Path]:
-        """Both paths."""
+        """Choose both paths."""
         return [_ask_path(trial, path) for path in PATHS]
 
     def build(self, trial: Trial, net: Network) -> Tensor:
@@ -87,7 +87,7 @@ class TwoPath(Family):
 
 
 class Path(NamedTuple):
-    """The operations of every block, and the two blocks that halve the size."""
+    """Operations of every block, and positions of the two blocks that halve the size."""
 
     blocks: list[list[str]]
     reducing: tuple[int, int]
@@ -120,7 +120,7 @@ def _block(net: Network, x: Tensor, operations: list[str], reduce: bool) -> Tens
 
 
 def _operation(net: Network, x: Tensor, name: str, factor: int) -> Tensor:
-    """`factor`: the stride, and by how much the channels grow."""
+    """Apply an operation whose stride is `factor` and which multiplies the channels by `factor`."""
     kind, *sizes = name.split("-")
     kernel = int(name[-1])
     width = int(x.shape[1])

@@ -1,4 +1,4 @@
-"""PyTorch modules as graphs: what a module's `forward` computes is recorded on tensors without data. Imports torch."""
+"""PyTorch modules as graphs: one call of `forward` is recorded on tensors without data. Imports torch."""
 
 from search_spaces.pytorch.building import is_lazy, run, without_weights
 from search_spaces.pytorch.recording import example_tensors, layer_of, record, record_with_numbers

@@ -1,4 +1,4 @@
-"""Attention of torch, as the operators that it consists of."""
+"""torch's attention, decomposed into operators."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _attention(
 
 
 def _additive(r: Recorder, mask: Tensor) -> Tensor:
-    """A mask of truth values as numbers to add."""
+    """A boolean mask as 0 and -inf to add; other masks stay as they are."""
     if mask.dtype != torch.bool:
         return mask
     if r.is_constant(mask):

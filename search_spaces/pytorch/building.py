@@ -1,4 +1,4 @@
-"""Building modules whose weights are never filled: a network's architecture does not depend on them."""
+"""Build modules without memory for their weights, on which an architecture does not depend."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from search_spaces.pytorch.calls import function_name, mapped, tensors_in, witho
 Example = Tensor | Sequence[Any] | Mapping[str, Any]
 
 _RANDOM = frozenset({"uniform_", "normal_", "trunc_normal_", "bernoulli_", "exponential_", "erfinv_", "random_"})
-_SMALL = 64  # numbers; smaller constants are part of the architecture even where they are drawn
+_SMALL = 64  # elements; random constants up to this size are part of the architecture
 
 
 class _WithoutWeights(TorchFunctionMode):
-    """torch's own layers make their weights on the meta device, and nothing fills them.
+    """Creates the weights of torch's layers on the meta device, and skips their initialization.
 
-    Everything else is computed as it stands: masks, positions, rates of stochastic depth, and weights of other layers.
+    Everything else is computed: masks, positions, rates of stochastic depth, and weights of other layers.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        if name == "__deepcopy__":  # its memo holds all that was copied so far
+        if name == "__deepcopy__":  # its argument `memo` may hold many tensors
             return func(*args, **kwargs)
         if name == "__get__":
-            # Not the weights' own, so that what is computed beside them is computed for real.
+            # Not the meta device, so that constants created on a weight's device are computed.
             return torch.device("cpu") if function_name(func) == "device" else func(*args, **kwargs)
         if name == "empty" and sys._getframe(1).f_globals.get("__name__", "").startswith("torch.nn.modules."):
             kwargs = {**kwargs, "device": "meta"}
@@ -46,13 +46,13 @@ class _WithoutWeights(TorchFunctionMode):
 
 
 def _need_not_be_drawn(target: Tensor) -> bool:
-    """False for small constants, and where numbers are drawn again until they lie within bounds: it would never end."""
+    """False for small constants, and in truncated normal initialization, whose loop needs numbers to end."""
     return target.numel() > _SMALL and "trunc_normal" not in sys._getframe(2).f_code.co_name
 
 
 @contextmanager
 def without_weights() -> Iterator[None]:
-    """Modules that are built inside have the shapes of their weights, but no numbers: as fast as it gets."""
+    """Modules built within the block have weights on the meta device: shapes without data."""
     with _WithoutWeights(), torch.no_grad():
         yield
 
@@ -63,7 +63,7 @@ def is_lazy(module: nn.Module) -> bool:
 
 
 def run(module: nn.Module, example: Example) -> Any:
-    """What the module gives for an example input."""
+    """The module's output for an example input."""
     args, kwargs = arguments(example)
     return module(*args, **kwargs)
 

@@ -1,4 +1,4 @@
-"""Calls of torch's functions, as a `TorchFunctionMode` meets them."""
+"""Helpers for calls of torch functions within a `TorchFunctionMode`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_PLAIN = frozenset({int, float, bool, str, type(None)})  # a list of these may have millions
+_PLAIN = frozenset({int, float, bool, str, type(None)})  # lists of these may be too long to visit every item
 
 
 def without_data(x: Tensor) -> Tensor:
@@ -17,13 +17,13 @@ def without_data(x: Tensor) -> Tensor:
 
 
 def function_name(func: Any) -> str:
-    """A function's name; an attribute's name for its getter."""
+    """The name of a function; for the getter of an attribute, the name of the attribute."""
     name = getattr(func, "__name__", str(func))
     return getattr(func.__self__, "__name__", name) if name == "__get__" else name
 
 
 def tensors_in(x: Any) -> Iterator[Tensor]:
-    """The tensors among arguments."""
+    """The tensors in nested arguments."""
     if isinstance(x, Tensor):
         yield x
     elif isinstance(x, tuple | list) and not _PLAIN.issuperset(map(type, x)):
@@ -35,7 +35,7 @@ def tensors_in(x: Any) -> Iterator[Tensor]:
 
 
 def mapped(change: Callable[[Tensor], Tensor], x: Any) -> Any:
-    """Arguments with every tensor changed."""
+    """Nested arguments with `change` applied to every tensor."""
     if isinstance(x, Tensor):
         return change(x)
     if type(x) in (tuple, list):
@@ -44,14 +44,14 @@ def mapped(change: Callable[[Tensor], Tensor], x: Any) -> Any:
 
 
 def one_of_each(x: Tensor) -> Tensor:
-    """A tensor without repeated elements along dimensions that it was expanded to."""
+    """The tensor before expansion: expanded dimensions are reduced to one element."""
     for dim, (size, stride) in enumerate(zip(x.shape, x.stride(), strict=True)):
         x = x if stride or not size else x.narrow(dim, 0, 1)
     return x
 
 
 def call_without_data(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a function gives for tensors without data, which no device takes."""
+    """Call a function on the meta device, to which moves to other devices are redirected."""
     name = function_name(func)
     if name in ("cpu", "cuda"):
         return torch.empty_like(args[0], device="meta")

@@ -1,4 +1,4 @@
-"""Tensors that depend neither on the input nor on weights: computed for real, and added to the graph when needed."""
+"""Constants, which depend neither on inputs nor on weights: they are computed, and added to the graph when used."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _METHODS = {"new_zeros": 1, "new_ones": 1, "new_full": 1, "new_empty": 1}
 
 
 def compute(is_batch: IsBatch, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
-    """Call a function for real. What is filled for the whole batch takes the memory of one sample."""
+    """Compute a function of constants; tensors of batch size are filled for one sample and expanded."""
     if "device" in kwargs:
         kwargs = {**kwargs, "device": "cpu"}
     at = _FACTORIES.get(name, _METHODS.get(name))
@@ -40,7 +40,7 @@ def compute(is_batch: IsBatch, name: str, func: Callable[..., Any], args: tuple[
 
 
 class Recorder(Protocol):
-    """What adds constants to a graph: see `search_spaces.pytorch.recorder.Recorder`."""
+    """The methods of `search_spaces.pytorch.recorder.Recorder` that add constants to a graph."""
 
     def emit(self, op: str, inputs: tuple[int, ...], attrs: Attrs) -> int: ...
 
@@ -50,7 +50,11 @@ class Recorder(Protocol):
 
 
 def add(recorder: Recorder, x: Tensor) -> int:
-    """Add a constant to the graph; the number of its value."""
+    """Add a constant to the graph; return the number of its value.
+
+    Raises:
+        InputError: if it differs between the samples of a batch.
+    """
     kind, batched = element(x.dtype), [i for i, size in enumerate(x.shape) if recorder.is_batch(size)]
     if x.is_meta:
         return _add_buffer(recorder, x, None)

@@ -1,4 +1,4 @@
-"""Types of elements, as torch and as ONNX text name them."""
+"""Element types: names in ONNX text, and torch's dtypes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DTYPES = {name: dtype for dtype, name in _ELEMENTS.items()}
 
 
 def element(dtype: torch.dtype) -> str:
-    """The name that ONNX text has for a type of elements."""
+    """The name of an element type in ONNX text; InputError for a type that is not supported."""
     if dtype not in _ELEMENTS:
         raise InputError(f"elements of type {dtype} are not supported")
     return _ELEMENTS[dtype]

@@ -1,4 +1,4 @@
-"""Functions of torch that have weights, and pooling."""
+"""torch functions with weights, and pooling."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ Sizes = int | Sequence[int]
 
 
 def _each(value: Sizes | None, rank: int, default: int = 1) -> tuple[int, ...]:
-    """One number for every spatial dimension."""
+    """A size per spatial dimension; one number stands for all."""
     if value is None or (not isinstance(value, int) and not len(value)):
         return (default,) * rank
     return (value,) * rank if isinstance(value, int) else tuple(map(int, value)) * (rank if len(value) == 1 else 1)
 
 
 def _owned(r: Recorder, *weights: Tensor | None) -> list[tuple[int, ...] | None] | None:
-    """The shapes of weights that are a layer's own, None for one that is left out; None where one is not its own."""
+    """Take weights for the next layer; return their shapes (None for an omitted one), or None if it cannot own all."""
     if any(w is not None and r.owned_shape(w) is None for w in weights):
         return None
     return [None if w is None else r.take(w) for w in weights]
 
 
 def _plus(r: Recorder, x: Tensor, bias: Tensor | None, rank: int) -> Tensor:
-    """With a bias of the channels that is not the layer's own."""
+    """Add a bias per channel that the layer does not own."""
     if bias is None:
         return x
     return r.call(torch.add, x, r.call(torch.reshape, bias, (-1, *[1] * rank)) if rank else bias)
@@ -50,7 +50,7 @@ def _conv(
 ) -> Tensor:  # fmt: skip
     rank = weight.dim() - 2
     if input.dim() != rank + 2:
-        raise InputError(f"a convolution of weights {list(weight.shape)} has an input of shape {list(input.shape)}")
+        raise InputError(f"a convolution with weights {list(weight.shape)} has an input of shape {list(input.shape)}")
     channels, inputs, *kernel = weight.shape
     if inputs * groups != input.shape[1]:
         raise InputError(f"weights {list(weight.shape)} in {groups} groups do not fit an input {list(input.shape)}")
@@ -97,7 +97,7 @@ def _conv_transpose(
 @handles("linear")
 def _linear(r: Recorder, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if weight.dim() != 2 or weight.shape[1] != input.shape[-1]:
-        raise InputError(f"a linear layer of weights {list(weight.shape)} has an input of shape {list(input.shape)}")
+        raise InputError(f"a linear layer with weights {list(weight.shape)} has an input of shape {list(input.shape)}")
     features = weight.shape[0]
     if r.owned_shape(weight) is None or input.dim() < 2:
         turned = r.own("Transpose", r.as_value(weight), perm=(1, 0))
@@ -110,7 +110,7 @@ def _linear(r: Recorder, input: Tensor, weight: Tensor, bias: Tensor | None = No
 
 
 def _linear_without_bias(r: Recorder, x: Tensor, weight: Tensor) -> Tensor | None:
-    """The product with a matrix of weights (inputs, features); None where it is shared."""
+    """The product with a matrix of weights (inputs, features) as a linear layer; None if it cannot own the matrix."""
     if r.owned_shape(weight) is None or weight.shape[0] != x.shape[-1]:
         return None
     r.take(weight, transposed=True)
@@ -172,7 +172,7 @@ def _epsilon(eps: float) -> float:
 
 
 def _scaled(r: Recorder, x: Tensor, weight: Tensor | None, bias: Tensor | None, rank: int) -> Tensor:
-    """With scale and shift that are not the normalization's own."""
+    """Apply scale and shift per channel that the normalization does not own."""
     y = x if weight is None else r.call(torch.mul, x, r.call(torch.reshape, weight, (-1, *[1] * rank)))
     return _plus(r, y, bias, rank)
 
@@ -183,7 +183,7 @@ def _batch_norm(
     bias: Tensor | None = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5, *_: Any,
 ) -> Tensor:  # fmt: skip
     if training or running_mean is None:
-        raise InputError("batch normalization by the batch's own statistics computes samples from each other")
+        raise InputError("batch normalization by batch statistics is not supported: it makes samples depend on others")
     if input.shape[1] != running_mean.shape[0]:
         raise InputError(f"batch normalization of {running_mean.shape[0]} channels has an input {list(input.shape)}")
     owned = (weight is None) == (bias is None) and _owned(r, weight, bias) is not None
@@ -268,7 +268,7 @@ def _avg_pool(
     ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
 ) -> Tensor:  # fmt: skip
     if divisor_override is not None:
-        raise InputError("average pooling with a divisor of its own is not supported")
+        raise InputError("average pooling with divisor_override is not supported")
     rank = input.dim() - 2
     kernel, sides = _each(kernel_size, rank), _each(padding, rank, 0)
     strides = kernel if stride is None or stride == [] else _each(stride, rank)
@@ -299,7 +299,7 @@ def _adaptive_max_pool(r: Recorder, input: Tensor, output_size: Any, return_indi
 
 
 def _adaptive(r: Recorder, x: Tensor, sizes: list[int], pool: str, reduction: str) -> Tensor:
-    """Pooling to a fixed size: by equal windows where it is possible, else window by window."""
+    """Pooling to a fixed size: one pooling operator if all windows are equal, otherwise window by window."""
     before = list(x.shape[2:])
     if sizes == before:
         return x

@@ -1,4 +1,4 @@
-"""Networks of PyTorch libraries by name: timm's, torchvision's, and classes of transformers. No weight is loaded."""
+"""Networks of timm, torchvision and transformers by name, without weights."""
 
 from __future__ import annotations
 
@@ -15,19 +15,22 @@ from search_spaces.common.errors import InputError, describe, unknown
 from search_spaces.common.torchvision import prepare_torchvision
 from search_spaces.pytorch.building import Example, without_weights
 
-IMAGE_SIZE = 224  # pixels, where a network does not say
-CLIP = (16, 112)  # frames and pixels of torchvision's video networks
+IMAGE_SIZE = 224  # pixels; default for networks that do not state a size
+CLIP = (16, 112)  # frames, and pixels of a side, for torchvision's video networks
 TEXT_TOKENS = 128
 AUDIO_SAMPLES = 16_000
 
 
 def build(library: str, name: str, size: int | None = None) -> tuple[nn.Module, Example]:
-    """A network in evaluation mode, its weights on the meta device, and an example input.
+    """Build a network in evaluation mode with weights on the meta device.
 
     Args:
         library: timm, torchvision or transformers.
-        name: what the library calls the network; for transformers a class, built by its default configuration.
-        size: pixels of an image's side, tokens of a text, samples of a sound; the network's own by default.
+        name: name of the network in the library; for transformers a class, built with its default configuration.
+        size: pixels of an image's side, tokens of a text, or samples of a sound; None for the network's default.
+
+    Returns:
+        The network and an example input.
 
     Raises:
         InputError: if the library is not installed, has no such network, or cannot build it for that size.
@@ -39,7 +42,7 @@ def build(library: str, name: str, size: int | None = None) -> tuple[nn.Module, 
         module, example = make(name, size)
     except InputError:
         raise
-    except Exception as error:  # whatever the library's code raises
+    except Exception as error:  # the library's code may raise any
         raise InputError(f"{library}:{name} cannot be built ({describe(error)[:200]})") from error
     return module.eval(), example
 
@@ -53,7 +56,7 @@ def _imported(library: str) -> Any:
 
 
 def timm_networks(pattern: str) -> list[str]:
-    """timm's names that fit a pattern such as resnet*."""
+    """Names of timm's networks that match a pattern such as resnet*."""
     return list(_imported("timm").list_models(pattern))
 
 
@@ -65,7 +68,7 @@ def _timm(name: str, size: int | None) -> tuple[nn.Module, Example]:
     with without_weights():
         try:
             model = timm.create_model(name, pretrained=False, **({} if size is None else {"img_size": size}))
-        except TypeError:  # a network that does not depend on the size of its images
+        except TypeError:  # the network does not take an image size
             model = timm.create_model(name, pretrained=False)
     return model, _images(channels, size or own)
 
@@ -89,7 +92,7 @@ def _torchvision(name: str, size: int | None) -> tuple[nn.Module, Example]:
 
 
 def _takes(builder: Callable[..., Any], option: str) -> bool:
-    """True if a builder, or the class that it passes further options to, has this option."""
+    """True if a builder, or the class to which it passes further options, has this option."""
     if option in inspect.signature(builder).parameters:
         return True
     made = {"googlenet": ("aux_logits", "init_weights"), "inception_v3": ("aux_logits", "init_weights")}
@@ -101,7 +104,7 @@ def _transformers(name: str, size: int | None) -> tuple[nn.Module, Example]:
     cls = getattr(transformers, name, None)
     make_config = getattr(cls, "config_class", None)
     if not isinstance(cls, type) or make_config is None:
-        raise InputError(f"transformers has no network class {name!r}: give one as BertForMaskedLM")
+        raise InputError(f"transformers has no network class {name!r}: give one such as BertForMaskedLM")
     config = make_config()
     config._attn_implementation = "eager"
     with without_weights():
@@ -110,7 +113,7 @@ def _transformers(name: str, size: int | None) -> tuple[nn.Module, Example]:
 
 
 def _inputs(model: Any, config: Any, size: int | None) -> Example:
-    """What a network of transformers reads: images, a text, a sound or its spectrum, by the name of its main input."""
+    """Example input of a transformers network, by the name of its main input: images, text, sound or spectrum."""
     tokens = torch.zeros(1, TEXT_TOKENS, dtype=torch.int64)
     kind = model.main_input_name
     if kind == "pixel_values":
@@ -124,7 +127,9 @@ def _inputs(model: Any, config: Any, size: int | None) -> Example:
         frames = 2 * getattr(config, "max_source_positions", TEXT_TOKENS)
         return {kind: torch.empty(1, config.num_mel_bins, size or frames, device="meta"), **_decoded(config, tokens)}
     if kind != "input_ids":
-        raise InputError(f"transformers:{type(model).__name__} reads {kind}: only images, texts and sounds are known")
+        raise InputError(
+            f"transformers:{type(model).__name__} reads {kind}: only images, texts and sounds are supported"
+        )
     tokens = torch.zeros(1, size or TEXT_TOKENS, dtype=torch.int64)
     if hasattr(config, "vision_config"):
         side = config.vision_config.image_size
@@ -133,12 +138,12 @@ def _inputs(model: Any, config: Any, size: int | None) -> Example:
 
 
 def _decoded(config: Any, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
-    """What the decoder reads: one token."""
+    """One token as input of the decoder, if there is one."""
     return {"decoder_input_ids": tokens[:, :1]} if config.is_encoder_decoder else {}
 
 
 def _unlisted(library: str, name: str, names: Sequence[str]) -> InputError:
-    """Error for a name that is not among the many of a library."""
+    """Error for an unknown name, with the most similar names of the library."""
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
     hint = f": did you mean {' or '.join(near)}?" if near else ""
     return InputError(f"{library} has no network {name!r}{hint}")

@@ -1,4 +1,4 @@
-"""Functions of torch that compute number by number, and those that reduce dimensions."""
+"""Elementwise torch functions, and reductions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from search_spaces.pytorch.recorder import HANDLERS, Recorder, handles
 
 Number = Tensor | float
 
-# --- of one tensor ---------------------------------------------------------------------------------------------------
+# --- one operand -----------------------------------------------------------------------------------------------------
 
 _UNARY = {
     "relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "abs": "Abs",
@@ -178,7 +178,7 @@ def _cumsum(r: Recorder, input: Tensor, dim: int, *, dtype: Any = None) -> Tenso
 
 
 def cast(r: Recorder, x: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """The tensor with elements of another type."""
+    """Convert a tensor to another element type; None keeps its own."""
     return x if dtype is None or x.dtype == dtype else r.add("Cast", x, to=standard.enum(element(dtype)))
 
 
@@ -198,11 +198,11 @@ _TYPES = {
 }  # fmt: skip
 HANDLERS.update({name: lambda r, x, *_, d=dtype, **__: cast(r, x, d) for name, dtype in _TYPES.items()})
 
-# --- of two tensors --------------------------------------------------------------------------------------------------
+# --- two operands ----------------------------------------------------------------------------------------------------
 
 
 def _same_type(r: Recorder, a: Number, b: Number, *, floating: bool = False) -> tuple[Number, Number]:
-    """Both operands with the element type of the result."""
+    """Both operands, converted to the element type of the result."""
     dtype = torch.result_type(a, b)
     if floating and not dtype.is_floating_point:
         dtype = torch.get_default_dtype()
@@ -217,14 +217,21 @@ def _typed(r: Recorder, x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _is_number(r: Recorder, x: Number, number: float) -> bool:
-    """Whether an operand is this number, and nothing broadcasts to it."""
+    """True if an operand is a scalar constant of this value."""
     if isinstance(x, Tensor):
         return r.is_constant(x) and not x.is_meta and not x.dim() and bool(x == number)
     return x == number
 
 
 def _binary(op: str, neutral: float | None = None, right_only: bool = False, floating: bool = False) -> Any:
-    """An operator of two operands. neutral: a number that changes nothing; right_only: as the second operand."""
+    """Handler of an operator with two operands.
+
+    Args:
+        op: name of the operator.
+        neutral: operand with which the operator returns the other operand.
+        right_only: True if only the second operand can be neutral.
+        floating: True if the result of integers is floating-point.
+    """
 
     def handler(r: Recorder, input: Number, other: Number, *, out: None = None) -> Tensor:
         a, b = _same_type(r, input, other, floating=floating)
@@ -373,7 +380,15 @@ def _axes(x: Tensor, dim: int | tuple[int, ...] | list[int] | None) -> tuple[int
 
 
 def reduced(r: Recorder, op: str, x: Tensor, dim: Any, keepdim: bool) -> Tensor:
-    """The reduction over some dimensions; the mean of all spatial ones is global average pooling."""
+    """Reduce dimensions; the mean over all spatial ones is recorded as global average pooling.
+
+    Args:
+        r: the recorder.
+        op: ONNX's reduction operator.
+        x: the tensor.
+        dim: one dimension, several, or None for all.
+        keepdim: whether reduced dimensions stay as size 1.
+    """
     axes = _axes(x, dim)
     if op == "ReduceMean" and keepdim and x.dim() > 2 and axes == tuple(range(2, x.dim())):
         return r.own("GlobalAveragePool", x)

@@ -1,4 +1,4 @@
-"""Functions of torch that move numbers: shapes, slices, joins, paddings."""
+"""torch functions that rearrange elements: shapes, slices, joins, padding, windows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _END = (1 << 63) - 1
 
 
 def _sizes(args: tuple[Any, ...]) -> list[int]:
-    """Sizes that are given one by one, or as one list."""
+    """Sizes given as separate arguments or as one list."""
     found = args[0] if len(args) == 1 and isinstance(args[0], list | tuple) else args
     return [int(size) for size in found]
 
@@ -32,7 +32,7 @@ def _reshape(r: Recorder, input: Tensor, *shape: Any, size: Any = None) -> Tenso
 
 
 def reshaped(r: Recorder, x: Tensor, sizes: Sequence[int]) -> Tensor:
-    """The tensor with these sizes, of which one may be -1."""
+    """Reshape to these sizes, of which one may be -1."""
     sizes, before = list(sizes), list(x.shape)
     if -1 in sizes:
         rest = prod(size for size in sizes if size != -1)
@@ -143,12 +143,12 @@ def _expand_as(r: Recorder, input: Tensor, other: Tensor) -> Tensor:
 
 
 def sliced(r: Recorder, x: Tensor, axis: int, start: int, end: int, step: int = 1) -> Tensor:
-    """Elements start…end-1 along an axis."""
+    """Elements start to end - 1 along an axis; InputError along the batch."""
     if (start, end, step) == (0, x.shape[axis], 1):
         return r.alias(x)
     given = {"axes": (axis,), "ends": (end,), "starts": (start,)}
     if r.is_batch(x.shape[axis]):
-        raise InputError("samples of a batch are computed differently: a slice along the batch is not supported")
+        raise InputError("a slice along the batch is not supported: all samples must be computed alike")
     return r.view_of(x, r.own("Slice", x, **given) if step == 1 else r.own("Slice", x, **given, steps=(step,)))
 
 
@@ -199,10 +199,10 @@ def _getitem(r: Recorder, input: Tensor, index: Any) -> Tensor:
         if item is None:
             x = _unsqueeze(r, x, axis)
         elif isinstance(item, bool):
-            raise InputError("indexing by a truth value is not supported")
+            raise InputError("indexing by a boolean is not supported")
         elif isinstance(item, int):
             if r.is_batch(x.shape[axis]):
-                raise InputError("one sample of a batch is computed differently: its index is not supported")
+                raise InputError("an index into the batch is not supported: all samples must be computed alike")
             x = _select(r, x, axis, item)
             continue
         elif isinstance(item, slice):
@@ -222,7 +222,7 @@ def _number(x: Any) -> int | None:
 
 
 def _full_index(x: Tensor, index: Any) -> list[Any]:
-    """The index with a slice for what `...` stands for."""
+    """The index with `...` replaced by full slices."""
     items = list(index) if isinstance(index, tuple) else [index]
     taken = sum(item is not None and item is not Ellipsis for item in items)
     at = next((i for i, item in enumerate(items) if item is Ellipsis), None)
@@ -250,7 +250,7 @@ def _gather(r: Recorder, input: Tensor, dim: int, index: Tensor, **_: Any) -> Te
 
 @handles("__setitem__")
 def _setitem(r: Recorder, input: Tensor, index: Any, value: Any) -> None:
-    """Parts of a tensor in place: the tensor is joined anew from what stays and what is set."""
+    """Set elements in place: the tensor becomes a concatenation of kept and new parts."""
     items = _full_index(input, index)
     cuts = []
     for axis, item in enumerate(items):
@@ -262,7 +262,7 @@ def _setitem(r: Recorder, input: Tensor, index: Any, value: Any) -> None:
             else item.indices(input.shape[axis])
         )
         if step != 1:
-            raise InputError("setting every other element is not supported")
+            raise InputError("setting elements by a slice with a step is not supported")
         if (begin, end) != (0, input.shape[axis]):
             cuts.append((axis, begin, end))
     shape = list(input.shape)
@@ -297,7 +297,7 @@ def _cat(r: Recorder, tensors: Sequence[Tensor], dim: int = 0, *, axis: int | No
     for x in parts:
         dtype = torch.promote_types(dtype, x.dtype)
     parts = [x if x.dtype == dtype else r.call(Tensor.to, x, dtype) for x in parts]
-    if len(parts) == 1:  # an exporter may leave out what changes nothing
+    if len(parts) == 1:  # exporters may omit a concatenation of one tensor
         return r.tensor(r.value(parts[0]))
     return r.own("Concat", *parts, axis=(dim if axis is None else axis) % parts[0].dim())
 
@@ -449,7 +449,7 @@ def _interpolate(
 
 @handles("unfold")
 def _unfold(r: Recorder, input: Tensor, dimension: Any, size: int = 1, step: int = 1, **image: Any) -> Tensor:
-    """Windows along a dimension, their elements along a new last one; or `torch.nn.functional.unfold`."""
+    """`Tensor.unfold`: windows along a dimension, elements along a new last one; or `torch.nn.functional.unfold`."""
     if image:
         return _im2col(r, input, dimension, **image)
     axis = dimension % input.dim()
@@ -459,7 +459,7 @@ def _unfold(r: Recorder, input: Tensor, dimension: Any, size: int = 1, step: int
 
 
 def _window_places(length: int, size: int, step: int, dilation: int = 1) -> Tensor:
-    """Places (windows, size) of the elements of every window."""
+    """Positions (windows, size) of the elements of every window."""
     starts = torch.arange(0, length - dilation * (size - 1), step)
     return starts[:, None] + torch.arange(0, dilation * size, dilation)
 

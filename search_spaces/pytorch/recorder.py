@@ -1,7 +1,7 @@
-"""`Recorder`: takes every call of a function of torch, and adds the operators that it is to a graph.
+"""`Recorder`: intercepts calls of torch functions, and adds their operators to a graph.
 
-Three kinds of tensors meet: *values* of the graph, which are tensors without data; *weights*, which are parameters and
-what is computed from these alone; and *constants*, which are computed for real.
+There are three kinds of tensors: *values* of the graph, which have no data; *weights*, which are parameters and tensors
+computed from parameters alone; and *constants*, which are computed.
 """
 
 from __future__ import annotations
@@ -26,31 +26,32 @@ from search_spaces.pytorch import constants
 from search_spaces.pytorch.calls import call_without_data, function_name, mapped, tensors_in
 from search_spaces.pytorch.dtypes import DTYPES, element
 
-BATCH_SIZE = 9973  # a prime that no other size is a multiple of: sizes that are, contain the batch size
-MAX_WRITTEN_NUMBERS = 64  # numbers of a constant operand that are written as an attribute
+BATCH_SIZE = 9973  # a large prime: sizes that are its multiples contain the batch size
+MAX_WRITTEN_NUMBERS = 64  # longest constant operand that becomes an attribute
 
 Handler = Callable[..., Any]
 Numbers = Callable[[], Tensor]
-"""Gives the numbers of a weight or constant; they are not computed unless somebody writes them."""
+"""Returns the numbers of a weight or constant, which are computed only when they are written."""
 HANDLERS: dict[str, Handler] = {}
-"""What adds a function's operators, by the function's name; it is called with the recorder and the arguments."""
+"""By name of a torch function, the handler that adds its operators; it is called with recorder and arguments."""
 
-# What these say of a tensor does not depend on its numbers.
+# Functions whose results do not depend on the numbers of a tensor.
 _QUESTIONS = frozenset(
     {"dim", "size", "numel", "nelement", "stride", "is_contiguous", "element_size", "is_floating_point", "is_complex",
      "get_device", "storage_offset", "__len__", "ndimension", "__repr__", "__format__", "type", "is_same_size",
      "result_type", "can_cast", "is_signed", "requires_grad_", "is_tensor", "__hash__", "is_inference", "is_conj",
      "is_neg", "untyped_storage", "data_ptr"}
 )  # fmt: skip
+# Functions whose results are plain values or shapes that depend on the numbers of a tensor.
 _ANSWERS = frozenset(
     {"__bool__", "item", "tolist", "numpy", "__int__", "__float__", "__index__", "__contains__", "equal", "allclose",
      "nonzero", "__array__", "is_nonzero", "unique", "masked_select", "bincount"}
 )  # fmt: skip
-_VIEWS = frozenset({"T", "mT", "data", "real"})  # attributes that are tensors with the same numbers
+_VIEWS = frozenset({"T", "mT", "data", "real"})  # attributes that are views of a tensor
 
 
 def handles(*names: str) -> Callable[[Handler], Handler]:
-    """Decorator of the handler of these functions of torch, in-place and operator variants included."""
+    """Register the handler of torch functions; in-place variants (`add_`, `__iadd__`) use it, too."""
 
     def register(handler: Handler) -> Handler:
         HANDLERS.update(dict.fromkeys(names, handler))
@@ -60,8 +61,14 @@ def handles(*names: str) -> Callable[[Handler], Handler]:
 
 
 class _Recorded(NamedTuple):
-    """A tensor that is a value of the graph. `changes` is shared by all views of the same numbers, and counts the
-    changes in place; `seen` is how many there were when this view was made."""
+    """A tensor that is a value of the graph.
+
+    Attributes:
+        tensor: tensor without data, kept so that its identity stays unique.
+        number: number of the value.
+        changes: number of in-place changes, shared by all views of the same memory.
+        seen: number of in-place changes when this view was made.
+    """
 
     tensor: Tensor
     number: int
@@ -70,7 +77,14 @@ class _Recorded(NamedTuple):
 
 
 class _Derived(NamedTuple):
-    """A tensor that was computed from weights alone: output `part` of a call."""
+    """A tensor that was computed from weights alone.
+
+    Attributes:
+        tensor: tensor without data, kept so that its identity stays unique.
+        call: function, positional and keyword arguments.
+        part: index of the tensor among the outputs; None if it is the only one.
+        sources: parameters that it depends on, by identity.
+    """
 
     tensor: Tensor
     call: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
@@ -79,10 +93,11 @@ class _Derived(NamedTuple):
 
 
 class Recorder(TorchFunctionMode):
-    """Records what is called while it is active.
+    """Records the torch functions that are called while it is active.
 
-    shared: identities of the parameters that more than one layer reads; they become values of the graph.
-    batch: the size that stands for the batch size N; None: sizes are what they are.
+    Args:
+        shared: identities of parameters that several layers read; they become values of the graph.
+        batch: size that stands for the batch size N; None if all sizes are literal.
     """
 
     def __init__(self, shared: frozenset[int] = frozenset(), batch: int | None = BATCH_SIZE) -> None:
@@ -95,7 +110,7 @@ class Recorder(TorchFunctionMode):
         self._derived: dict[int, _Derived] = {}
         self._materialized: dict[int, Tensor] = {}
         self._constants: dict[int, tuple[Tensor, int]] = {}
-        self.numbers: dict[int, list[Numbers]] = {}  # of the weights and constants that nodes own, by their value
+        self.numbers: dict[int, list[Numbers]] = {}  # of weights and constants that nodes own, by output value
         self._pending: list[Numbers] = []
         self._uses: Counter[int] = Counter()
         self._opened: list[python_types.FunctionType] = []
@@ -103,19 +118,28 @@ class Recorder(TorchFunctionMode):
 
     @property
     def used_twice(self) -> frozenset[int]:
-        """Identities of the parameters that more than one layer reads."""
+        """Identities of the parameters that several layers read."""
         return frozenset(p for p, times in self._uses.items() if times > 1)
 
     # --- the graph
 
     def add_input(self, shape: Shape) -> Tensor:
-        """A tensor that stands for a further input of the graph."""
+        """Add an input to the graph; return its tensor."""
         self.inputs = (*self.inputs, len(self.shapes))
         self.shapes.append(shape)
         return self.tensor(self.inputs[-1])
 
     def emit(self, op: str, inputs: tuple[int, ...], attrs: Attrs) -> int:
-        """Add a node; the number of its value."""
+        """Add a node; return the number of its output value.
+
+        Args:
+            op: name of the operator.
+            inputs: numbers of its input values.
+            attrs: attributes in any order and form.
+
+        Raises:
+            InputError: if operator, attributes and shapes do not match, or the graph has `MAX_NODES` nodes.
+        """
         if len(self.nodes) >= MAX_NODES:
             raise InputError(f"the network calls more than {MAX_NODES:,} operators")
         shapes = tuple([self.shapes[v] for v in inputs])
@@ -125,13 +149,19 @@ class Recorder(TorchFunctionMode):
         self.nodes.append(Node(op, inputs, (number,), kept))
         count = len(initializers(op, kept, shapes)) if op != "Buffer" else 1
         if count and len(self._pending) >= count:
-            # The last ones: an operand that is computed from weights is added in between, and has its own first.
+            # The last ones: those before them belong to a node that is added later.
             self.numbers[number] = self._pending[-count:]
             del self._pending[-count:]
         return number
 
     def add(self, op: str, *operands: Tensor | float | None, **attrs: Value) -> Tensor:
-        """Add an operator of ONNX: small constant operands become attributes. Returns its result."""
+        """Add an ONNX operator, whose small constant operands become attributes; return its result.
+
+        Args:
+            op: name of the operator.
+            operands: operands in ONNX's order, None for omitted ones.
+            attrs: attributes.
+        """
         formal = standard.single_operands(op)
         inputs: dict[int, int] = {}
         for i, operand in enumerate(operands):
@@ -146,12 +176,20 @@ class Recorder(TorchFunctionMode):
         return self.own(op, *arranged, **attrs)
 
     def own(self, op: str, *inputs: int | Tensor, **attrs: Value) -> Tensor:
-        """Add an operator whose attributes are all given. Returns its result."""
+        """Add an operator whose inputs are all values; return its result."""
         numbers = tuple([self.value(x) if isinstance(x, Tensor) else x for x in inputs])
         return self.tensor(self.emit(op, numbers, tuple(attrs.items())))
 
     def tensor(self, number: int, sizes: tuple[int, ...] | None = None) -> Tensor:
-        """A tensor without data that stands for a value of the graph; sizes: where they are not the value's."""
+        """A new tensor for a value of the graph.
+
+        Args:
+            number: number of the value.
+            sizes: shape of the tensor, if it differs from that of the value.
+
+        Raises:
+            InputError: if the shape depends on the data, or torch lacks the element type.
+        """
         shape = self.shapes[number]
         kind = element_type(shape)
         if UNKNOWN in shape or kind not in DTYPES:
@@ -169,7 +207,7 @@ class Recorder(TorchFunctionMode):
         return prod(self.batch if part == BATCH else int(part) for part in dim.split("_"))
 
     def view_of(self, x: Tensor, y: Tensor) -> Tensor:
-        """`y`, which has the numbers of `x`: where one is changed in place, the other is, too."""
+        """Mark `y` as a view of `x`, so that in-place changes of one concern the other; return `y`."""
         if x is not y and id(x) in self._recorded and id(y) in self._recorded:
             source = self._recorded[id(x)]
             self._recorded[id(y)] = self._recorded[id(y)]._replace(changes=source.changes, seen=source.changes[0])
@@ -180,19 +218,23 @@ class Recorder(TorchFunctionMode):
         return self.view_of(x, self.tensor(self.value(x)))
 
     def is_batch(self, size: int) -> bool:
-        """Whether a size is a multiple of the batch size."""
+        """True if a size is a multiple of the batch size."""
         return self.batch is not None and size > 0 and size % self.batch == 0
 
     # --- operands
 
     def value(self, x: Tensor | float) -> int:
-        """The number of a tensor's value in the graph; weights and constants are added to the graph."""
+        """The number of a tensor's value; weights and constants are added to the graph.
+
+        Raises:
+            InputError: if the tensor is outdated, because another view of it was changed in place.
+        """
         if not isinstance(x, Tensor):
             x = torch.tensor(x)
         found = self._recorded.get(id(x))
         if found is not None:
             if found.seen != found.changes[0]:
-                raise InputError("a tensor is read after its numbers were changed in place through another view of it")
+                raise InputError("a tensor is read after it was changed in place through another view of it")
             return found.number
         if self.is_weight(x):
             return self.value(self._materialize(x))
@@ -201,16 +243,19 @@ class Recorder(TorchFunctionMode):
         return self._constants[id(x)][1]
 
     def is_value(self, x: Any) -> bool:
+        """True if `x` is a value of the graph."""
         return id(x) in self._recorded
 
     def is_weight(self, x: Any) -> bool:
+        """True if `x` is a parameter or computed from parameters alone."""
         return isinstance(x, nn.Parameter) or id(x) in self._derived
 
     def is_constant(self, x: Any) -> bool:
+        """True if `x` is a tensor that depends neither on inputs nor on weights."""
         return isinstance(x, Tensor) and not self.is_value(x) and not self.is_weight(x)
 
     def setting(self, x: Tensor | float) -> Value | None:
-        """A constant operand as an attribute's value; None where it is none, or too long."""
+        """A constant operand as the value of an attribute; None if it is not constant, too long, or not a vector."""
         if not isinstance(x, Tensor):
             return standard.number(x)
         if not self.is_constant(x) or x.is_meta or x.numel() > MAX_WRITTEN_NUMBERS or not x.numel():
@@ -220,7 +265,10 @@ class Recorder(TorchFunctionMode):
         return standard.numbers(x.detach().reshape(()).numpy() if x.numel() == 1 else x.detach().numpy())
 
     def owned_shape(self, x: Tensor) -> tuple[int, ...] | None:
-        """The shape of a weight that one layer alone reads; None for a value or constant, and for a shared weight."""
+        """The shape of a weight that a layer can own; None for shared weights, values and constants.
+
+        A computed weight can be owned if it has as many elements as one of its parameters.
+        """
         if not self.is_weight(x):
             return None
         sources = self._sources(x)
@@ -228,57 +276,59 @@ class Recorder(TorchFunctionMode):
         return tuple(x.shape) if fits and not self.shared & sources.keys() else None
 
     def take(self, x: Tensor, transposed: bool = False) -> tuple[int, ...]:
-        """Make a weight the own of the layer that is added next. Returns its shape.
+        """Let the layer that is added next own a weight; return the weight's shape.
 
-        transposed: the layer has it the other way round.
+        Args:
+            x: a weight with an `owned_shape`.
+            transposed: True if ONNX stores the weight transposed.
         """
         rest = dict(self._sources(x))
         self._uses.update(rest.keys())
         rest.pop(next(i for i, p in rest.items() if p.numel() == x.numel()))
-        for p in rest.values():  # what a layer's weight is scaled by, for example
+        for p in rest.values():  # for example, a learned scale of the weight
             self.param(tuple(p.shape), lambda p=p: self.computed(p))  # type: ignore[misc]
         self.keep(lambda: self.computed(x).T if transposed else self.computed(x))
         return tuple(x.shape)
 
     def keep(self, *numbers: Numbers) -> None:
-        """Numbers of further weights, or of the constant, of the layer that is added next, in the order of ONNX's."""
+        """Add numbers of the weights or the constant of the node that is added next, in ONNX's order."""
         self._pending += numbers
 
     def computed(self, x: Tensor) -> Tensor:
-        """The numbers of a weight or constant, where the module has any."""
+        """The numbers of a weight or constant."""
         if id(x) not in self._derived:
             return x.detach()
         func, args, kwargs = self._derived[id(x)].call
-        own = Tensor.clone if function_name(func).endswith("_") else _same  # what is changed in place must stay
+        own = Tensor.clone if function_name(func).endswith("_") else _same  # in-place functions change a copy
         made = func(*mapped(lambda y: own(self.computed(y)), args), **mapped(self.computed, kwargs))
         part = self._derived[id(x)].part
         return made if part is None else made[part]
 
     def add_owner(self, outputs: list[Tensor], weights: Sequence[Tensor]) -> None:
-        """Operators for the outputs of one layer, each of which owns these weights."""
+        """Note that the operators of a layer's outputs all own the same weights."""
         self._owners.append(([self.value(x) for x in outputs], [id(w) for w in weights]))
 
     def count_owners(self, live: set[int]) -> None:
-        """Note which weights are shared by several outputs of a layer, given the values that are used."""
+        """Count the used outputs of such layers as readers of their weights, given the values that are used."""
         for outputs, weights in self._owners:
             for _ in live.intersection(outputs):
                 self._uses.update(weights)
 
     def param(self, shape: tuple[int, ...], numbers: Numbers, kind: str = "float") -> int:
-        """A learned tensor as a value of the graph; single numbers are lists of one."""
+        """Add a learned tensor to the graph; return the number of its value. Scalars become vectors of one element."""
         attrs: Attrs = (("shape", shape or (1,)),)
         self.keep(numbers)
         return self.emit("Param", (), attrs if kind == "float" else (("element", kind), *attrs))
 
     def as_value(self, x: Tensor) -> Tensor:
-        """Any tensor as a tensor of the graph."""
+        """The tensor of the graph for any tensor; weights and constants are added to the graph."""
         return x if self.is_value(x) else self.tensor(self.value(x))
 
     def _sources(self, x: Tensor) -> dict[int, nn.Parameter]:
         return self._derived[id(x)].sources if id(x) in self._derived else {id(x): x}  # type: ignore[dict-item]
 
     def _materialize(self, x: Tensor) -> Tensor:
-        """A weight as a value of the graph."""
+        """The tensor of the graph for a weight, which is added to the graph once."""
         if id(x) not in self._materialized:
             sources = self._sources(x)
             alone = len(sources) == 1 and not self.shared & sources.keys()
@@ -294,7 +344,7 @@ class Recorder(TorchFunctionMode):
         return self._materialized[id(x)]
 
     def _as_value(self, x: Tensor) -> Tensor:
-        """Weights that were computed as values; parameters as they are, since they may be a layer's own."""
+        """The tensor of the graph for a computed weight; a parameter stays, since a layer may own it."""
         return self._materialize(x) if id(x) in self._derived else x
 
     # --- calls
@@ -314,7 +364,7 @@ class Recorder(TorchFunctionMode):
         return constants.compute(self.is_batch, name, func, args, kwargs)
 
     def call(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call a function of torch as a module would: what handlers do for functions that consist of others."""
+        """Call a torch function as a module would; handlers use it for functions that consist of others."""
         return self.__torch_function__(func, (), args, kwargs)
 
     def _handled(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -328,7 +378,7 @@ class Recorder(TorchFunctionMode):
         elif handler is None and name.startswith("__i") and name.endswith("__"):
             handler, in_place = HANDLERS.get(f"__{name[3:]}"), True
         if name in _ANSWERS:
-            raise InputError(f"{name.strip('_')} depends on the data: what is computed must not")
+            raise InputError(f"{name.strip('_')} depends on the data, but the architecture must not")
         if handler is None and isinstance(func, python_types.FunctionType) and func not in self._opened:
             return self._inside(func, args, kwargs)
         if handler is None or kwargs.get("out") is not None:
@@ -342,7 +392,7 @@ class Recorder(TorchFunctionMode):
         return self.assign(args[0], made) if in_place and made is not args[0] else made
 
     def _inside(self, func: python_types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Record what a function consists of."""
+        """Record the functions that a Python function of torch calls."""
         self._opened.append(func)
         try:
             with self:
@@ -351,9 +401,13 @@ class Recorder(TorchFunctionMode):
             self._opened.pop()
 
     def assign(self, target: Tensor, made: Tensor) -> Tensor:
-        """Change a tensor in place."""
+        """Record that `made` replaces the content of `target` in place; return `target`.
+
+        Raises:
+            InputError: if `target` is not a value of the graph, or has another shape.
+        """
         if not self.is_value(target):
-            raise InputError("a constant or weight is changed in place by what depends on the input")
+            raise InputError("a constant or weight is changed in place by a value that depends on the input")
         if target.shape != made.shape:
             raise InputError(f"a tensor of shape {list(target.shape)} is changed in place to {list(made.shape)}")
         old = self._recorded[id(target)]
@@ -363,15 +417,15 @@ class Recorder(TorchFunctionMode):
         return target
 
     def _derive(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Compute with weights: shapes alone."""
+        """Call a function of weights without data, and remember the call."""
         if function_name(func) in _ANSWERS:
-            raise InputError(f"{function_name(func).strip('_')} depends on weights: what is computed must not")
+            raise InputError(f"{function_name(func).strip('_')} depends on weights, but the architecture must not")
         sources: dict[int, nn.Parameter] = {}
         for x in tensors_in((args, kwargs)):
             if self.is_weight(x):
                 sources |= self._sources(x)
         made = call_without_data(func, args, kwargs)
-        if made is args[0]:  # changed in place: the call is of what it was before
+        if made is args[0]:  # changed in place: the call's argument is the tensor before the change
             before = torch.empty_like(made, device="meta")
             self._derived[id(before)] = self._derived[id(made)]._replace(tensor=before)
             args = (before, *args[1:])
@@ -384,7 +438,7 @@ class Recorder(TorchFunctionMode):
 
 
 def _opened(func: python_types.FunctionType) -> Callable[..., Any]:
-    """A function of torch that consists of others, which are seen one by one instead of it."""
+    """The function with its dispatch to `__torch_function__` disabled, so that the functions it calls are recorded."""
     never = dict.fromkeys(("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"), _no)
     made = python_types.FunctionType(
         func.__code__, {**func.__globals__, **never}, func.__name__, func.__defaults__, func.__closure__

@@ -1,7 +1,7 @@
-"""`record`: the graph of a PyTorch module, from one call of it on tensors without data.
+"""`record`: the graph of a PyTorch module, from one call on tensors without data.
 
-Nothing is computed and no exporter is involved: every function of torch that the module calls becomes the operators
-that ONNX has for it, in the words that an imported ONNX model has, so that both give one text.
+Nothing is computed, and no exporter is involved: every torch function that the module calls is recorded as ONNX
+operators. They are those of an imported ONNX model, so that both have the same text.
 """
 
 from __future__ import annotations
@@ -28,21 +28,31 @@ from search_spaces.pytorch.recorder import BATCH_SIZE, Recorder
 def record(module: nn.Module, example: Example) -> Graph:
     """The graph of `module(example)`; the module is left in evaluation mode.
 
-    example: a tensor, a tuple of positional arguments, or a dictionary of keyword arguments. The first dimension of
-    the tensors is the batch, of any size; values don't matter. Where the network does not work for every batch size,
-    the graph has the example's.
+    The batch size of the graph is symbolic, unless the module works for the example's batch size only.
 
-    Raises InputError for an operator that is not supported and for what depends on the data. Errors of the module's
-    own code pass through.
+    Args:
+        module: the module.
+        example: a tensor, a tuple of positional arguments, or a dictionary of keyword arguments. The first dimension of
+            tensors is the batch; their values do not matter.
+
+    Raises:
+        InputError: if a function is not supported, or the computation depends on the data. Errors of the module's own
+            code pass through.
     """
     return fuse(_recorded(module, example)[0])
 
 
 def record_with_numbers(module: nn.Module, example: Example) -> tuple[Graph, dict[int, list[np.ndarray]]]:
-    """A graph of `module(example)`, and the numbers of the weights and long constants that its nodes own.
+    """The graph of `module(example)` before fusion, and the module's weights.
 
-    The graph is what `record` gives, before neighbouring nodes are fused; it is written as the same ONNX model. The
-    numbers are those of `search_spaces.onnx.to_model`, by the value that the node makes.
+    Fusion changes the text, but not the ONNX model that is written.
+
+    Returns:
+        The graph, and the weights and long constants of its nodes by output value: the argument of
+        `search_spaces.onnx.to_model`.
+
+    Raises:
+        InputError: as `record`, and if a node's weights are unknown.
     """
     graph, recorder = _recorded(module, example)
     found: dict[int, list[np.ndarray]] = {}
@@ -53,7 +63,7 @@ def record_with_numbers(module: nn.Module, example: Example) -> tuple[Graph, dic
         if node.op == "Buffer":
             shapes = [dict(node.attrs)["shape"]]  # type: ignore[list-item]
         if shapes and value not in recorder.numbers:
-            raise InputError(f"the weights of an operator {node.op} cannot be told")
+            raise InputError(f"the weights of an operator {node.op} are unknown")
         made = zip(recorder.numbers.get(value, ()), shapes, strict=True)
         found |= {value: [_array(numbers(), shape) for numbers, shape in made]} if shapes else {}
     return graph, found
@@ -67,7 +77,7 @@ def _array(numbers: Tensor, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def layer_of(error: BaseException, module: nn.Module) -> str:
-    """The innermost of a module's layers in which an error was raised, to end its message; empty for none."""
+    """Suffix for a message: the innermost layer of the module in which an error was raised; "" if there is none."""
     names = {id(layer): name for name, layer in module.named_modules() if name}
     found = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
     layer = next((layer for layer in reversed(found) if id(layer) in names), None)
@@ -80,14 +90,14 @@ def example_tensors(example: Example) -> list[Tensor]:
 
 
 def _recorded(module: nn.Module, example: Example) -> tuple[Graph, Recorder]:
-    """The graph before it is fused, and the recorder that made it."""
+    """The graph before fusion, and its recorder."""
     module.eval()
     if is_lazy(module):
         with torch.no_grad():
             run(module, example)
     try:
         return _recorded_in_batches(module, example, BATCH_SIZE)
-    except Exception:  # whatever its own code does with the batch size
+    except Exception:  # the module's code may not work for other batch sizes
         return _recorded_in_batches(module, example, None)
 
 
@@ -130,7 +140,7 @@ def _graph(recorder: Recorder, result: Any) -> Graph:
 
 
 def _live(nodes: list[Node], outputs: list[int]) -> tuple[Node, ...]:
-    """The nodes that the outputs need, and weights that nothing reads."""
+    """The nodes on which the outputs depend, and all `Param` nodes."""
     needed, live = set(outputs), []
     for node in reversed(nodes):
         if node.outputs[0] in needed or node.op == "Param":

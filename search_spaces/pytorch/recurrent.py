@@ -1,4 +1,4 @@
-"""Recurrent layers of torch."""
+"""torch's recurrent layers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from search_spaces.graph.owned_weights import RECURRENT
 from search_spaces.pytorch.calls import one_of_each
 from search_spaces.pytorch.recorder import Numbers, Recorder, handles
 
-_GATES = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}  # torch's number of each of ONNX's gates
+_GATES = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}  # torch's gate numbers in ONNX's order
 _OPERATORS = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN", "rnn_relu": "RNN"}
 
 
@@ -47,7 +47,7 @@ def _handler(name: str) -> Any:
 def _layer(
     r: Recorder, name: str, x: Tensor, weights: Sequence[Tensor], has_biases: bool, bidirectional: bool
 ) -> list[Tensor]:
-    """All outputs of one layer: an operator for each, which owns the weights if it is the only one that is used."""
+    """The outputs of one layer, one operator for each; an operator owns the weights if only its output is used."""
     op, directions, hidden = _OPERATORS[name], 1 + bidirectional, int(weights[1].shape[1])
     gates = RECURRENT[op] * hidden
     if weights[0].shape != (gates, x.shape[-1]) or len(weights) != directions * (2 + 2 * has_biases):
@@ -74,7 +74,7 @@ def _layer(
 
 
 def _onnx_weights(r: Recorder, op: str, weights: Sequence[Tensor], directions: int) -> list[Numbers]:
-    """The weights of a layer as ONNX has them: the directions and both biases in one tensor, gates in its order."""
+    """The weights of a layer in ONNX's form: gates in ONNX's order, directions stacked, biases concatenated."""
 
     def ordered(weight: Tensor) -> Tensor:
         gates = r.computed(weight).chunk(RECURRENT[op])

@@ -112,8 +112,8 @@ def test_wrong_attributes_are_named(old: str, new: str, message: str) -> None:
             "b = AveragePool <ceil_mode = nan, kernel_shape = [2,2]> (x)",
             "AveragePool: ceil_mode = nan is not of type int",
         ),
-        ("b = net.Pad <pads = [0,-4,0,0,0,0,0,0]> (x)", r"Pad makes float\[N,-1,8,8\] .* no size can be negative"),
-        ("b = net.Pad <pads = [0,-9223372036854775808,0,0,0,0,0,0]> (x)", "no size can be negative"),
+        ("b = net.Pad <pads = [0,-4,0,0,0,0,0,0]> (x)", r"Pad turns .* into float\[N,-1,8,8\]: sizes must not be neg"),
+        ("b = net.Pad <pads = [0,-9223372036854775808,0,0,0,0,0,0]> (x)", "sizes must not be negative"),
     ],
 )
 def test_what_no_network_can_do_is_named(line: str, message: str) -> None:

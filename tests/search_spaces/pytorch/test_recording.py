@@ -370,7 +370,7 @@ def in_place_on_a_view(x: torch.Tensor) -> torch.Tensor:
         (lambda x: x * x.max().item(), "item depends on the data"),
         (lambda x: x[x > 0], "indexing by a mask depends on the data"),
         (torch.fft.fft2, "torch's function 'fft_fft2' is not supported: see docs/how-to/own_model.md"),
-        (in_place_on_a_view, "read after its numbers were changed in place"),
+        (in_place_on_a_view, "read after it was changed in place"),
         (lambda x: functional.dropout(x, 0.5, True), "dropout in training mode"),
         (lambda x: "no tensor", "forward returned str, which holds no tensor"),
     ],
