@@ -15,7 +15,9 @@ MAXIMIZED = (
     "mIoU recall@10 precision r2 psnr dice_score cifar10_test_accuracy reward ndcg@10"
 )
 LOST = "loss val_loss train_loss_epoch perplexity top1_error top5_err rmse mae wer fid nll accuracy_loss"
-MEASURED = "peak_memory_mb pixel3_latency_ms energy_mj size_kb watts depth params_count mapping_ms accelerator_ms"
+MEASURED = (
+    "peak_memory_mb pixel3_latency_ms energy_mj size_kb watts depth params_count mapping_ms map_ms accelerator_ms"
+)
 
 
 @pytest.mark.parametrize("name", MAXIMIZED.split())

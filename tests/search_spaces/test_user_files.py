@@ -42,7 +42,7 @@ def test_one_file_for_space_and_evaluator_is_run_once_and_again_when_it_was_edit
     function_from_file("mine.py:evaluate", "evaluator")
     assert Path("runs").read_text() == "."
     Path("mine.py").write_text(FILE.replace("[4, 8]", "[4, 16]"))
-    assert get_space("mine.py:Mine").architecture({"width": 16})
+    assert get_space("mine.py:Mine").architecture({"width": 16}).as_dict() == {"width": 16}
     assert Path("runs").read_text() == ".."
 
 
@@ -83,7 +83,7 @@ def test_a_file_that_needs_torchvision_runs_beside_a_torch_without_its_operators
     broken = f"from pathlib import Path\nif not Path('prepared').exists():\n{indent(broken, '    ')}"
     Path("mine.py").write_text(f"{broken}        raise ModuleNotFoundError('no timm') from e\n{FILE}")
     monkeypatch.setattr("search_spaces.common.plug_ins.prepare_torchvision", prepare)
-    assert get_space("mine.py:Mine")
+    assert get_space("mine.py:Mine").name == "mine.py:Mine"
     monkeypatch.setattr("search_spaces.common.plug_ins.prepare_torchvision", lambda: False)
     Path("prepared").unlink()
     Path("mine.py").write_text(Path("mine.py").read_text() + "# edited")

@@ -39,7 +39,7 @@ def test_everything_can_be_measured(space: SearchSpace, data: Dataset) -> None:
     found = measure(Trainable.of(space, arch), space.to_onnx(arch)).values
     assert tuple(found) == (*metrics, "digits_test_accuracy")  # which comes with the training
     assert (found["params"].value, found["flops"].value) == (space.params(arch), space.flops(arch))
-    assert 0 <= found["digits_accuracy"].value <= 100
+    assert all(found[name].value > 0 for name in ("cpu_latency_ms", "peak_memory_mb"))
     assert all(v.low <= v.value <= v.high for v in found.values())
     assert "2 seeds" in found["digits_accuracy"].spread
 

@@ -78,13 +78,3 @@ def test_violation_is_positive_exactly_where_the_bound_is_broken(op: str, bound:
     assert (violation <= 0) == (value <= bound if op == "<=" else value >= bound)
     assert constraint.value(violation) == value
     assert Constraint.parse(str(constraint)) == constraint
-
-
-@pytest.mark.parametrize("name", ["top1", "mAP", "auc", "f1_score", "digits_accuracy", "accuracy@4"])
-def test_scores_are_maximized(name: str) -> None:
-    assert Metric.parse(name).direction == "maximize"
-
-
-@pytest.mark.parametrize("name", ["val_loss", "perplexity", "peak_memory_mb", "params", "pixel3_latency_ms", "map_ms"])
-def test_everything_else_is_minimized(name: str) -> None:
-    assert Metric.parse(name).direction == "minimize"

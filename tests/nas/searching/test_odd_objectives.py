@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -73,23 +72,6 @@ def test_values_that_are_never_finite_end_the_search_with_the_reason(bad: float)
         search(SPACE, OBJECTIVES, Given(lambda a: [1.0, bad]), guided(SPACE), 12)
 
 
-def test_a_failing_evaluation_is_a_failed_trial_and_nothing_else(tmp_path: Path) -> None:
-    calls: list[Architecture] = []
-
-    def fails_once(a: Architecture) -> list[float]:
-        calls.append(a)
-        if len(calls) == 8:
-            raise RuntimeError("no memory on the device")
-        return [params(a), params(a)]
-
-    path = tmp_path / "search.journal"
-    result = search(SPACE, OBJECTIVES, Given(fails_once), guided(SPACE), 12, storage=path)
-    assert len(calls) == len(set(calls)) == 12
-    (failure,) = result.failures
-    assert failure["reason"].endswith("RuntimeError: no memory on the device")
-    assert all(np.isfinite([row["gain"], row["cost"]]).all() for row in result.front)
-
-
 @pytest.mark.parametrize("sampler", ["random", "nsga2", "tpe", "guided"])
 def test_space_of_one_network_is_searched_once(sampler: str) -> None:
     only = Only()
@@ -97,8 +79,3 @@ def test_space_of_one_network_is_searched_once(sampler: str) -> None:
     result = search(only, OBJECTIVES, evaluator, guided(only) if sampler == "guided" else sampler, 5)
     assert [row["cost"] for row in result.front] == [2.0]
     assert len(result.evaluated.architectures) == 1
-
-
-def test_guided_search_of_a_small_space_finds_all_of_it(switches: SearchSpace) -> None:
-    result = search(switches, OBJECTIVES, Given(lambda a: [float(switches.params(a)), 1.0]), guided(switches), 100)
-    assert set(result.evaluated.architectures) == set(switches.enumerate())
