@@ -1,4 +1,4 @@
-"""The page about one's own models lists the functions of torch that are read, and none that is not."""
+"""The page about users' models lists exactly the torch functions that can be read."""
 
 from __future__ import annotations
 

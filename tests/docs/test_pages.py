@@ -1,4 +1,4 @@
-"""The tutorials are true: their files, their Python, their commands and their entry points are run."""
+"""The tutorials are correct: their files, Python, commands and entry points run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims about the comparison of searches: what is kept of a curve, and that kept rows are drawn again."""
+"""Claims about the comparison of searches: rows of a curve, and finished rows that are drawn again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_marks_and_shares_of_a_curve() -> None:
     assert (row["at 1"], row["at 100"]) == pytest.approx((0.01, 1.0))
 
 
-def test_a_share_that_is_not_reached_took_more_than_were_made() -> None:
+def test_a_share_that_is_not_reached_counts_one_evaluation_more_than_were_made() -> None:
     assert scores(np.full(30, 0.92)) | {"to 90%": 1.0, "to 95%": 31.0, "to 99%": 31.0} == scores(np.full(30, 0.92))
 
 

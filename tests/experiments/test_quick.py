@@ -62,7 +62,9 @@ def test_proxies_are_compared_with_published_ones(capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("name", "rows"), [("checks.spaces", 15), ("timing.export", 1), ("timing.decoding", 6), ("timing.texts", 15)]
 )
-def test_checks_and_timings_without_a_table(name: str, rows: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_checks_and_timings_run_without_published_tables(
+    name: str, rows: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert len(run(name, capsys)) == rows
 
 
@@ -124,7 +126,7 @@ def test_a_family_that_was_not_trained_is_named_with_its_remedy(
         unseen.main(out=tmp_path / "out", families="own", only="ridge", quick=True)
 
 
-def test_latencies_are_learned_where_they_are_asked_for(
+def test_latencies_are_learned_if_requested(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -40,7 +40,7 @@ def test_two_processes_compute_the_rows_of_one(tmp_path: Path) -> None:
     assert len({row["mean"] for row in one}) == 4
 
 
-def test_kept_rows_of_other_predictors_do_not_count(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_rows_of_another_predictor_version_are_computed_again(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     compute(TASKS, lambda *task: {"tau": 0.0}, tmp_path)
     monkeypatch.setattr(tables, "version", lambda: "another")
     assert compute(TASKS, _score, tmp_path)[0]["tau"] == 0.16
@@ -64,7 +64,7 @@ def test_a_table_is_written_and_drawn_with_gaps_where_nothing_was_measured(tmp_p
     assert (tmp_path / "table.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_names_that_are_not_known_are_refused() -> None:
+def test_unknown_names_are_refused() -> None:
     assert chosen("gnn,rlm", ("rlm", "gnn")) == ["gnn", "rlm"]
     with pytest.raises(InputError, match="gmn"):
         chosen("rlm,gmn", ("rlm", "gnn"))

@@ -63,7 +63,7 @@ def test_networks_are_tested_where_they_were_measured(small_zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("rival", [*zoo.FORMULAS, zoo.REGRESSION])
-def test_rivals_learn_nothing_of_the_families_held_out(rival: str, small_zoo: Zoo) -> None:
+def test_baselines_learn_nothing_from_held_out_families(rival: str, small_zoo: Zoo) -> None:
     held_out = zoo._held_out(small_zoo.families, 1)
     name = "rtx4090_ms"
     other = small_zoo._replace(values={**small_zoo.values, name: np.where(held_out, 1e3, small_zoo.values[name])})
@@ -84,7 +84,7 @@ def test_perfect_predictions_score_one_and_wide_intervals_cover(small_zoo: Zoo) 
 
 
 @pytest.mark.slow
-def test_the_rlm_ranks_new_families_alone_in_sequence_and_with_devices_given(tables: Zoo) -> None:
+def test_the_rlm_ranks_new_families_metric_by_metric_in_sequence_and_with_devices_given(tables: Zoo) -> None:
     alone, sequence = (zoo.score("families", name, 1, 0) for name in ("rlm", zoo.SEQUENCE))
     given = zoo.score("given", "rlm", 1, 0)
     for scores in (alone, sequence, given):
@@ -120,7 +120,7 @@ def test_joined_tables_have_each_text_once_with_all_its_values(small_zoo: Zoo) -
     np.testing.assert_array_equal(both.values["y_ms"], [np.nan, 4, 5])
 
 
-def test_a_checkpoint_knows_the_tables_and_says_so(
+def test_a_checkpoint_contains_the_tables_and_its_card_says_so(
     small_zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(zoo_checkpoint, "timm_zoo", lambda every, everything: small_zoo)

@@ -1,4 +1,4 @@
-"""Claims about a new device: what known devices tell of it is used, and few measurements are enough."""
+"""Claims about a new device: known devices improve its predictions, and few measurements are enough."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def networks() -> tuple[list[str], np.ndarray]:
     return texts, np.stack([params * 1e-4, fast, fast * np.exp(rng.normal(0, 0.02, 60))], 1)
 
 
-def test_a_device_like_a_known_one_is_ranked_as_that_one(networks: tuple[list[str], np.ndarray]) -> None:
+def test_a_device_like_a_known_one_is_ranked_like_it(networks: tuple[list[str], np.ndarray]) -> None:
     texts, latencies = networks
     model = create("rlm").fit(texts[:5], {"other_ms": np.arange(1.0, 6.0)})
     new = 3 * latencies[:, 2]
@@ -35,7 +35,7 @@ def test_a_device_like_a_known_one_is_ranked_as_that_one(networks: tuple[list[st
     assert model.metrics == ("other_ms",), "its own examples stay"
 
 
-def test_units_of_devices_do_not_matter(networks: tuple[list[str], np.ndarray]) -> None:
+def test_predictions_do_not_depend_on_the_units_of_devices(networks: tuple[list[str], np.ndarray]) -> None:
     texts, latencies = networks
     model = create("rlm").fit(texts[:5], {"other_ms": np.arange(1.0, 6.0)})
     new, known = latencies[:, 2], latencies[:, :2]

@@ -1,4 +1,4 @@
-"""Claims about samples where exact costs are known: latencies follow them, accuracies are as without them."""
+"""Claims about samples given exact costs: latencies depend on them, accuracies do not."""
 
 from __future__ import annotations
 

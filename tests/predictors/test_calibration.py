@@ -1,4 +1,4 @@
-"""Claims about intervals that hold for groups that are new."""
+"""Claims about calibrated intervals for new groups of networks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def texts() -> list[str]:
     return list(dict.fromkeys(space.to_text(space.sample(rng)) for _ in range(80)))[:40]
 
 
-def test_spread_moves_all_but_the_median() -> None:
+def test_spread_keeps_the_median() -> None:
     samples = np.array([[1.0, 2.0, 4.0], [0.0, 0.0, 3.0]])
     assert spread(samples, 2.0).tolist() == [[0.0, 2.0, 6.0], [0.0, 0.0, 6.0]]
     assert (spread(samples, 1.0) == samples).all()
@@ -33,7 +33,7 @@ class Sure:
         return Predictions.of_samples(metrics, drawn)
 
 
-def test_intervals_that_are_too_narrow_hold_what_they_should_when_widened(texts: list[str]) -> None:
+def test_widening_calibrates_intervals_that_are_too_narrow(texts: list[str]) -> None:
     values = np.random.default_rng(1).normal(size=len(texts))
     groups = np.arange(len(texts)) % 8
     factor = widening(lambda rows, metric: Sure(), texts, {"x": values}, groups)["x"]  # type: ignore[arg-type, return-value]
@@ -49,7 +49,7 @@ def test_a_metric_with_few_values_is_not_widened(texts: list[str]) -> None:
     assert widening(lambda rows, metric: Ridge(), texts, {"x": values}, np.arange(len(texts)) % 3) == {"x": 1.0}
 
 
-def test_an_rlm_keeps_how_wide_it_is_and_takes_further_measurements(texts: list[str], tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_an_rlm_saves_its_widening_and_accepts_further_measurements(texts: list[str], tmp_path) -> None:  # type: ignore[no-untyped-def]
     size = np.array([float(len(text)) for text in texts])
     groups = [str(int(n) // 40) for n in size]
     model = create("rlm").fit(texts[:30], {"a_ms": size[:30]})

@@ -122,7 +122,7 @@ def test_damaged_examples_are_refused(saved: Path, change: Callable[[dict[str, n
 
 @pytest.mark.parametrize("saved", ["rlm"], indirect=True)
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_weights_that_are_no_numbers_are_refused(saved: Path, value: float) -> None:
+def test_weights_that_are_not_finite_are_refused(saved: Path, value: float) -> None:
     _change_tensors(saved, lambda t: t["model.encoder.out.weight"].__setitem__((0, 0), value))
     _refused(saved, "values that are not finite")
 

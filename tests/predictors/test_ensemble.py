@@ -26,7 +26,7 @@ def test_samples_and_estimates_are_the_members_with_equal_weights(tmp_path: Path
     np.testing.assert_array_equal(load(tmp_path).predict(TEXTS, ["b", "a"], samples=10, seed=1).samples, found)
 
 
-def test_odd_numbers_of_samples_are_shared_out() -> None:
+def test_an_odd_number_of_samples_is_split_between_members() -> None:
     joined = create("ridge+gp").fit(TEXTS, VALUES)
     for samples in (1, 3, 64):
         assert joined.predict(TEXTS, ["a"], samples=samples).samples.shape == (30, samples, 1)
@@ -42,7 +42,7 @@ def test_odd_numbers_of_samples_are_shared_out() -> None:
         ("gp+gp-choices", "cannot be joined"),
     ],
 )
-def test_members_are_different_known_and_alike(name: str, reason: str) -> None:
+def test_members_must_be_different_known_and_of_one_kind(name: str, reason: str) -> None:
     with pytest.raises(InputError, match=reason):
         create(name)
 

@@ -1,4 +1,4 @@
-"""Claims about params and FLOPs: whatever a predictor has learned of them, they are counted in the network."""
+"""Claims about params and FLOPs: they are counted in the network, whatever a predictor has learned of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COUNTED = np.array([[SPACE.params(a), SPACE.flops(a)] for a in ARCHITECTURES], f
 @pytest.mark.parametrize(
     ("kind", "options"), [("rlm", {}), ("gnn", {"steps": 5}), ("gp", {}), ("ridge", {}), ("rlm+gp", {})]
 )
-def test_what_was_learned_of_six_networks_does_not_count(kind: str, options: dict[str, int]) -> None:
+def test_costs_are_counted_and_not_learned(kind: str, options: dict[str, int]) -> None:
     learned = {"params": COUNTED[:6, 0], "flops": COUNTED[:6, 1], "top1": np.arange(6.0)}
     model = create(kind, **options).fit(TEXTS[:6], learned)
     found = model.predict(TEXTS[6:], ["params", "top1", "flops"], samples=8)
@@ -35,7 +35,7 @@ def test_a_shipped_checkpoint_counts_in_models_and_texts() -> None:
     assert to_text(networks[0]) == TEXTS[0]
 
 
-def test_what_is_given_comes_back_and_other_texts_are_predicted() -> None:
+def test_given_costs_are_returned_and_costs_of_other_texts_are_predicted() -> None:
     model = create("rlm").fit([*TEXTS[:6], "a b c"], {"params": np.arange(7.0)})
     assert model.predict(TEXTS[:1], ["params"], given={"params": [3.0]}).mean.tolist() == [[3.0]]
     assert 0 <= model.predict(["a b d"], ["params"]).mean[0, 0] <= 10

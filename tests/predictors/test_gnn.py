@@ -1,3 +1,5 @@
+"""Claims about the graph network."""
+
 from __future__ import annotations
 
 import os
@@ -86,22 +88,21 @@ def test_different_networks_get_different_embeddings() -> None:
 
 
 @pytest.mark.parametrize("steps", [2, 10])
-def test_few_steps_are_steps_as_well(steps: int) -> None:
+def test_a_few_training_steps_are_supported(steps: int) -> None:
     assert len(GNN(base=None, steps=steps).fit(some_texts(2), {"metric": np.arange(4.0)}).losses) == steps
 
 
-def test_operators_never_seen_in_training_are_taken_by_their_sizes() -> None:
-    space = SPACES[0]
+def test_networks_with_unseen_operators_are_distinguished() -> None:
     texts = some_texts(4)[:4]
     predictor = GNN(base=None, steps=5).fit(texts, {"metric": np.arange(4.0)})
-    unseen = texts[0].replace("Relu", "Sigmoid")
-    assert np.isfinite(predictor.predict([unseen], ["metric"]).mean).all()
-    assert space.name == "tiny-resnet"
+    found = predictor.estimate([text.replace("Relu", "Sigmoid") for text in texts], ["metric"])
+    assert np.isfinite(found).all()
+    assert np.ptp(found) > 0
 
 
 @settings(max_examples=30)
 @given(st.integers(1, 200), st.integers(1, 6))
-def test_members_learn_from_all_but_a_small_part(n: int, members: int) -> None:
+def test_each_member_learns_from_all_but_a_small_part(n: int, members: int) -> None:
     hidden = held_out(n, members, folds=8, rng=np.random.default_rng(0))
     assert hidden.shape == (members, n)
     assert (hidden.sum(axis=1) <= -(-n // 8)).all()
@@ -138,7 +139,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-def test_what_a_base_has_learned_helps_with_few_labels(base: str) -> None:
+def test_a_base_improves_predictions_from_few_labels(base: str) -> None:
     space = SPACES[1]
     archs = [space.sample(np.random.default_rng(seed)) for seed in range(150)]
     texts = [space.to_text(arch) for arch in archs]
@@ -150,7 +151,7 @@ def test_what_a_base_has_learned_helps_with_few_labels(base: str) -> None:
     assert taus[base] > taus[None] + 0.1
 
 
-def test_a_network_begins_with_the_weights_and_words_of_its_base(base: str) -> None:
+def test_a_network_starts_with_the_weights_and_words_of_its_base(base: str) -> None:
     texts = [text.replace("Relu", "Sigmoid") for text in some_texts(4)]
     graphs = [text_graph(text) for text in texts]
     before = load(base)
@@ -171,7 +172,7 @@ def test_a_network_begins_with_the_weights_and_words_of_its_base(base: str) -> N
     assert np.isfinite(predictor.predict(texts, ["metric"]).mean).all()
 
 
-def test_a_checkpoint_needs_its_base_no_more(base: str, tmp_path: Path) -> None:
+def test_a_checkpoint_does_not_need_its_base(base: str, tmp_path: Path) -> None:
     copied = shutil.copytree(base, tmp_path / "base")
     texts = some_texts(8)
     values = {"first": np.arange(16.0), "second": np.where(np.arange(16) % 2, np.nan, 1.0 + np.arange(16))}
@@ -184,7 +185,7 @@ def test_a_checkpoint_needs_its_base_no_more(base: str, tmp_path: Path) -> None:
     assert np.array_equal(before, after)
 
 
-def test_with_a_base_a_given_metric_tells_what_the_text_does_not(base: str) -> None:
+def test_with_a_base_a_given_metric_adds_information_to_the_text(base: str) -> None:
     rng = np.random.default_rng(1)
     texts = [SPACES[1].to_text(SPACES[1].sample(rng)) for _ in range(80)]
     first = rng.normal(size=80)  # nothing in the text tells it

@@ -26,7 +26,7 @@ def test_it_learns_a_cost_from_forty_networks(kind: str) -> None:
     assert kendalltau(model.predict(inputs[40:], ["cost"])["cost"], COSTS[40:]).statistic > 0.6  # type: ignore[arg-type]
 
 
-def test_a_given_metric_tells_what_the_text_does_not() -> None:
+def test_a_given_metric_adds_information_to_the_text() -> None:
     first = np.random.default_rng(0).normal(size=100)
     second = 3 - first**3
     model = create("gp").fit(TEXTS[:60], {"first": first[:60], "second": second[:60]})
@@ -35,7 +35,7 @@ def test_a_given_metric_tells_what_the_text_does_not() -> None:
     assert known.std.mean() < model.predict(TEXTS[60:], ["second"]).std.mean()
 
 
-def test_metrics_that_no_network_has_together_are_predicted_apart() -> None:
+def test_metrics_without_common_networks_are_predicted_separately() -> None:
     even = np.arange(100) % 2 == 0
     values = {"first": np.where(even, COSTS, np.nan), "second": np.where(even, np.nan, COSTS)}
     model = create("gp").fit(TEXTS, values)
@@ -54,6 +54,6 @@ def test_of_a_large_table_every_metric_keeps_its_values(monkeypatch: pytest.Monk
     np.testing.assert_array_equal(load(tmp_path).predict(TEXTS, ["cost", "rare"], samples=4).samples, found)
 
 
-def test_choices_cannot_be_had_from_a_text() -> None:
+def test_a_text_has_no_choices() -> None:
     with pytest.raises(InputError, match="reads architectures with their choices"):
         create("gp-choices").fit(TEXTS, {"cost": COSTS})

@@ -1,4 +1,4 @@
-"""Claims about what a metric's name says."""
+"""Claims about the properties that follow from a metric's name."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_unit_ends_the_name(name: str, unit: str) -> None:
     assert Metric.parse(name).unit == unit
 
 
-def test_suffixes_say_more_than_the_name() -> None:
+def test_suffixes_override_the_name() -> None:
     assert Metric.parse("top1:min").direction == "minimize"
     metric = Metric.parse("usefulness:accuracy:max")
     assert (metric.name, metric.kind, metric.direction) == ("usefulness", "accuracy", "maximize")
@@ -68,7 +68,7 @@ def test_suffixes_say_more_than_the_name() -> None:
     st.sampled_from(["", ":max", ":min"]),
     st.sampled_from(["", ":exact", ":measured", ":accuracy"]),
 )
-def test_a_metric_is_written_as_it_is_read(name: str, direction: str, kind: str) -> None:
+def test_a_printed_metric_is_parsed_to_itself(name: str, direction: str, kind: str) -> None:
     metric = Metric.parse(name + direction + kind)
     assert Metric.parse(str(metric)) == metric
 

@@ -1,3 +1,5 @@
+"""Claims about features of texts and about forest and ridge."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -29,7 +31,7 @@ def test_operator_counts_are_those_of_the_expanded_network() -> None:
         assert convolutions == sum(node.op == "ConvBn" and dict(node.attrs)["kernel"] == (3, 3) for node in flat.nodes)
 
 
-def test_paths_tell_cells_with_equal_operators_apart() -> None:
+def test_paths_distinguish_cells_with_equal_operators() -> None:
     serial = "|nor_conv_3x3~0|+|none~0|nor_conv_1x1~1|+|none~0|none~1|skip_connect~2|"
     parallel = "|none~0|+|none~0|none~1|+|nor_conv_3x3~0|none~1|none~2|"
     swapped = "|nor_conv_1x1~0|+|none~0|nor_conv_3x3~1|+|none~0|none~1|skip_connect~2|"

@@ -1,4 +1,4 @@
-"""Claims about choices: ranges of numbers, and the mistakes that one makes with them."""
+"""Claims about choices: ranges of numbers, and common mistakes with them."""
 
 from __future__ import annotations
 

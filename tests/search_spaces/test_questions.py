@@ -1,4 +1,4 @@
-"""Draws whose questions are known do not build a network, and are the draws that building gives."""
+"""Draws with known questions build no network, and equal the draws with building."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_draws_are_those_of_building(monkeypatch: pytest.MonkeyPatch) -> None:
     assert known == _walk(get_space("tiny-resnet"), 30)
 
 
-def test_what_is_refused_is_refused_again() -> None:
+def test_refused_choices_are_refused_again() -> None:
     class Odd(Counted):
         name = "odd"
 

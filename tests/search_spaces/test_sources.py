@@ -36,7 +36,7 @@ def code(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_code_and_the_files_written_from_it_are_one_network(code: str, tmp_path: Path) -> None:
+def test_code_and_its_exported_files_are_one_network(code: str, tmp_path: Path) -> None:
     text = read_source(f"{code}:build")
     onnx.save(from_text(text), tmp_path / "net.onnx")
     (tmp_path / "net.txt").write_text(text)
@@ -73,7 +73,7 @@ def test_networks_of_other_libraries_are_read() -> None:
         ("nothere.txt", "cannot be read as text"),
     ],
 )
-def test_what_cannot_be_read_is_named_with_the_remedy(source: str, words: str) -> None:
+def test_unreadable_sources_are_named_with_the_remedy(source: str, words: str) -> None:
     with pytest.raises(InputError, match=words) as caught:
         read_source(source)
     assert "\n" not in str(caught.value)

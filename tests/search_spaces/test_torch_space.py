@@ -151,7 +151,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("reference", MISTAKES)
-def test_a_name_that_is_no_space_says_what_is_missing(
+def test_a_name_that_is_not_a_space_says_what_is_missing(
     reference: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -180,7 +180,7 @@ def test_a_file_imports_those_beside_it(tmp_path: Path, monkeypatch: pytest.Monk
     assert space.params(space.architecture({"width": 3})) == 15
 
 
-def test_texts_of_a_space_are_drawn_by_its_choices_alone() -> None:
+def test_random_texts_depend_on_choices_alone() -> None:
     space = Sequences()
     texts = {space.to_text(space.sample(np.random.default_rng(seed))) for seed in range(12)}
     assert len(texts) == 3

@@ -55,7 +55,7 @@ def test_one_file_for_space_and_evaluator_is_run_once_and_again_when_it_was_edit
         ("def build(trial:", r"mine.py: SyntaxError on import: .*line 1"),
     ],
 )
-def test_what_fails_on_import_is_named_with_its_place(
+def test_a_failing_import_is_named_with_its_place(
     code: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))

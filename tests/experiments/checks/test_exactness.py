@@ -1,4 +1,4 @@
-"""Claims about the comparison with published tables: equal rows count, others are named."""
+"""Claims about the comparison with published tables: equal rows are counted, others are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damaged input is read or refused; and the fuzzer itself sees crashes, hangs and memory."""
+"""Damaged input is read or refused, and the fuzzer itself detects crashes, hangs and excessive memory."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_damaged_texts_and_models_are_read_or_refused(tmp_path: Path) -> None:
     assert {status for _, status in report.counts} == {"read", "refused"}
 
 
-def test_cases_can_be_made_again() -> None:
+def test_a_case_is_reproducible() -> None:
     corpus = build_corpus(seed=0, each=1)
     cases = [corpus.case(5, index) for index in range(40)]
     assert cases == [corpus.case(5, index) for index in range(40)]
@@ -72,9 +72,7 @@ def test_cases_can_be_made_again() -> None:
         ("stumble", "KeyError in readers_of_test_fuzz.py:stumble"),
     ],
 )
-def test_what_goes_wrong_is_reported_and_the_next_case_still_runs(
-    readers: ModuleType, reader: str, failure: str
-) -> None:
+def test_failures_are_reported_and_the_next_case_still_runs(readers: ModuleType, reader: str, failure: str) -> None:
     found = list(outcomes(SMALL, 0, 2, reader=getattr(readers, reader), limits=Limits(seconds=0, memory=50 << 20)))
     assert [(index, outcome.status, outcome.failure) for index, outcome in found] == [
         (0, "failed", failure),
@@ -82,7 +80,7 @@ def test_what_goes_wrong_is_reported_and_the_next_case_still_runs(
     ]
 
 
-def test_results_and_refusals_are_no_failures(readers: ModuleType, tmp_path: Path) -> None:
+def test_results_and_refusals_are_not_failures(readers: ModuleType, tmp_path: Path) -> None:
     case = Case("kind", ".txt", b"data")
     assert run(case, tmp_path, readers.read).status == "read"
     assert run(case, tmp_path, readers.refuse).status == "refused"

@@ -1,4 +1,4 @@
-"""Claims about killed searches: nothing is lost, and the check would tell."""
+"""Claims about killed searches: nothing is lost, and the check would detect a loss."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ GOOD = {"evaluations": 40, "distinct": 40, "values equal": True, "front equal": 
 
 
 @pytest.mark.slow
-def test_a_search_that_is_killed_three_times_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+def test_a_search_that_is_killed_three_times_ends_like_an_uninterrupted_one(tmp_path: Path) -> None:
     journal = tmp_path / "search.journal"
     killed = survive(journal, 40, 3, np.random.default_rng(), "random", "tiny-resnet")
     assert killed == 3
     assert judged(read_search(journal), "tiny-resnet") == GOOD
 
 
-def test_values_that_are_not_those_of_the_architectures_are_found(tmp_path: Path) -> None:
+def test_the_check_finds_wrong_values(tmp_path: Path) -> None:
     class Wrong(Costs):
         def __call__(self, architectures: list) -> np.ndarray:  # type: ignore[type-arg]
             return np.add(super().__call__(architectures), [[len(architectures), 0.0]])

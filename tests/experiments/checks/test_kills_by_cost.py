@@ -1,4 +1,4 @@
-"""Claims about killed searches by cost: the check finds trainings that did not continue as without a pause."""
+"""Claims about killed searches by cost: the check finds trainings that differ from uninterrupted ones."""
 
 from __future__ import annotations
 

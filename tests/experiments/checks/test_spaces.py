@@ -1,4 +1,4 @@
-"""Claims about the check of all spaces: it counts what is right, and names what is wrong."""
+"""Claims about the check of all spaces: it counts failures and names the first one."""
 
 from __future__ import annotations
 

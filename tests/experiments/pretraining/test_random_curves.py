@@ -27,7 +27,7 @@ def test_curves_saturate() -> None:
     assert np.mean(np.array(first) > np.array(last)) > 0.8
 
 
-def test_later_values_say_more_of_the_end_and_curves_cross() -> None:
+def test_later_values_predict_the_end_better_and_curves_cross() -> None:
     early = [spearmanr(curves[:, 0], curves[:, -1]).statistic for curves in map(_curves, SEEDS)]
     late = [spearmanr(curves[:, -2], curves[:, -1]).statistic for curves in map(_curves, SEEDS)]
     assert np.mean(late) > np.mean(early) + 0.1

@@ -1,4 +1,4 @@
-"""Claims about our own programs: they are varied, run, are measured, and languages agree on what they compute."""
+"""Claims about generated programs: they are varied, they run, and they are measured."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def test_a_seed_gives_the_same_different_programs_in_all_languages() -> None:
     assert len({family for program in found for family in program.families.split("+")}) > 25
 
 
-def test_texts_of_python_are_python() -> None:
+def test_python_programs_compile() -> None:
     for program in programs(60, 3):
         if program.language == "python":
             compile(program.text, program.families, "exec")
 
 
-def test_every_function_has_options_that_are_written(tmp_path: Path) -> None:
+def test_every_function_uses_all_of_its_options(tmp_path: Path) -> None:
     for kernels in KERNELS.values():
         for kernel in kernels:
             assert "$f" in kernel.source or "${f}" in kernel.source
@@ -108,7 +108,7 @@ def test_the_shipped_table_is_what_the_generator_writes() -> None:
     assert table.SHIPPED.stat().st_size < 1 << 20
 
 
-def test_bytes_are_lines_of_their_own() -> None:
+def test_each_byte_is_a_line() -> None:
     text = "größe = 1\n"
     assert len(lines(as_bytes(text)).starts) == len(text.encode())
     assert as_bytes("ab") != as_bytes("ba")
@@ -130,7 +130,7 @@ def test_halves_of_the_measurements_agree_and_costs_tell_little(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_every_reader_answers_with_digits_and_by_squared_error(
+def test_every_reader_predicts_by_digits_and_by_squared_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     study = importlib.import_module("experiments.programs.study")

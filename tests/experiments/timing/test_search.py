@@ -1,4 +1,4 @@
-"""Claims about timing guided searches: the pool is as large as it is said to be, and fits are in the time."""
+"""Claims about timing guided searches: the pool has the requested size, and the time includes fits."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_a_table_has_the_learning_curves_and_the_seconds_of_an_epoch(tmp_path: P
     assert table.columns["epoch_s"].tolist() == [0.125] * 3
 
 
-def test_a_build_goes_on_that_kept_no_curves(tmp_path: Path, counted: list[str]) -> None:
+def test_a_build_without_stored_curves_resumes(tmp_path: Path, counted: list[str]) -> None:
     names = [TINY.open_space().format(arch) for arch in TINY.architectures()]
     Journal(tmp_path / "accuracy.jsonl").append(names[0], [70.0, 72.0])
     table = parse_csv(read_bytes(build(TINY, tmp_path)), tmp_path)
@@ -66,7 +66,7 @@ def test_a_build_goes_on_that_kept_no_curves(tmp_path: Path, counted: list[str])
     assert np.isnan(table.columns["digits_accuracy@1"]).tolist() == [True, False, False]
 
 
-def test_a_build_goes_on_where_where_it_stopped(tmp_path: Path, counted: list[str]) -> None:
+def test_a_build_resumes_where_it_stopped(tmp_path: Path, counted: list[str]) -> None:
     with pytest.raises(InputError, match="proxies has 0 of 3 networks; run the build again"):
         build(TINY, tmp_path, stages=("accuracy",))
     journal = tmp_path / "accuracy.jsonl"

@@ -162,7 +162,7 @@ def test_after_a_failure_only_what_is_missing_or_damaged_is_downloaded_again(ser
     assert server.requests == [f"/{sources[0].location}", f"/{sources[-1].location}"]
 
 
-def test_a_server_that_sends_a_byte_now_and_then_is_given_up(server, sources, cache, monkeypatch):
+def test_a_server_that_sends_too_slowly_is_given_up(server, sources, cache, monkeypatch):
     monkeypatch.setitem(fetch.__globals__, "MAX_SECONDS", 0.5)
     server.seconds_a_byte = 0.02  # 12 s for the first file, and never 30 s without a byte
     began = time.monotonic()
@@ -207,7 +207,7 @@ def test_files_that_disagree_make_no_table(server, sources):
             fetch("nasbench201", server.url, sources=[*kept, server.add("someone/else", path, data)])
 
 
-def test_fetching_keeps_what_an_import_brought_before(server, sources):
+def test_fetching_keeps_values_of_an_earlier_import(server, sources):
     fetch("nasbench201", server.url, sources=sources[:3])
     fetch("nasbench201", server.url, sources=[sources[0], sources[3]])
     assert {"cifar100_test_accuracy", "fpga_latency_ms"} <= set(load_benchmark("nasbench201").metrics)

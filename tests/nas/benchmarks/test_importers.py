@@ -95,7 +95,7 @@ def test_accuracies_are_those_that_the_official_api_answers(tmp_path, cache):
             assert row[f"{name}_test_accuracy"] == pytest.approx(info["test-accuracy"])
 
 
-def test_data_sets_that_were_not_trained_on_are_missing_values(tmp_path, cache):
+def test_untrained_data_sets_are_missing_values(tmp_path, cache):
     torch.save(official(ARCHS, ("cifar10-valid",)), tmp_path / "v1.pth")
     row = import_file(tmp_path / "v1.pth").query(SPACE.parse(ARCHS[0]))
     assert row["cifar10_validation_accuracy"] == pytest.approx(0.55)
@@ -126,7 +126,7 @@ def broken(**changes: object) -> dict[str, Any]:
         (broken(arch2infos={0: {"full": {"all_results": 3}, "less": {}}}), "not in the layout"),
     ],
 )
-def test_a_file_laid_out_otherwise_is_refused_and_nothing_is_written(tmp_path, cache, contents, message):
+def test_a_file_with_another_layout_is_refused_and_nothing_is_written(tmp_path, cache, contents, message):
     torch.save(contents, tmp_path / "other.pth")
     with pytest.raises(InputError, match=message):
         import_file(tmp_path / "other.pth")
@@ -159,7 +159,7 @@ def test_latencies_and_energies_arrive_with_their_units(tmp_path, cache, protoco
     assert benchmark.query(SPACE.parse(ARCHS[1])) == {"edgegpu_latency_ms": 6.5, "edgegpu_energy_mj": 29.0}
 
 
-def test_imports_add_up_by_architecture_whatever_their_order(tmp_path, cache):
+def test_imports_are_merged_by_architecture_in_any_order(tmp_path, cache):
     torch.save(official(ARCHS[:3]), tmp_path / "official.pth")
     import_file(tmp_path / "official.pth")
     (tmp_path / "hw.pickle").write_bytes(
@@ -184,7 +184,7 @@ def test_imports_add_up_by_architecture_whatever_their_order(tmp_path, cache):
         (hwnasbench([ARCHS[0], ARCHS[0]], {"fpga_latency": [1.0, 2.0]}), "architecture 1: .* repeats"),
     ],
 )
-def test_a_pickle_laid_out_otherwise_is_refused(tmp_path, cache, contents, message):
+def test_a_pickle_with_another_layout_is_refused(tmp_path, cache, contents, message):
     (tmp_path / "other.pickle").write_bytes(pickle.dumps(contents))
     with pytest.raises(InputError, match=message):
         import_file(tmp_path / "other.pickle")
@@ -300,7 +300,7 @@ def test_a_truncated_file_is_refused_in_one_line(tmp_path, cache, suffix):
     assert not cache.exists()
 
 
-def test_other_files_and_missing_ones_are_named(tmp_path, cache):
+def test_unsupported_and_missing_files_are_named(tmp_path, cache):
     with pytest.raises(InputError, match=r"table\.txt: not a NAS-Bench-201 \.pth or a HW-NAS-Bench \.pickle file"):
         import_file(tmp_path / "table.txt")
     for name in ("absent.pth", "absent.pickle"):

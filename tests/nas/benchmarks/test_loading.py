@@ -164,7 +164,7 @@ def test_digits201_without_a_card_is_an_input_error(digits):
         load_benchmark("digits201")
 
 
-def test_the_list_says_what_is_there_and_how_to_get_the_rest(digits):
+def test_the_list_shows_available_tables_and_how_to_get_the_others(digits):
     here, *unbuilt, elsewhere = list_benchmarks()
     assert (here.name, here.space, here.rows) == ("digits201", "nasbench201", 2)
     assert here.metrics == ("my_accuracy", "fpga_latency_ms")

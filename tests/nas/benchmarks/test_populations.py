@@ -52,7 +52,7 @@ def test_a_random_population_has_every_proxy(name: str) -> None:
     assert all(np.isfinite(benchmark.values(proxy)).mean() > 0.9 for proxy in PROXIES)
 
 
-def test_a_population_has_curves_that_end_in_its_accuracies_and_what_an_epoch_cost() -> None:
+def test_a_population_has_curves_that_end_in_its_accuracies_and_seconds_per_epoch() -> None:
     benchmark, epochs = load_benchmark(CURVES), POPULATIONS[CURVES].task["epochs"]
     curve = np.stack([benchmark.values(f"digits_accuracy@{epoch}") for epoch in range(1, epochs)])
     assert curve.shape == (15, 200)

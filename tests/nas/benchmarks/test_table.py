@@ -92,7 +92,7 @@ def test_an_exact_row_is_found_without_writing_any_text(tmp_path, cache, monkeyp
     assert benchmark.query(SPACE.parse(TWIN_A)) == {"params": 2.0}
 
 
-def test_texts_are_the_spaces_and_are_written_once_per_cache(tmp_path, cache, monkeypatch):
+def test_texts_equal_those_of_the_space_and_are_written_once_per_cache(tmp_path, cache, monkeypatch):
     first = saved(tmp_path / "t", [OTHER, TWIN_A], {"params": [1.0, 2.0]}, space_options=SMALL)
     calls: list[tuple[str, int, int]] = []
     assert first.load_texts(lambda *args: calls.append(args)) == [first.space.to_text(a) for a in first.architectures]
@@ -102,7 +102,7 @@ def test_texts_are_the_spaces_and_are_written_once_per_cache(tmp_path, cache, mo
     assert again.texts == first.texts
 
 
-def test_texts_of_other_options_or_of_a_damaged_cache_file_are_written_anew(tmp_path, cache):
+def test_texts_are_rewritten_for_other_options_and_damaged_cache_files(tmp_path, cache):
     small = saved(tmp_path / "a", [TWIN_A], {"params": [1.0]}, space_options=SMALL)
     large = saved(tmp_path / "b", [TWIN_A], {"params": [1.0]}, space_options=SMALL | {"channels": 8})
     assert small.texts != large.texts
@@ -111,7 +111,7 @@ def test_texts_of_other_options_or_of_a_damaged_cache_file_are_written_anew(tmp_
     assert Benchmark(small.path).texts == small.texts
 
 
-def test_texts_are_written_anew_when_the_code_that_writes_them_changes(tmp_path, cache, monkeypatch):
+def test_texts_are_rewritten_when_the_text_version_changes(tmp_path, cache, monkeypatch):
     benchmark = saved(tmp_path / "t", [TWIN_A], {"params": [1.0]}, space_options=SMALL)
     assert benchmark.texts != ["new text"]
     monkeypatch.setattr(text_cache, "text_version", lambda space: "another version")

@@ -109,7 +109,7 @@ def _trained(table: Path, out: Path, *options: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_a_number_that_a_text_decides_is_learned_from_the_texts(tmp_path: Path) -> None:
+def test_a_number_that_depends_on_the_text_is_learned(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     sizes = (10 ** rng.uniform(1, 6, 60)).astype(int)
     programs = [(f"values = list(range({n}))\nprint(sum(values[:{rng.integers(1000)}]))", n) for n in sizes]

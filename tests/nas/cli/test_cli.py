@@ -82,7 +82,7 @@ def test_spaces_and_samples_as_json(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["0000.onnx", "0000.txt", "0001.onnx", "0001.txt"]
 
 
-def test_a_table_that_is_too_wide_is_turned(
+def test_a_table_that_is_too_wide_is_transposed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "60")
@@ -112,7 +112,7 @@ def test_train_then_predict(
     assert 80 < row["my_accuracy"]["mean"] < 95
 
 
-def test_costs_are_counted_whatever_a_checkpoint_has_learned_of_them(
+def test_costs_are_counted_and_not_predicted_from_a_checkpoint(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], table: Path, model: Path, tmp_path: Path
 ) -> None:
     out, arch = tmp_path / "checkpoint", SPACE.parse(ARCHS[0])
@@ -162,7 +162,7 @@ def test_compare_gives_a_row_per_predictor_and_resumes(
         assert (tmp_path / "out" / f"{figure}.png").stat().st_size > 10_000
 
 
-def test_compare_goes_through_several_metrics(
+def test_compare_accepts_several_metrics(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("NAS_CACHE", str(tmp_path / "cache"))
@@ -188,7 +188,7 @@ def test_compare_gives_the_same_scores_with_any_number_of_processes(
     assert rows[0] == rows[1]
 
 
-def test_compare_on_other_seeds_makes_other_splits_and_keeps_the_scores_apart(
+def test_compare_on_other_seeds_uses_other_splits_and_stores_scores_separately(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     def taus(*options: str) -> list[float]:
@@ -241,7 +241,7 @@ def test_evaluate_measures_a_network_and_resumes(
     assert "a training that differs in task" in capsys.readouterr().err
 
 
-def test_evaluate_a_model_on_a_data_set_of_ones_own(
+def test_evaluate_accepts_a_model_and_data_set_of_the_user(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path
 ) -> None:
     images = np.random.default_rng(0).integers(0, 256, (80, 8, 8), np.uint8)
@@ -444,7 +444,7 @@ def test_checkpoint_of_another_version_is_refused(
     assert "format version 99" in capsys.readouterr().err
 
 
-def test_an_interruption_says_how_to_go_on(
+def test_an_interruption_says_how_to_resume(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], model: Path
 ) -> None:
     def interrupted(source: str) -> str:

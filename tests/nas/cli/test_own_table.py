@@ -1,4 +1,4 @@
-"""Claims about a table of the user's own, of a space of the user's own: searched, compared, learned."""
+"""Claims about a table and a space of the user's: they are searched, compared and learned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims about progress: a bar that fits 80 columns, lines where there is no terminal, nothing with `--quiet`."""
+"""Claims about progress: a bar that fits 80 columns, lines without a terminal, nothing with `--quiet`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_without_a_terminal_there_are_lines_from_time_to_time(
     assert re.fullmatch(rf"\d\d:\d\d:\d\d searching: 200/200, {re.escape(WHAT)}, 0:00:00", lines[-1])
 
 
-def test_time_left_goes_by_what_this_run_has_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_left_is_estimated_from_the_speed_of_this_run(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     state = progress._State("searching")
@@ -91,7 +91,7 @@ def test_an_error_is_not_followed_by_a_line(capsys: pytest.CaptureFixture[str]) 
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_compare_and_train_tell_how_far_they_are_and_log_it(
+def test_compare_and_train_report_and_log_their_progress(
     cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     space = get_space("nasbench201")

@@ -103,7 +103,7 @@ def test_a_metric_is_checked_before_networks_are_read(
     assert "missing.onnx" not in message
 
 
-def test_known_devices_tell_of_a_new_one(
+def test_known_devices_predict_a_new_one(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A device that is twice as slow as the known one is predicted as such, far beyond what was measured on it."""
@@ -128,7 +128,7 @@ def test_known_devices_tell_of_a_new_one(
         ("{0}/0.txt,1\n{0}/none.txt,2\n", "own.csv, line 3: "),
     ],
 )
-def test_measurements_that_tell_too_little_or_cannot_be_read_are_refused(
+def test_too_few_and_unreadable_measurements_are_refused(
     rows: str, message: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "own.csv").write_text("network,new_ms\n" + rows.format(folder))
@@ -137,7 +137,7 @@ def test_measurements_that_tell_too_little_or_cannot_be_read_are_refused(
     )
 
 
-def test_a_prediction_says_what_the_checkpoint_has_measured(
+def test_a_prediction_shows_values_that_the_checkpoint_has_measured(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     known, new = str(folder / "0.txt"), str(folder / "29.txt")

@@ -1,4 +1,4 @@
-"""Claims about `nas search`: what it says where networks fail, and where nothing keeps a constraint."""
+"""Claims about `nas search`: its messages if networks fail or violate all constraints."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return int(stop.value.code or 0)
 
 
-def test_a_constraint_that_nothing_keeps_is_said_and_the_status_is_not_zero(
+def test_an_unsatisfied_constraint_is_reported_with_a_nonzero_status(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     command = ("search", *SPACE, "--constraint", "params <= 5", "--out", str(tmp_path))
@@ -59,7 +59,7 @@ def test_failed_trials_are_counted_with_the_last_reason(
     assert json.loads(capsys.readouterr().out)["samplers"]["random"]["failures"] == [failures]
 
 
-def test_a_search_without_any_time_says_that_nothing_was_evaluated(
+def test_a_search_with_no_time_says_that_nothing_was_evaluated(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert run(monkeypatch, "search", *SPACE, "--hours", "0", "--out", str(tmp_path)) == 2

@@ -1,4 +1,4 @@
-"""Claims about `nas search --fidelities`: what it refuses, and what it says."""
+"""Claims about `nas search --fidelities`: its errors and messages."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_options_of_the_other_kind_of_search_are_refused_in_one_line(
     assert not out.exists(), "nothing was begun"
 
 
-def test_constraints_that_no_network_keeps_are_said(
+def test_constraints_that_no_network_satisfies_are_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr("nas.searching.by_cost.loop.MAX_RULED_OUT", 4)

@@ -1,4 +1,4 @@
-"""Claims about comparisons: what their scores mean, what is kept, and what is compared again."""
+"""Claims about comparisons: the meaning of scores, and which scores are stored or computed again."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def comparison_of(table: Benchmark, **settings: Any) -> Comparison:
     return Comparison(table.name, "my_accuracy", "my_accuracy", **{**usual, **settings})
 
 
-def test_regret_is_what_the_best_of_the_ten_lacks() -> None:
+def test_regret_is_the_distance_of_the_best_of_ten_from_the_best() -> None:
     truth = np.arange(100.0)
     accuracy = _ranking(np.where(truth >= 95, -1, truth), truth, sign=-1.0)  # misses the five best
     assert (accuracy["regret"], accuracy["top10"]) == (99 - 94, np.mean(range(85, 95)))
@@ -87,7 +87,9 @@ def test_scores_of_changed_code_are_computed_again(table: Benchmark, tmp_path: P
     assert taus[0] == -taus[1] != 0
 
 
-def test_what_is_kept_is_not_computed_again(table: Benchmark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stored_scores_are_not_computed_again(
+    table: Benchmark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     comparison = comparison_of(table, seeds=2)
     first = compare(comparison, table, tmp_path / "scores.jsonl")
     monkeypatch.setattr(comparing, "_score", None)
@@ -96,7 +98,7 @@ def test_what_is_kept_is_not_computed_again(table: Benchmark, tmp_path: Path, mo
     assert np.array_equal(again.predicted["ridge"].predicted, first.predicted["ridge"].predicted)
 
 
-def test_pairs_are_of_the_same_seeds() -> None:
+def test_differences_are_paired_by_seed() -> None:
     def score(name: str, seed: int, tau: float) -> Score:
         return Score(name, 10, seed, *[tau] * 10)
 

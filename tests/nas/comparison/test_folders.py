@@ -25,7 +25,7 @@ ORIGIN: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_the_default_name_is_of_space_objectives_and_date(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_name_contains_space_objectives_and_date(monkeypatch: pytest.MonkeyPatch) -> None:
     class Day(datetime.date):
         @classmethod
         def today(cls) -> Day:
@@ -46,7 +46,7 @@ def choose(folder: Path, arguments: dict[str, Any], searches: list[str], new: bo
         return chosen
 
 
-def test_a_command_goes_on_in_its_folder_and_another_one_has_its_own(tmp_path: Path) -> None:
+def test_a_command_resumes_in_its_folder_and_another_one_gets_its_own(tmp_path: Path) -> None:
     first = tmp_path / "r"
     assert choose(first, {"a": "1"}, ["rlm-0"]) == first
     claim(first, ["rlm-0"], ORIGIN, {"a": "1"})
@@ -109,7 +109,7 @@ def test_no_report_or_comparison_overwrites_the_results_of_a_search(
     assert run("report", f"{tmp_path}/b.db", "--out", str(tmp_path / "b")) == 0, "its own"
 
 
-def test_the_same_command_of_another_day_is_found(tmp_path: Path) -> None:
+def test_the_same_command_finds_its_folder_on_another_day(tmp_path: Path) -> None:
     today = tmp_path / folder_name("digits201", ["params"])
     for day, arguments in (("2026-01-02", {"a": "1"}), ("2026-01-03-2", {"a": "1"}), ("2026-01-04", {"a": "2"})):
         claim(tmp_path / f"digits201-params-{day}", ["rlm-0"], ORIGIN, arguments)

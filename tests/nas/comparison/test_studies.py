@@ -1,4 +1,4 @@
-"""Claims about measured searches: resumable, never mixing measurements, held against the best that was found."""
+"""Claims about measured searches: they resume, never mix measurements, and are compared with the best front found."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(space: SearchSpace, folder: Path, **changes: Any) -> Studies:
     return run_measured_studies(MeasuredEvaluator(space, measurement), folder=folder, **settings)
 
 
-def test_results_are_held_against_the_best_front_of_all_searches(switches: SearchSpace, tmp_path: Path) -> None:
+def test_results_are_compared_with_the_best_front_of_all_searches(switches: SearchSpace, tmp_path: Path) -> None:
     studies = run(switches, tmp_path)
     values = np.concatenate([r.evaluated.values for group in studies.results.values() for r in group])
     summary = studies.summary()
@@ -70,7 +70,9 @@ def test_two_objectives_are_drawn(switches: SearchSpace, tmp_path: Path) -> None
     assert (tmp_path / "pareto.png").stat().st_size > 1000
 
 
-def test_search_goes_on_where_it_was(switches: SearchSpace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_resumes_where_it_stopped(
+    switches: SearchSpace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     measured: list[object] = []
     original = Measurement.__call__
 
@@ -85,7 +87,7 @@ def test_search_goes_on_where_it_was(switches: SearchSpace, tmp_path: Path, monk
     assert len(measured) == 5
 
 
-def test_values_measured_in_another_way_are_not_mixed(switches: SearchSpace, tmp_path: Path) -> None:
+def test_values_of_different_measurements_are_not_mixed(switches: SearchSpace, tmp_path: Path) -> None:
     def timed(runs: int) -> Measurement:
         return Measurement(("params", "flops", "cpu_latency_ms"), latency=LatencyTask(warmup=0, runs=runs))
 
@@ -94,7 +96,7 @@ def test_values_measured_in_another_way_are_not_mixed(switches: SearchSpace, tmp
         run(switches, tmp_path, measurement=timed(2))
 
 
-def test_space_of_which_nothing_can_be_measured_is_told(
+def test_a_space_without_measurable_networks_is_an_error(
     switches: SearchSpace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nothing = Measured(float("nan"), float("nan"), float("nan"))

@@ -86,7 +86,7 @@ def test_folder_is_resized_to_the_networks_input(tmp_path: Path) -> None:
 
 
 @given(shift=st.integers(0, 3), flip=st.booleans(), seed=st.integers(0, 99))
-def test_disturbing_moves_and_mirrors_but_makes_nothing_up(shift: int, flip: bool, seed: int) -> None:
+def test_augmentation_shifts_and_mirrors_and_adds_no_content(shift: int, flip: bool, seed: int) -> None:
     x = np.zeros((8, 2, 9, 9), np.float32)
     x[:, :, 4, 4] = [1, 2]
     moved = augment(x, np.random.default_rng(seed), shift, 0, flip)
@@ -262,7 +262,7 @@ def test_file_of_another_kind_is_refused(tmp_path: Path) -> None:
         load_dataset(tmp_path / "a.csv")
 
 
-def test_fingerprint_tells_data_apart() -> None:
+def test_the_fingerprint_distinguishes_data_sets() -> None:
     data = digits()
     labels = data.train.targets.copy()
     labels[0] += 1

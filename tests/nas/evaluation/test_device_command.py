@@ -1,4 +1,4 @@
-"""Claims about devices of the user's own, tried with a program that is as slow and flaky as a real one."""
+"""Claims about devices of the user's, tested with a program that is as slow and flaky as a real device."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_hanging_device_is_given_up_with_all_that_it_started(tmp_path: Path, m
     pytest.fail("what the command had started was still there")
 
 
-def test_a_device_times_one_network_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_measures_one_network_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     command = "echo begin >> log; sleep 0.05; echo end >> log; echo 3; : {model}"
     threads = [threading.Thread(target=time_on_device, args=(MODEL, DeviceCommand(command))) for _ in range(3)]
@@ -158,13 +158,13 @@ def test_bad_commands_and_settings_are_refused() -> None:
             DeviceCommand.parse(text, settings)
 
 
-def test_a_device_does_not_take_the_name_of_what_is_measured_on_this_machine() -> None:
+def test_a_device_cannot_have_the_name_of_a_metric_of_this_machine() -> None:
     for name in ("cpu", "cpu_int8"):
         with pytest.raises(InputError, match=rf"{name}_latency_ms is measured on this machine: .* another name"):
             Measurement(("params",), commands=(DeviceCommand("bench {model}", name),))
 
 
-def test_a_measurement_times_on_devices_and_can_be_made_again_from_its_settings(bench) -> None:  # type: ignore[no-untyped-def]
+def test_a_measurement_on_devices_is_recreated_from_its_settings(bench) -> None:  # type: ignore[no-untyped-def]
     device = DeviceCommand(bench("print(4.5); print(5.5)"), "pi", warmup=0, runs=2)
     assert "pi_latency_ms" in known_metrics(LatencyTask(), None, [device])
     measurement = Measurement(("pi_latency_ms", "params"), commands=(device,))

@@ -1,4 +1,4 @@
-"""Claims about devices whose latencies are predicted, tried with a program that is as flaky as a real device."""
+"""Claims about devices whose latencies are predicted, tested with a program that is as flaky as a real device."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *ar
     return int(stop.value.code or 0), output.out, output.err
 
 
-def test_other_networks_latencies_follow_from_a_few_of_a_flaky_device() -> None:
+def test_latencies_of_other_networks_follow_from_a_few_measurements_of_a_flaky_device() -> None:
     device = measured_device()
     assert len(device.texts) == 8
     others = [text for text in draw_pool(SPACE, 0) if text not in device.tried]
@@ -116,12 +116,12 @@ def test_measurements_of_two_commands_do_not_mix() -> None:
 
 
 @pytest.mark.parametrize("name", ["cpu", "My Pi", "../pi", "", "PI"])
-def test_names_are_plain_and_not_those_of_what_is_always_measured(name: str) -> None:
+def test_names_are_plain_and_differ_from_built_in_metrics(name: str) -> None:
     with pytest.raises(InputError, match="use lower-case letters"):
         PredictedDevice(name)
 
 
-def test_a_search_is_not_gone_on_with_after_further_measurements() -> None:
+def test_a_search_is_not_resumed_after_further_measurements() -> None:
     device = measured_device(4)
     assert devices_of(["params", "pi_latency_ms"])[0].name == "pi"
     measurement = Measurement(("pi_latency_ms",), devices=(device,))

@@ -1,4 +1,4 @@
-"""Claims about measured latency: it grows with the work, its spread is told, and what cannot be run is named."""
+"""Claims about measured latency: it grows with the work, has a spread, and names models that cannot run."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_model_that_cannot_be_run_is_refused() -> None:
         time_model(one_node("NoSuchOperator", ["N", 3]), QUICK)
 
 
-def test_whole_numbers_can_be_fed() -> None:
+def test_integer_inputs_are_supported() -> None:
     session = open_session(one_node("Identity", ["N", 3], TensorProto.INT64).SerializeToString())
     assert random_inputs(session, 2)["x"].tolist() == [[0, 0, 0]] * 2
 
@@ -71,6 +71,6 @@ def test_whole_numbers_can_be_fed() -> None:
         (["N", 2], TensorProto.STRING, "only numeric inputs"),
     ],
 )
-def test_inputs_that_cannot_be_made_up_are_named(shape: list[int | str], kind: int, message: str) -> None:
+def test_inputs_that_cannot_be_generated_are_named(shape: list[int | str], kind: int, message: str) -> None:
     with pytest.raises(InputError, match=f"input x .*{message}"):
         time_model(one_node("Identity", shape, kind), QUICK)

@@ -1,4 +1,4 @@
-"""Claims about measuring: only what is asked for, in the metrics' own units, with its spread."""
+"""Claims about measurements: only the requested metrics, in their own units, with their spread."""
 
 from __future__ import annotations
 

@@ -58,12 +58,12 @@ def test_values_follow_from_the_seed_alone() -> None:
 
 
 @pytest.mark.parametrize("name", PROXIES)
-def test_a_value_is_the_same_whatever_else_is_asked_for(name: str) -> None:
+def test_a_proxy_does_not_depend_on_the_others_requested(name: str) -> None:
     graph = SPACE.graph(CELL)
     assert compute_proxies(graph, names=[name]) == {name: pytest.approx(compute_proxies(graph)[name], abs=1e-6)}
 
 
-def test_a_network_that_passes_nothing_on_has_none() -> None:
+def test_a_network_without_signal_has_no_proxies() -> None:
     graph = graph_of(lambda net: net.classifier(net.relu(net.zero(net.conv_bn(net.input, 4)))))
     assert all(math.isnan(value) for value in compute_proxies(graph).values())
 
@@ -75,7 +75,7 @@ def test_without_rectified_units_only_nwot_is_undefined() -> None:
 
 @given(st.integers(0, 2**32 - 1))
 @settings(max_examples=10, deadline=None)
-def test_more_channels_more_flow(seed: int) -> None:
+def test_more_channels_increase_synflow_and_l2_norm(seed: int) -> None:
     arch = SPACE.sample(np.random.default_rng(seed))
     wide = get_space("nasbench201", **{**SPACE.options, "channels": 8})
     narrow, doubled = (compute_proxies(s.graph(arch), seed, ["synflow", "l2_norm"]) for s in (SPACE, wide))

@@ -34,7 +34,7 @@ def test_names_and_shapes_are_those_of_the_module_with_data() -> None:
     assert all(tensor.is_meta for tensor in empty.values())
 
 
-def test_drawing_goes_on_as_before_afterwards() -> None:
+def test_random_numbers_continue_as_before_afterwards() -> None:
     torch.manual_seed(0)
     expected = nn.Embedding(3, 2).weight
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Claims about what is measured: spaces are built for the data set, and what does not fit is told with the remedy."""
+"""Claims about measured networks: spaces are built for the data set, and a mismatch is named with its remedy."""
 
 from __future__ import annotations
 

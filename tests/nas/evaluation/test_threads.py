@@ -1,4 +1,4 @@
-"""Claims about threads: one by default, more for a large training, the user's own number before all."""
+"""Claims about threads: one by default, more for a large training, and the user's own number has priority."""
 
 from __future__ import annotations
 

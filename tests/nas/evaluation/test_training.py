@@ -158,7 +158,7 @@ def test_patience_stops_early_at_the_best_epoch(data: Dataset, monkeypatch: pyte
     assert held[0] == 26  # a fifth of 128
 
 
-def test_large_data_sets_are_disturbed_in_blocks(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_data_sets_are_augmented_in_blocks(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "AUGMENTATION_BLOCK", 64)
     run = training._Training(small_network(), data, (0, 1), SHORT, "cpu")
     batches = list(run._batches())

@@ -118,7 +118,7 @@ def test_a_search_by_cost_keeps_what_its_predictor_expected_of_trainings(by_cost
     assert any(re.search(r"epochs 2 to 4, quality 5\d \(predicted [\d.]+ ± [\d.e-]+\), params \d+", x) for x in lines)
 
 
-def test_what_is_proposed_without_a_prediction_can_be_looked_at(tmp_path: Path, open_page: Open) -> None:
+def test_a_proposal_without_prediction_can_be_opened(tmp_path: Path, open_page: Open) -> None:
     own_studies(tmp_path, ["asha"], budget=Budget((1, 2, 4), 40.0))
     page = open_page(tmp_path)
     for proposal in page.locator("#next tbody button").all():
@@ -130,7 +130,7 @@ def test_what_is_proposed_without_a_prediction_can_be_looked_at(tmp_path: Path, 
 # --- few, none, failed
 
 
-def test_one_network_is_shown_without_empty_panels(tmp_path: Path, open_page: Open) -> None:
+def test_a_single_network_is_shown_without_empty_panels(tmp_path: Path, open_page: Open) -> None:
     own_studies(tmp_path, evaluations=1)
     page = open_page(tmp_path)
     assert page.locator("#about").inner_text() == "1 network evaluated by random."
@@ -213,7 +213,7 @@ def test_trials_have_the_numbers_of_the_study(tmp_path: Path, open_page: Open) -
 # --- how it was made
 
 
-def test_settings_that_no_value_depends_on_are_not_shown_as_used(tmp_path: Path) -> None:
+def test_unused_settings_are_not_shown(tmp_path: Path) -> None:
     own_studies(tmp_path, evaluations=2)
     names = {name for part in data_of(tmp_path)["made"] for name, _ in part["rows"]}
     assert "evaluator: measurement: metrics" in names
@@ -231,7 +231,7 @@ def test_a_long_command_fits_a_narrow_screen(tmp_path: Path, open_page: Open) ->
     assert page.locator("#made dd").last.text_content().strip() == command
 
 
-def test_axes_tell_near_values_apart(tmp_path: Path, open_page: Open) -> None:
+def test_axes_distinguish_close_values(tmp_path: Path, open_page: Open) -> None:
     study = optuna.create_study(directions=["minimize"] * 2, storage=open_storage(tmp_path / "j"))
     for x in (0.0, 1e-6, 2e-6):
         study.enqueue_trial({"x": x})
@@ -244,7 +244,7 @@ def test_axes_tell_near_values_apart(tmp_path: Path, open_page: Open) -> None:
     assert formatted == "90.0000005"
 
 
-def test_of_many_metrics_the_first_are_shown_and_the_others_can_be_opened(tmp_path: Path, open_page: Open) -> None:
+def test_the_first_of_many_metrics_are_shown_and_the_others_can_be_opened(tmp_path: Path, open_page: Open) -> None:
     space, rng = get_space("tiny-resnet"), np.random.default_rng(0)
     names = [f"device{i}_latency_ms" for i in range(15)]
     rows = {a: [space.params(a) ** 0.5, *rng.random(15)] for a in [space.sample(rng) for _ in range(30)]}

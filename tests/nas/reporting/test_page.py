@@ -89,7 +89,7 @@ def window(page: Any, chart: int = 0) -> list[float]:
     return [zoom[end] for zoom in page.evaluate(code, chart) for end in ("startValue", "endValue")]
 
 
-def test_it_first_says_which_network_to_ship(guided: tuple[Path, Studies], open_page: Open) -> None:
+def test_the_page_starts_with_the_network_to_ship(guided: tuple[Path, Studies], open_page: Open) -> None:
     folder, studies = guided
     page = open_page(folder)
     values = studies.first.evaluated.values
@@ -180,7 +180,7 @@ def test_limits_filter_table_and_recommendation(guided: tuple[Path, Studies], op
     assert slider.input_value() == slider.get_attribute("max")
 
 
-def test_where_nothing_keeps_the_limits_it_says_so(guided: tuple[Path, Studies], open_page: Open) -> None:
+def test_the_page_says_if_no_network_satisfies_the_limits(guided: tuple[Path, Studies], open_page: Open) -> None:
     page = open_page(guided[0])
     page.get_by_label("Limit of Digits accuracy (%) as a number").fill("1000")
     assert page.locator(".card").count() == 0
@@ -204,7 +204,7 @@ def test_the_table_sorts_by_every_column(guided: tuple[Path, Studies], open_page
     assert len(Path(download.value.path()).read_text().splitlines()) == len(numbers) + 1
 
 
-def test_it_works_by_keyboard(guided: tuple[Path, Studies], open_page: Open) -> None:
+def test_the_page_works_by_keyboard(guided: tuple[Path, Studies], open_page: Open) -> None:
     page = open_page(guided[0])
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the table of networks"
@@ -271,14 +271,14 @@ def test_three_objectives_are_linked(three: Path, open_page: Open) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nothing_keeps_anybody_from_reading_it(guided: tuple[Path, Studies], open_page: Open, scheme: str) -> None:
+def test_the_page_has_no_accessibility_violations(guided: tuple[Path, Studies], open_page: Open, scheme: str) -> None:
     found = axe.Axe().run(open_page(guided[0], scheme=scheme))
     assert found.violations_count == 0, found.generate_report()
 
 
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_fits_wide_and_narrow_screens_in_light_and_dark(
+def test_the_page_fits_wide_and_narrow_screens_in_light_and_dark(
     three: Path, open_page: Open, width: int, scheme: str
 ) -> None:
     page = open_page(three, width, scheme)
@@ -294,7 +294,7 @@ def test_it_fits_wide_and_narrow_screens_in_light_and_dark(
     page.wait_for_function("(before) => getComputedStyle(document.body).backgroundColor !== before", arg=background)
 
 
-def test_names_are_shown_and_never_run(tmp_path: Path, open_page: Open) -> None:
+def test_names_are_shown_and_never_executed(tmp_path: Path, open_page: Open) -> None:
     study = optuna.create_study(
         directions=["minimize", "minimize"], storage=open_storage(tmp_path / "j"), study_name=HOSTILE
     )
@@ -338,7 +338,7 @@ def test_a_study_of_mere_numbers_has_its_front_chart_and_table(tmp_path: Path, o
     assert "'x':" in page.locator("#network code").inner_text()
 
 
-def test_what_gives_up_all_of_one_objective_is_no_balance(tmp_path: Path, open_page: Open) -> None:
+def test_the_best_balance_is_not_the_worst_in_one_objective(tmp_path: Path, open_page: Open) -> None:
     study = optuna.create_study(storage=open_storage(tmp_path / "j"), directions=["minimize", "minimize"])
     asked = {"x": optuna.distributions.FloatDistribution(0, 9)}
     for x, values in enumerate(([0.0, 10.0], [6.0, 6.5], [10.0, 0.0])):
@@ -348,7 +348,7 @@ def test_what_gives_up_all_of_one_objective_is_no_balance(tmp_path: Path, open_p
     assert shown(card) == [6.0, 6.5]
 
 
-def test_where_one_network_is_the_best_in_everything_the_others_are_in_view(tmp_path: Path, open_page: Open) -> None:
+def test_the_others_stay_in_view_if_one_network_is_best_in_everything(tmp_path: Path, open_page: Open) -> None:
     study = optuna.create_study(storage=open_storage(tmp_path / "j"), directions=["minimize", "minimize"])
     study.optimize(lambda trial: (trial.suggest_float("x", 0, 1), trial.params["x"] ** 2), n_trials=6)
     save_studies(tmp_path, open_studies(tmp_path / "j"))

@@ -1,3 +1,5 @@
+"""Claims about figures."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -68,7 +70,7 @@ def test_the_staircase_borders_what_the_front_dominates(
     assert corners == [[90, 4], [80, 4], [80, 2], [70, 2], [70, 1]]
 
 
-def test_fronts_are_drawn_without_any_truth(tmp_path: Path) -> None:
+def test_fronts_are_drawn_without_a_true_front(tmp_path: Path) -> None:
     plot_front(tmp_path / "new" / "pareto.png", None, None, {"a": [VALUES], "empty": [VALUES[:0]]}, OBJECTIVES)
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["pareto.png"]
 

@@ -67,12 +67,12 @@ def test_models_that_are_large_stay_beside_the_page(folder: Path, monkeypatch: p
     assert "front/00.onnx" in [network["model"] for network in data_of(folder)["networks"]]
 
 
-def test_the_page_keeps_to_its_size_without_models(folder: Path, tmp_path: Path) -> None:
+def test_the_page_without_models_is_small(folder: Path, tmp_path: Path) -> None:
     write_report(tmp_path / "report.html", open_studies(folder))
     assert (tmp_path / "report.html").stat().st_size < 1_200_000
 
 
-def test_what_a_guided_sampler_expected_is_kept_beside_what_was_measured(folder: Path) -> None:
+def test_predictions_of_a_guided_sampler_are_stored_beside_measurements(folder: Path) -> None:
     guided, random = open_studies(folder).results.values()
     for metric, column in guided[0].predicted.items():
         mean, std, measured = column.T
@@ -83,7 +83,7 @@ def test_what_a_guided_sampler_expected_is_kept_beside_what_was_measured(folder:
     assert random[0].predicted == {}
 
 
-def test_figures_are_drawn_of_a_journal_alone(folder: Path, tmp_path: Path) -> None:
+def test_figures_are_drawn_from_a_journal_alone(folder: Path, tmp_path: Path) -> None:
     journal = str(folder / "studies" / "ridge-0.journal")
     result = CliRunner().invoke(app, ["plot", journal, "--out", str(tmp_path), "--kind", "svg"])
     assert result.exit_code == 0, result.output
@@ -135,7 +135,7 @@ def test_a_search_that_has_evaluated_nothing_is_named(tmp_path: Path) -> None:
         open_studies(tmp_path)
 
 
-def test_what_is_no_search_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_a_storage_without_a_search_is_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has no searches"):
         open_studies(tmp_path)
     with pytest.raises(InputError, match="no study 'other'"):
@@ -156,7 +156,7 @@ def test_blocks_of_every_space_are_drawn_without_overlap(name: str) -> None:
         assert len(boxes) == len(set(boxes)) >= 3
 
 
-def test_measurements_stand_with_their_spread(switches: SearchSpace, tmp_path: Path) -> None:
+def test_measurements_are_shown_with_their_spread(switches: SearchSpace, tmp_path: Path) -> None:
     evaluator = MeasuredEvaluator(switches, Measurement(("cpu_latency_ms", "params")))
     studies = run_measured_studies(evaluator, "cpu_latency_ms,params", ["random"], 3, (0,), tmp_path)
     save_studies(tmp_path, studies)

@@ -1,3 +1,5 @@
+"""Claims about choosing a batch by expected hypervolume improvement or Thompson sampling."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -69,7 +71,7 @@ def test_samples_that_break_a_constraint_add_nothing() -> None:
 
 @pytest.mark.parametrize("m", [2, 3, 4])
 @pytest.mark.parametrize("choose", [choose_batch, choose_by_thompson])
-def test_volumes_that_no_number_holds_are_chosen_from_too(m: int, choose: Callable[..., list[int]]) -> None:
+def test_overflowing_volumes_do_not_stop_the_choice(m: int, choose: Callable[..., list[int]]) -> None:
     rng = np.random.default_rng(0)
     samples, front = (-(10.0 ** rng.uniform(-10, 190, shape)) for shape in ((200, 4, m), (5, m)))
     assert len(set(choose(samples, rng.integers(0, 2, (200, 4)), front, np.ones(m), 5))) == 5

@@ -1,4 +1,4 @@
-"""Claims about what a search begins with and what ends it: known measurements, time, patience."""
+"""Claims about the start and end of a search: prior observations, time limit, patience."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _some(count: int, space: SearchSpace = SPACE) -> list[Architecture]:
     return list(dict.fromkeys(space.sample(rng) for _ in range(3 * count)))[:count]
 
 
-def test_known_measurements_are_taken_over_and_not_counted(tmp_path: Path) -> None:
+def test_prior_observations_are_used_and_not_counted(tmp_path: Path) -> None:
     known = {a: [1.0, 2.0] for a in _some(4)}
     for _ in range(2):  # resuming takes them over once
         evaluator = Counting()
@@ -60,7 +60,7 @@ def test_known_measurements_are_taken_over_and_not_counted(tmp_path: Path) -> No
         assert not set(evaluator.seen) & set(known)
 
 
-def test_a_journal_waits_for_the_disk_once_for_all_known_measurements(
+def test_a_journal_waits_for_the_disk_once_for_all_prior_observations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[int] = []
@@ -71,7 +71,7 @@ def test_a_journal_waits_for_the_disk_once_for_all_known_measurements(
     assert len(waited) == 1 + 2  # and once for each that is evaluated
 
 
-def test_an_sqlite_file_is_written_once_for_all_known_measurements(tmp_path: Path) -> None:
+def test_an_sqlite_file_is_written_once_for_all_prior_observations(tmp_path: Path) -> None:
     study = optuna.create_study(storage=open_storage(f"sqlite:///{tmp_path}/s.db"), directions=["minimize"] * 2)
     commits: list[object] = []
     sqlalchemy.event.listen(study._storage._backend.engine, "commit", commits.append)
@@ -98,7 +98,7 @@ def test_a_search_ends_when_the_front_stays_as_it_is() -> None:
     assert len(endless.evaluated.architectures) == 25
 
 
-def test_the_front_of_one_search_begins_another(tmp_path: Path) -> None:
+def test_the_front_of_one_search_is_the_prior_of_another(tmp_path: Path) -> None:
     goals = ["--benchmark", "digits201", "--objectives", "digits_accuracy,params", "--sampler", "random"]
     first, second = tmp_path / "first", tmp_path / "second"
     for arguments in (
@@ -128,7 +128,7 @@ def test_measurements_that_cannot_be_read_are_named(tmp_path: Path, content: str
         read_prior_observations(path, load_benchmark("digits201").space, ["digits_accuracy"])
 
 
-def test_rows_without_a_value_are_measured(tmp_path: Path) -> None:
+def test_rows_without_a_value_are_no_prior_observations(tmp_path: Path) -> None:
     space = load_benchmark("digits201").space
     one, two = map(space.format, _some(2, space))
     path = tmp_path / "known.csv"

@@ -1,4 +1,4 @@
-"""Claims about searches by cost: what is trained further, what is paid, and that nothing is lost or doubled."""
+"""Claims about searches by cost: which trainings continue, what they cost, and that nothing is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -119,12 +119,12 @@ def test_a_search_without_lower_fidelities_trains_to_the_end() -> None:
     assert {trial.state for trial in found.study.trials} == {TrialState.COMPLETE}
 
 
-def test_the_same_seed_decides_alike() -> None:
+def test_the_same_seed_makes_the_same_decisions() -> None:
     first, second = (_search("ridge", 100, seed=3) for _ in range(2))
     assert [t.params for t in first.study.trials] == [t.params for t in second.study.trials]
 
 
-def test_a_training_that_fails_is_paid_and_not_continued() -> None:
+def test_a_failed_training_is_paid_and_not_continued() -> None:
     def fails(model: Any, architecture: Any, report: Any) -> dict[str, float]:
         if dict(architecture.choices)["width0"] == 4:
             raise RuntimeError("out of memory")
@@ -266,7 +266,7 @@ def _written(journal: Path) -> int:
 
 
 @pytest.mark.slow
-def test_nothing_is_lost_or_doubled_by_kills_and_several_workers(tmp_path: Path) -> None:
+def test_kills_and_several_workers_lose_and_duplicate_nothing(tmp_path: Path) -> None:
     CONTEXT.set_forkserver_preload([__name__])
     journal, rng = tmp_path / "search.journal", np.random.default_rng(0)
     killed = 0

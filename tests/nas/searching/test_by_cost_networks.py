@@ -1,4 +1,4 @@
-"""Claims about which networks a search by cost trains: none that it knows not to be wanted, and none twice."""
+"""Claims about which networks a search by cost trains: none that violates a known constraint, and none twice."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ POLICIES = ["asha", "hyperband", "random", "ridge"]
 
 
 @pytest.mark.parametrize(("early", "paid"), [("top1_accuracy@1", [1, 2]), ("top1_accuracy_1epochs", [1, 3])])
-def test_a_table_says_by_its_columns_what_goes_on(tmp_path: Path, early: str, paid: list[int]) -> None:
+def test_columns_of_a_table_decide_whether_trainings_continue(tmp_path: Path, early: str, paid: list[int]) -> None:
     space = get_space("tiny-resnet")
     names = [space.format(space.sample(np.random.default_rng(seed))) for seed in range(12)]
     scores = np.arange(12.0)
@@ -91,7 +91,7 @@ def test_a_table_says_by_its_columns_what_goes_on(tmp_path: Path, early: str, pa
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_what_breaks_an_exact_constraint_costs_no_epoch(policy: str) -> None:
+def test_a_network_that_violates_an_exact_constraint_costs_no_epoch(policy: str) -> None:
     space, trainings = Widths(), Trainings()
     found = _search(policy, trainings, space, constraints="params <= 250")
     ruled_out = [trial for trial in found.study.trials if RULED_OUT_KEY in trial.user_attrs]
@@ -104,7 +104,7 @@ def test_what_breaks_an_exact_constraint_costs_no_epoch(policy: str) -> None:
     assert 180 < sum(trial.user_attrs[COST_KEY] for trial in trained) <= 200, "the budget goes to the others"
 
 
-def test_what_breaks_a_measured_constraint_is_not_trained() -> None:
+def test_a_network_that_violates_a_measured_constraint_is_not_trained() -> None:
     trainings = Trainings()
     found = _search("ridge", trainings, Widths(), 40, "cpu_latency_ms", constraints="cpu_latency_ms <= 1e-9")
     assert not trainings.begun
@@ -112,7 +112,7 @@ def test_what_breaks_a_measured_constraint_is_not_trained() -> None:
     assert found.study.trials[0].user_attrs[RULED_OUT_KEY].startswith("cpu_latency_ms <= 1e-09: it is 0.0")
 
 
-def test_a_space_of_networks_that_are_not_wanted_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_ends_if_no_network_satisfies_the_constraints(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "MAX_RULED_OUT", 5)
     found = _search("random", Trainings(), Widths(), constraints="params <= 1")
     assert [trial.state for trial in found.study.trials] == [TrialState.PRUNED] * 5
@@ -132,7 +132,7 @@ def test_of_the_first_networks_four_are_trained_to_the_end() -> None:
     assert len(study.trials) == 20 + 4 * 2
 
 
-def test_a_predictor_of_ones_own_decides() -> None:
+def test_a_predictor_of_the_user_decides() -> None:
     made: list[Ridge] = []
 
     def make() -> Ridge:
@@ -163,7 +163,7 @@ def test_duplicates_that_differ_are_trained_further() -> None:
     assert sum(trainings.begun.values()) == 44
 
 
-def test_duplicates_repeat_exactly_where_all_did() -> None:
+def test_duplicates_repeat_exactly_only_if_all_did() -> None:
     assert not repeat_exactly([("a", [1.0]), ("b", [2.0])])
     assert repeat_exactly([("a", [1.0]), ("b", [2.0]), ("a", [1.0])])
     assert not repeat_exactly([("a", [1.0]), ("a", [1.0]), ("b", [2.0]), ("b", [2.5])])

@@ -46,7 +46,7 @@ def searched(storage: Path | str, evaluations: int = 3) -> None:
         lambda logs: logs.append([1, 2]),
     ],
 )
-def test_a_journal_whose_lines_say_nothing_is_refused(
+def test_a_journal_with_meaningless_lines_is_refused(
     tmp_path: Path, change: Callable[[list[dict[str, Any]]], object]
 ) -> None:
     path = tmp_path / "j.log"

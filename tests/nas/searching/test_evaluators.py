@@ -1,3 +1,5 @@
+"""Claims about evaluators that look values up or predict them."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Claims about what fails in a search: choices that do not go together, evaluators that raise, processes that end."""
+"""Claims about failures in a search: infeasible choices, evaluators that raise, processes that end."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_a_network_that_ends_every_process_is_given_up_after_two_more_tries(tmp_
     assert "it ended 3 processes in a row" in failure["reason"]
 
 
-def test_a_training_that_comes_on_is_never_given_up(tmp_path: Path) -> None:
+def test_a_training_that_makes_progress_is_never_given_up(tmp_path: Path) -> None:
     """Each process is killed after one more epoch, as on machines that may be taken away."""
 
     class Trained(Costs):

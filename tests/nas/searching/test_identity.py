@@ -187,7 +187,7 @@ def test_other_training_or_data_are_refused(change: dict[str, Any], message: str
         check(first, second)
 
 
-def test_settings_that_no_value_depends_on_may_change() -> None:
+def test_unused_settings_may_change() -> None:
     def source(metrics: tuple[str, ...], **settings: Any) -> dict[str, Any]:
         return source_of(MeasuredEvaluator(get_space("tiny-resnet"), Measurement(metrics, **settings)))
 
@@ -216,7 +216,7 @@ TABLE = {"benchmark": "digits201", "sha256": "0"}
         (TIMED, {"machine": {"processor": "Q", "device": "cpu"}, "is_worker": True}, ""),
     ],
 )
-def test_what_changes_measured_values_is_refused_and_the_rest_is_a_warning(
+def test_changes_that_affect_measured_values_are_refused_and_others_are_warnings(
     source: Any, change: Any, refused: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     if refused:
@@ -231,7 +231,7 @@ def test_what_changes_measured_values_is_refused_and_the_rest_is_a_warning(
 # --- what is kept
 
 
-def test_a_study_tells_how_it_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_study_stores_how_it_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["/bin/nas", "search", "--storage", "postgresql://me:secret@host/db"])
     run(tmp_path, mine(tmp_path))
     kept = read_search(tmp_path / "j.log").study.user_attrs[identity.IDENTITY_KEY]
@@ -247,6 +247,6 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     identity._sampled.cache_clear()
 
 
-def test_no_password_in_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_stored_command_contains_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["nas", "--storage=mysql+pymysql://u:p:q@h:3306/d"])
     assert "p:q" not in command()

@@ -1,4 +1,4 @@
-"""Claims about several processes that one command starts for one search."""
+"""Claims about helper processes that one command starts for one search."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_jobs_share_a_search_and_its_gpus(
 
 
 @pytest.mark.slow
-def test_the_other_processes_end_with_the_one_that_began_and_give_their_trials_back(
+def test_helper_processes_end_with_the_main_one_and_return_their_trials(
     evaluator: Callable[..., FunctionEvaluator],
 ) -> None:
     parent = subprocess.Popen([sys.executable, "-c", PARENT, "s.journal", "log"], env=os.environ)
@@ -118,7 +118,7 @@ def test_a_process_that_lost_an_interrupt_or_ignores_them_is_interrupted_again()
     assert b"KeyboardInterrupt" in ended.stderr
 
 
-def test_what_cannot_be_shared_is_refused(evaluator: Callable[..., FunctionEvaluator]) -> None:
+def test_a_search_that_cannot_be_shared_is_refused(evaluator: Callable[..., FunctionEvaluator]) -> None:
     own = FunctionEvaluator(SPACE, lambda model, architecture, report: {"size": 1.0}, ["size"])
     chosen = optuna.samplers.RandomSampler()
     cases = ((own, "random", "s.journal"), (evaluator(), "random", None), (evaluator(), chosen, "s.journal"))

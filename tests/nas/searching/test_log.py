@@ -100,7 +100,7 @@ def test_of_two_processes_of_a_search_one_logs_until_it_ends(tmp_path: Path) -> 
     assert [line.split("INFO ")[-1] for line in path.read_text().splitlines()] == ["first", "after it has ended"]
 
 
-def test_a_log_that_cannot_be_opened_is_left_out(switches: SearchSpace, tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_opened_is_skipped(switches: SearchSpace, tmp_path: Path) -> None:
     (tmp_path / "nas.log").mkdir()
     with log_to(tmp_path / "nas.log"):
         assert len(search(switches, "params", Costs(switches), "random", 3).evaluated.architectures) == 3

@@ -1,3 +1,5 @@
+"""Claims about the search loop: what counts, what is stored, and how it resumes and shares its work."""
+
 from __future__ import annotations
 
 import csv
@@ -95,7 +97,7 @@ def test_the_same_seed_gives_the_same_result() -> None:
     assert evaluated(3) == evaluated(3) != evaluated(4)
 
 
-def test_a_repeated_architecture_is_told_its_values_but_neither_evaluated_nor_counted() -> None:
+def test_a_repeated_architecture_gets_its_values_and_is_neither_evaluated_nor_counted() -> None:
     evaluator = Costs()
     result = search(SPACE, OBJECTIVES, evaluator, Stubborn(), 3)
     trials = result.study.trials

@@ -1,3 +1,5 @@
+"""Claims about objectives and constraints as strings."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -57,7 +59,7 @@ def test_losses_are_minimized_in_every_objective() -> None:
 
 
 @pytest.mark.parametrize("text", ["fpga_latency_ms <= 3.5", "fpga_latency_ms<=3.5", "  fpga_latency_ms  <=  3.5 "])
-def test_constraints_are_parsed_whatever_the_spaces(text: str) -> None:
+def test_constraints_are_parsed_with_any_spacing(text: str) -> None:
     assert Constraint.parse(text) == Constraint("fpga_latency_ms", "<=", 3.5)
 
 
@@ -72,7 +74,7 @@ def test_bad_constraints_say_what_to_do(text: str) -> None:
     bound=st.integers(-1000, 1000),
     value=st.integers(-1000, 1000),
 )
-def test_violation_is_positive_exactly_where_the_bound_is_broken(op: str, bound: int, value: int) -> None:
+def test_violation_is_positive_exactly_if_the_bound_is_violated(op: str, bound: int, value: int) -> None:
     constraint = Constraint.parse(f"metric {op} {bound}")
     violation = float(constraint.violation(np.array(float(value))))
     assert (violation <= 0) == (value <= bound if op == "<=" else value >= bound)

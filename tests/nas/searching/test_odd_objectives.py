@@ -1,4 +1,4 @@
-"""Claims about searches whose objectives are odd: guided or not, they end, and the front is what it should be."""
+"""Claims about searches with unusual objectives: they end with the correct front."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def params(architecture: Architecture) -> float:
     ],
     ids=["equal", "one equal", "negative", "huge and tiny"],
 )
-def test_front_is_what_no_other_network_dominates(row: Row) -> None:
+def test_the_front_contains_exactly_the_non_dominated_networks(row: Row) -> None:
     result = search(SPACE, OBJECTIVES, Given(row), guided(SPACE), 12)
     values = [tuple(row(architecture)) for architecture in result.evaluated.architectures]
     assert len(values) == 12

@@ -1,4 +1,4 @@
-"""Claims about evaluators in a user's file: what they get, what is kept, and what is said of their mistakes."""
+"""Claims about evaluators in a user's file: their arguments, what is stored, and messages for their mistakes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def own(space: SearchSpace, file: Path, metrics: tuple[str, ...] = ("mAP",), **o
     return FunctionEvaluator(space, f"{file}:evaluate", metrics, Measurement(("flops",)), options)
 
 
-def test_its_values_stand_beside_measured_ones_and_further_ones_are_kept(
+def test_values_of_the_function_join_measured_ones_and_further_ones_are_stored(
     space: SearchSpace, file: Path, tmp_path: Path
 ) -> None:
     result = run(space, own(space, file, gain=3.0), tmp_path)
@@ -70,7 +70,7 @@ def test_reports_are_intermediate_values_and_attributes_of_the_trial(
     assert line.get_ydata().tolist() == [1.0, 2.0, 3.0]  # Optuna's plot reads them, of several objectives, too
 
 
-def test_a_training_that_diverges_is_told_to_end(space: SearchSpace, file: Path, tmp_path: Path) -> None:
+def test_report_ends_a_training_that_diverges(space: SearchSpace, file: Path, tmp_path: Path) -> None:
     file.write_text(CODE.replace('"loss": 1 / epoch', '"loss": float("nan") if epoch == 2 else 1.0'))
     result = run(space, own(space, file, epochs=9), tmp_path, 1)
     assert result.further[result.evaluated.architectures[0]]["epochs_done"] == 2
@@ -103,7 +103,7 @@ def test_a_network_begins_with_the_same_weights_whenever_it_is_evaluated(space: 
     assert evaluator.settings == {}  # no other process can open it
 
 
-def test_what_it_raises_fails_the_trial_with_file_and_line(space: SearchSpace, file: Path, tmp_path: Path) -> None:
+def test_an_exception_fails_the_trial_with_file_and_line(space: SearchSpace, file: Path, tmp_path: Path) -> None:
     check = "    if architecture.as_dict()['width'] < 32: raise RuntimeError('no')\n"
     file.write_text(CODE.replace("    size", f"{check}    size", 1))
     result = run(space, own(space, file), tmp_path, 6)
@@ -176,7 +176,7 @@ def test_a_checksum_is_of_the_files_that_it_imports_too(file: Path) -> None:
     assert code_checksum(file) in found
 
 
-def test_a_worker_runs_the_function_only_where_it_is_named_or_trusted(
+def test_a_worker_runs_the_function_only_if_it_is_named_or_trusted(
     space: SearchSpace, file: Path, tmp_path: Path
 ) -> None:
     run(space, own(space, file), tmp_path)
@@ -194,7 +194,7 @@ def test_a_worker_runs_the_function_only_where_it_is_named_or_trusted(
         join(journal, trust=True)
 
 
-def test_latency_is_measured_as_it_is_without_a_function(space: SearchSpace) -> None:
+def test_latency_is_measured_as_without_a_function(space: SearchSpace) -> None:
     measurement = Measurement(("cpu_latency_ms",), latency=LatencyTask(runs=3, warmup=1))
     evaluator = FunctionEvaluator(space, lambda model, architecture, report: {"mAP": 1.0}, ["mAP"], measurement)
     ((quality, latency),) = evaluator([next(iter(space.enumerate()))]).tolist()

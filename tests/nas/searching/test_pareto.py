@@ -1,3 +1,5 @@
+"""Claims about Pareto fronts, hypervolume and IGD+."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -21,7 +23,7 @@ grids = hnp.arrays(float, st.tuples(st.integers(0, 12), st.integers(1, 4)), elem
 
 
 @given(grids)
-def test_non_dominated_is_what_the_definition_says(losses: np.ndarray) -> None:
+def test_non_dominated_agrees_with_the_definition(losses: np.ndarray) -> None:
     expected = [not any((other <= row).all() and (other < row).any() for other in losses) for row in losses]
     assert non_dominated(losses).tolist() == expected
 
@@ -55,7 +57,7 @@ def test_ratio_is_the_share_of_the_true_hypervolume() -> None:
     assert reference.ratio(TABLE[:1]) == pytest.approx(1.1 * 0.1 / true)
 
 
-def test_networks_below_the_floor_count_for_nothing() -> None:
+def test_networks_below_the_floor_do_not_count() -> None:
     reference = Reference.of_table(TABLE, OBJECTIVES, FLOOR)
     assert reference.ratio(TABLE[-1:]) == 0.0
     assert reference.igd_plus(TABLE[-1:]) == np.inf

@@ -67,7 +67,7 @@ def lock(database: str, seconds: float | None) -> sqlite3.Connection:
     return connection
 
 
-def test_a_search_goes_on_when_its_database_answers_again(database: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_search_continues_when_its_database_answers_again(database: str, caplog: pytest.LogCaptureFixture) -> None:
     evaluator = Evaluator(lambda: lock(database, 0.5))
     with caplog.at_level(logging.WARNING, logger="nas"):
         result = run(database, evaluator)
@@ -94,7 +94,7 @@ def test_a_database_that_stays_away_ends_the_search_in_one_line_and_a_further_ru
     assert first.seen[2] in second.seen
 
 
-def test_a_full_disk_is_said_at_once_and_what_was_stored_is_kept(database: str) -> None:
+def test_a_full_disk_is_reported_at_once_and_stored_trials_are_kept(database: str) -> None:
     run(database, Evaluator())
     engine = sqlalchemy.engine.Engine
 
@@ -133,7 +133,7 @@ def test_a_result_that_was_stored_before_the_connection_broke_is_stored_once() -
     assert (stored.state, stored.value) == (TrialState.COMPLETE, 1.0)
 
 
-def test_mistakes_are_not_tried_again() -> None:
+def test_errors_other_than_outages_are_not_retried() -> None:
     storage = patient(InMemoryStorage)()
     with pytest.raises(KeyError):
         storage.get_trial(17)
@@ -162,7 +162,7 @@ def proxy(tmp_path: Path) -> Iterator[tuple[str, Any]]:
     servers[-1].stop(0)
 
 
-def test_a_search_goes_on_when_its_proxy_answers_again(proxy: tuple[str, Any]) -> None:
+def test_a_search_continues_when_its_proxy_answers_again(proxy: tuple[str, Any]) -> None:
     url, restart = proxy
     evaluator = Evaluator(lambda: restart(0.5))
     assert len(run(url, evaluator).evaluated.architectures) == EVALUATIONS

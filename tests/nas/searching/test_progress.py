@@ -1,4 +1,4 @@
-"""Claims about how far a search is: the front and its hypervolume, point by point, are those of all points at once."""
+"""Claims about progress: a front and hypervolume that grow point by point equal those of all points at once."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def test_volume_by_increments_is_that_of_the_whole_front(m: int) -> None:
     assert 0 < sum(improved) < 120
 
 
-def test_objective_that_is_equal_for_all_breaks_nothing() -> None:
+def test_a_constant_objective_has_zero_hypervolume() -> None:
     growing = GrowingFront(2)
     assert [growing.add(np.array([3.0, x])) for x in (5.0, 4.0, 4.5)] == [True, True, False]
     assert growing.points.tolist() == [[3.0, 4.0]]
     assert growing.hypervolume == 0
 
 
-def test_it_reads_as_a_line() -> None:
+def test_progress_is_printed_as_one_line() -> None:
     assert str(SearchProgress(3, 20, 2, 0.51234, {})) == "2 on the front, hypervolume 0.512"
     some = SearchProgress(3, 20, 2, 0.51234, {"accuracy": 91.25, "latency_ms": 0.5})
     assert str(some) == "2 on the front, hypervolume 0.512, best accuracy 91.25, latency_ms 0.5"

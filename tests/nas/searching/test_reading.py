@@ -109,7 +109,7 @@ def test_constraints_of_a_plain_study_keep_networks_off_the_front(tmp_path: Path
 
 @pytest.mark.parametrize("source", ["nothere.journal", "nothere.db", "folder", "sqlite:///{}/nothere.db"])
 @pytest.mark.parametrize("command", ["report", "plot"])
-def test_what_is_not_there_is_not_created(tmp_path: Path, source: str, command: str) -> None:
+def test_a_missing_storage_is_not_created(tmp_path: Path, source: str, command: str) -> None:
     named = source.format(tmp_path) if "://" in source else str(tmp_path / source)
     result = CliRunner().invoke(app, [command, named, "--out", str(tmp_path / "out")])
     assert isinstance(result.exception, InputError)

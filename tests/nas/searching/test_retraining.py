@@ -1,4 +1,4 @@
-"""Claims about training a front's network longer: as in the search otherwise, resumable, and written as a file."""
+"""Claims about retraining a network of a front: it keeps the settings of the search, resumes, and writes files."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def source(space: SearchSpace, data: Dataset | None) -> dict[str, Any]:
     return dict(json.loads(json.dumps(found)))
 
 
-def test_all_but_the_given_settings_are_the_searchs(
+def test_settings_that_are_not_given_are_those_of_the_search(
     space: SearchSpace, data: Dataset, small: Architecture, tmp_path: Path
 ) -> None:
     how = Retraining({"epochs": 3})
@@ -103,7 +103,7 @@ def test_a_search_that_trained_nothing_needs_a_data_set(
     assert found["values"].keys() == {"digits_accuracy", "digits_test_accuracy"}
 
 
-def test_other_data_than_the_searchs_are_refused(
+def test_data_other_than_the_search_used_are_refused(
     space: SearchSpace, data: Dataset, small: Architecture, tmp_path: Path
 ) -> None:
     np.savez(tmp_path / "other.npz", x=np.zeros((40, 8, 8)), y=np.arange(40) % 10)

@@ -1,3 +1,5 @@
+"""Claims about the predictor-guided sampler."""
+
 from __future__ import annotations
 
 import copy

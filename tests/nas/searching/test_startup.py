@@ -1,4 +1,4 @@
-"""Claims about a search's first design: all sizes, and networks that differ."""
+"""Claims about a search's first design: networks of all sizes that differ."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Claims about the surrogate of a guided search."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -49,7 +51,7 @@ def test_twins_have_one_text() -> None:
     assert SPACE.to_text(TWIN) == SPACE.to_text(OTHER_TWIN) != SPACE.to_text(STRANGER)
 
 
-def test_samples_are_the_predictors_own() -> None:
+def test_samples_are_those_of_the_predictor() -> None:
     surrogate, _ = _surrogate({TWIN: 60.0})
     samples = surrogate.samples([OTHER_TWIN, STRANGER])
     assert samples.shape == (2, SAMPLES, 1)
@@ -70,7 +72,7 @@ def test_a_predictor_that_reads_choices_gets_architectures() -> None:
     assert surrogate.samples([STRANGER]).shape == (1, SAMPLES, 1)
 
 
-def test_an_rlm_expects_of_a_twin_what_was_measured() -> None:
+def test_an_rlm_predicts_the_measured_value_for_a_twin() -> None:
     rng = np.random.default_rng(0)
     values = {architecture: np.array([rng.normal(50, 5)]) for architecture in map(SPACE.sample, [rng] * 30)}
     values |= {TWIN: np.array([95.0])}

@@ -1,4 +1,4 @@
-"""Claims about trained weights: each network on the front keeps them, no other does, and they are what was scored."""
+"""Claims about trained weights: only networks on the front keep them, and they give the reported scores."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_an_interrupted_search_goes_on_with_its_weights(
     assert result.missing_weights(tmp_path / "cut") == {}
 
 
-def test_a_second_search_of_one_process_ships_what_the_first_one_had_no_use_for(
+def test_a_second_search_of_one_process_keeps_weights_that_the_first_one_removed(
     switches: SearchSpace, tmp_path: Path
 ) -> None:
     """Equal networks are trained once, but their weights may have been removed in the meantime."""
@@ -175,7 +175,7 @@ def left(folder: WeightFolder) -> list[int]:
     return sorted(int(path.stem) for path in folder.folder.iterdir())
 
 
-def test_what_is_dominated_loses_its_weights_at_once(folder: WeightFolder) -> None:
+def test_a_dominated_network_loses_its_weights_at_once(folder: WeightFolder) -> None:
     a, b, c, d = (Architecture("s", (("x", i),)) for i in range(4))
     folder.settle(a, 0, np.array([1.0, 5.0]))
     folder.settle(b, 1, np.array([5.0, 1.0]))
@@ -196,7 +196,7 @@ def test_of_two_trials_of_an_architecture_the_first_counts(folder: WeightFolder)
     assert left(folder) == [0, 1, 2, 4]
 
 
-def test_weights_are_looked_for_where_they_were_written_and_in_the_results(tmp_path: Path) -> None:
+def test_weights_are_found_where_they_were_written_and_in_the_results(tmp_path: Path) -> None:
     written = tmp_path / "run" / "rlm-0" / "3.safetensors"
     assert find_weights(str(written), tmp_path) is None
     copy = tmp_path / "studies" / "weights" / "rlm-0" / "3.safetensors"
@@ -205,7 +205,7 @@ def test_weights_are_looked_for_where_they_were_written_and_in_the_results(tmp_p
     assert find_weights(str(written), tmp_path) == copy
 
 
-def test_an_evaluator_of_ones_own_keeps_the_weights_that_it_leaves(space: SearchSpace, tmp_path: Path) -> None:
+def test_weights_that_the_users_function_leaves_are_kept(space: SearchSpace, tmp_path: Path) -> None:
     def evaluate(model: torch.nn.Module, architecture: Architecture, report: Any) -> Mapping[str, float]:
         with torch.no_grad():
             for parameter in model.parameters():

@@ -1,4 +1,4 @@
-"""Claims about searches that several processes share, through files, databases and proxies, and that lose some."""
+"""Claims about searches that several processes share through files, databases and proxies, and that lose processes."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_a_search_of_a_users_own_evaluator_is_joined_by_its_script_only(tmp_path
         join(path)
 
 
-def test_values_of_another_source_do_not_stand_beside_those_of_the_first(tmp_path: Path) -> None:
+def test_values_of_different_sources_are_not_mixed(tmp_path: Path) -> None:
     storage = f"sqlite:///{tmp_path / 'study.db'}"
     begun(storage, 7)
     space = read_search(storage, "mine-0").space
@@ -274,7 +274,7 @@ def test_a_worker_takes_prior_observations_as_they_are(tmp_path: Path, monkeypat
     assert found.evaluated.values[:5].tolist() == list(known.values())
 
 
-def test_the_id_of_an_ended_process_may_be_another_one_s_by_now(tmp_path: Path) -> None:
+def test_a_process_that_reuses_the_id_of_a_worker_is_not_that_worker(tmp_path: Path) -> None:
     class Killed(BaseException):
         pass
 
@@ -295,7 +295,7 @@ def test_the_id_of_an_ended_process_may_be_another_one_s_by_now(tmp_path: Path) 
     assert len(found.evaluated.architectures) == 3
 
 
-def test_what_was_reported_before_an_interrupt_stays_the_curve_of_the_trial_that_goes_on(tmp_path: Path) -> None:
+def test_a_resumed_trial_keeps_the_curve_from_before_the_interrupt(tmp_path: Path) -> None:
     path = tmp_path / "search.journal"
 
     class Interrupted(Costs):
@@ -312,9 +312,7 @@ def test_what_was_reported_before_an_interrupt_stays_the_curve_of_the_trial_that
     assert waiting.intermediate_values == {1: 0.5}
 
 
-def test_whoever_says_that_a_trial_is_theirs_has_sent_a_heartbeat(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_sends_a_heartbeat_before_it_owns_a_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others wait for the owner of a trial until its heartbeats stop: one that never came would never stop."""
     monkeypatch.setattr(optuna_adapter, "get_heartbeat_thread", lambda *_: nullcontext())  # its thread has not run yet
     database = tmp_path / "search.db"
@@ -326,7 +324,7 @@ def test_whoever_says_that_a_trial_is_theirs_has_sent_a_heartbeat(
 
 
 @pytest.mark.parametrize("storage", ["sqlite:///{}/search.db", "{}/search.journal"])
-def test_a_trial_that_another_machine_asked_for_and_never_began_is_not_waited_for(tmp_path: Path, storage: str) -> None:
+def test_a_trial_that_another_machine_never_started_is_not_waited_for(tmp_path: Path, storage: str) -> None:
     place = storage.format(tmp_path)
     search(SPACE, "params:max,flops", Costs(), "random", 2, storage=place)
     study = optuna.load_study(study_name="search", storage=open_storage(place))

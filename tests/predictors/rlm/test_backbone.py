@@ -1,4 +1,4 @@
-"""Claims about T5Gemma as the RLM's reader of texts: it reads, is kept by its name, and is refused with a reason."""
+"""Claims about T5Gemma as the RLM's encoder: it reads texts, is saved by its name, and is refused with a reason."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def t5gemma(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-def test_states_are_the_same_whatever_is_read_beside(t5gemma: str) -> None:
+def test_states_do_not_depend_on_the_other_texts(t5gemma: str) -> None:
     reader = T5GemmaReader(t5gemma)
     texts = [TEXTS[0], "depth 3", "width 1 depth 2 width 3 depth 4"]
     together = reader.states(texts)
@@ -54,7 +54,7 @@ def test_states_are_the_same_whatever_is_read_beside(t5gemma: str) -> None:
     assert np.abs(together[0] - together[1]).max() > 1e-3
 
 
-def test_an_rlm_reads_with_it_and_is_kept_by_its_name(t5gemma: str, small_base: str, tmp_path: Path) -> None:
+def test_an_rlm_with_a_backbone_is_saved_with_its_name(t5gemma: str, small_base: str, tmp_path: Path) -> None:
     model = RLM(base=small_base, backbone=t5gemma).fit(TEXTS[:16], {"top1": VALUES["top1"][:16]})
     assert model.states(TEXTS).shape == (24, HIDDEN + QUALITY + COUNTS + COMMON)
     found = model.predict(TEXTS[16:], ["top1"], samples=8).samples
@@ -63,13 +63,13 @@ def test_an_rlm_reads_with_it_and_is_kept_by_its_name(t5gemma: str, small_base: 
     np.testing.assert_array_equal(load(tmp_path).predict(TEXTS[16:], ["top1"], samples=8).samples, found)
 
 
-def test_tuning_leaves_it_frozen(t5gemma: str, small_base: str) -> None:
+def test_tuning_leaves_the_backbone_frozen(t5gemma: str, small_base: str) -> None:
     before = T5GemmaReader(t5gemma).states(TEXTS)
     model = RLM(base=small_base, backbone=t5gemma, steps=3).fit(TEXTS, VALUES)
     np.testing.assert_allclose(model.states(TEXTS), before, atol=1e-6)
 
 
-def test_texts_that_it_cannot_read_are_refused(t5gemma: str) -> None:
+def test_texts_that_the_backbone_cannot_read_are_refused(t5gemma: str) -> None:
     reader = T5GemmaReader(t5gemma)
     with pytest.raises(InputError, match="empty text"):
         reader.states([""])

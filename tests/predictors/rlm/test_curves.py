@@ -26,7 +26,7 @@ def curves() -> tuple[list[str], np.ndarray, np.ndarray]:
     )
 
 
-def test_a_known_beginning_improves_the_end(curves: tuple[list[str], np.ndarray, np.ndarray]) -> None:
+def test_known_early_values_improve_predictions_of_the_end(curves: tuple[list[str], np.ndarray, np.ndarray]) -> None:
     texts, early, late = curves
     model = predictors.create("rlm").fit(texts[:N], {"top1@4": early[:N], "top1": late[:N]})
     alone = model.predict(texts[N:], ["top1"], samples=8).mean[:, 0]
@@ -34,7 +34,7 @@ def test_a_known_beginning_improves_the_end(curves: tuple[list[str], np.ndarray,
     assert kendalltau(given, late[N:]).statistic > kendalltau(alone, late[N:]).statistic + 0.2
 
 
-def test_unfinished_trainings_are_examples_of_the_beginning(
+def test_unfinished_trainings_are_examples_for_early_values(
     curves: tuple[list[str], np.ndarray, np.ndarray],
 ) -> None:
     texts, early, late = curves

@@ -75,7 +75,7 @@ def test_a_higher_quantile_is_a_higher_number(seed: int, quantiles: list[float])
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 1000), st.sampled_from([0.0, 1.0, 30.0, 1e6, float("inf"), float("nan")]))
-def test_no_weights_can_write_anything_but_numbers(seed: int, scale: float) -> None:
+def test_only_numbers_are_decoded_for_any_weights(seed: int, scale: float) -> None:
     gathered = torch.randn(3, CONFIG.width) * 10
     scores = _sampled(_decoder(seed, scale), gathered, _evenly(8))
     assert scores.shape == (3, 8)

@@ -34,11 +34,11 @@ def test_written_scores_keep_their_order(one: float, other: float) -> None:
 
 
 @given(st.floats(LARGEST, 1e300))
-def test_larger_scores_are_the_largest(score: float) -> None:
+def test_scores_beyond_the_largest_are_clipped(score: float) -> None:
     np.testing.assert_allclose(decode(encode(np.array([score, -score]))), [LARGEST, -LARGEST])
 
 
-def test_the_grammar_allows_numbers_and_nothing_else() -> None:
+def test_the_grammar_allows_exactly_numbers() -> None:
     mask = allowed()
     assert mask.shape == (NUMBER_LENGTH, NUMBER_TOKENS)
     every = np.array(list(product(*(np.flatnonzero(row) for row in mask))))

@@ -1,4 +1,4 @@
-"""Claims about what the encoder reads of a text: unrolled lines, the same for the same network."""
+"""Claims about the encoder's input: expanded lines of a text, equal for equal networks."""
 
 from __future__ import annotations
 

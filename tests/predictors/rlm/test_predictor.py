@@ -48,7 +48,7 @@ def test_metrics_come_in_the_order_asked_and_decoding_keeps_its_own(small_base: 
     np.testing.assert_array_equal(other.samples[:, :, 0], other.samples[:, :, 2])
 
 
-def test_rows_with_and_without_a_given_value_are_those_predicted_apart(small_base: str) -> None:
+def test_rows_with_and_without_a_given_value_are_predicted_as_if_separate(small_base: str) -> None:
     known = np.where(np.arange(len(TEXTS) - 40) % 2, np.nan, 0.5)
     model = _fitted(small_base)
     mixed = model.predict(TEXTS[40:], ["top1"], given={"a_latency_ms": known}, samples=8).samples
@@ -58,7 +58,7 @@ def test_rows_with_and_without_a_given_value_are_those_predicted_apart(small_bas
     assert np.mean(np.abs(mixed[1::2] - without) > 0.05) < 0.02
 
 
-def test_an_extreme_given_value_is_no_trouble(small_base: str) -> None:
+def test_an_extreme_given_value_gives_finite_predictions(small_base: str) -> None:
     known = np.array([-1e150, 1e-310, 0.0, 1e150])
     found = _fitted(small_base).predict(TEXTS[:4], ["top1"], given={"a_latency_ms": known})
     assert np.isfinite(found.samples).all()
@@ -74,7 +74,7 @@ def test_one_model_of_all_metrics_is_for_each_the_model_of_it_alone(small_base: 
         np.testing.assert_array_equal(one, other)
 
 
-def test_further_metrics_change_nothing_of_those_before(small_base: str) -> None:
+def test_further_metrics_do_not_change_earlier_ones(small_base: str) -> None:
     names = [f"metric{i}" for i in range(19)]
     model = RLM(base=small_base).fit(TEXTS[:40], {name: RNG.random(40) for name in names})
     found = model.predict(TEXTS[40:], names, samples=4)
@@ -100,7 +100,7 @@ def large(small_base: str) -> RLM:
     return RLM(base=small_base).fit(_many(count), {"top1": RNG.random(count), "a_latency_ms": some, "b_mj": two})
 
 
-def test_of_more_examples_a_query_sees_a_bounded_number_by_its_own_state(large: RLM) -> None:
+def test_a_query_sees_a_bounded_number_of_examples_chosen_by_its_state(large: RLM) -> None:
     queries = _many(300)[::40]
     assert all(len(group.rows) <= MAX_EXAMPLES for group in large._groups_with(["top1"]))
     together = large.predict(queries, ["top1"], samples=4).samples
@@ -139,7 +139,7 @@ def test_a_context_is_read_once_and_forgotten_with_its_examples(
     assert (model.fit(TEXTS[:40], turned).estimate(TEXTS[40:], list(VALUES)) == fresh).all()
 
 
-def test_how_many_numbers_are_decoded_at_once_changes_nothing(small_base: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predictions_do_not_depend_on_the_batch_size(small_base: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = _fitted(small_base).predict(TEXTS, list(VALUES), samples=8).samples
     monkeypatch.setattr("predictors.rlm.predictor.NUMBERS", 50)
     parts = _fitted(small_base).predict(TEXTS, list(VALUES), samples=8).samples
@@ -175,12 +175,12 @@ def test_all_examples_count_as_known_however_many(small_base: str, monkeypatch: 
     np.testing.assert_allclose(_fitted(small_base).novelty(TEXTS[:40]), 0, atol=1e-3)
 
 
-def test_nothing_is_novel_before_there_are_examples(small_base: str) -> None:
+def test_nothing_is_novel_without_examples(small_base: str) -> None:
     with pytest.raises(InputError, match="not trained"):
         RLM(base=small_base).novelty(TEXTS)
 
 
-def test_a_base_with_examples_lends_its_weights_alone(small_base: str, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_base_gives_its_weights_and_not_its_examples(small_base: str, tmp_path) -> None:  # type: ignore[no-untyped-def]
     _fitted(small_base).save(tmp_path)
     with pytest.raises(InputError, match="not trained"):
         RLM(base=str(tmp_path)).predict(TEXTS, ["top1"])

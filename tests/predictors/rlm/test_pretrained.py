@@ -39,7 +39,7 @@ def test_more_examples_help(digits: tuple[list[str], np.ndarray]) -> None:
     assert taus[1] > max(taus[0], 0.3)
 
 
-def test_a_noisy_copy_of_the_metric_tells_it(digits: tuple[list[str], np.ndarray]) -> None:
+def test_a_noisy_copy_of_the_metric_predicts_it(digits: tuple[list[str], np.ndarray]) -> None:
     texts, accuracy = digits
     copy = accuracy + 0.05 * accuracy.std() * np.random.default_rng(0).normal(size=len(accuracy))
     model = RLM().fit(texts[:100], {"top1": accuracy[:100], "copy": copy[:100]})
@@ -57,7 +57,7 @@ def test_an_example_with_the_same_text_moves_the_prediction_towards_its_value() 
         assert abs(moved - value) < abs(without - value)
 
 
-def test_intervals_hold_about_as_much_as_they_say(digits: tuple[list[str], np.ndarray]) -> None:
+def test_intervals_are_approximately_calibrated(digits: tuple[list[str], np.ndarray]) -> None:
     texts, accuracy = digits
     model = RLM().fit(texts[:100], {"top1": accuracy[:100]})
     samples = model.predict(texts[100:], ["top1"]).samples[:, :, 0]
@@ -65,7 +65,7 @@ def test_intervals_hold_about_as_much_as_they_say(digits: tuple[list[str], np.nd
     assert 0.65 < np.mean((low <= accuracy[100:]) & (accuracy[100:] <= high)) < 0.95
 
 
-def test_metrics_that_go_together_are_sampled_together() -> None:
+def test_correlated_metrics_have_correlated_samples() -> None:
     texts = list(dict.fromkeys(SPACE.to_text(SPACE.sample(np.random.default_rng(seed))) for seed in range(80)))
     values = np.random.default_rng(1).normal(size=len(texts))  # nothing in the text tells them
     model = RLM().fit(texts[:60], {"top1": values[:60], "a_latency_ms": 3 - values[:60]})
@@ -118,7 +118,7 @@ def test_no_process_waits_for_torchs_compiler_to_load_a_checkpoint_and_to_predic
     assert done.stdout.split() == ["False"]
 
 
-def test_the_shipped_zoo_knows_which_of_two_real_networks_is_slower_and_more_accurate() -> None:
+def test_the_shipped_zoo_ranks_two_real_networks_by_speed_and_accuracy() -> None:
     from search_spaces.sources import read_source
 
     metrics = ["imagenet_top1_accuracy", "rtx4090_ms", "i7_12700h_ms"]

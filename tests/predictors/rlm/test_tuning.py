@@ -1,4 +1,4 @@
-"""Claims about tuning on a table: it learns what random weights do not know, and is reproducible."""
+"""Claims about tuning on a table: it improves predictions and is reproducible."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _fitted(base: str, steps: int, seed: int = 0) -> RLM:
     return RLM(seed=seed, base=base, steps=steps).fit(TEXTS[LEARNED], {"metric": TARGET[LEARNED]})
 
 
-def test_a_tuned_model_ranks_plain_texts_better(small_base: str) -> None:
+def test_tuning_improves_the_ranking_of_plain_texts(small_base: str) -> None:
     untuned, tuned = _fitted(small_base, 0), _fitted(small_base, 120)
     assert _tau(tuned) > _tau(untuned) + 0.2
     assert _tau(tuned) > 0.3
@@ -39,7 +39,7 @@ def test_the_seed_makes_tuning_reproducible(small_base: str) -> None:
     assert not np.array_equal(one, other)
 
 
-def test_tuning_leaves_the_base_as_it_was_and_goes_with_the_checkpoint(small_base: str, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_tuning_does_not_change_the_base_and_is_saved_with_the_checkpoint(small_base: str, tmp_path) -> None:  # type: ignore[no-untyped-def]
     before = _fitted(small_base, 0).predict(TEXTS[OTHERS], ["metric"], samples=8).samples
     tuned = _fitted(small_base, 5)
     after = _fitted(small_base, 0).predict(TEXTS[OTHERS], ["metric"], samples=8).samples

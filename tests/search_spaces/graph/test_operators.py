@@ -47,7 +47,7 @@ def test_depthwise_convolution_has_one_text_for_every_width() -> None:
     assert all("depthwise = 1" in text and "group = 4" not in text and "group = 8" not in text for text in texts)
 
 
-def test_group_written_out_is_read_as_depthwise() -> None:
+def test_an_explicit_group_is_read_as_depthwise() -> None:
     space = EveryOperator()
     text = space.to_text(space.architecture({"width": 4}))
     assert to_text(from_text(text.replace("depthwise = 1", "group = 4"))) == text
@@ -116,7 +116,7 @@ def test_wrong_attributes_are_named(old: str, new: str, message: str) -> None:
         ("b = net.Pad <pads = [0,-9223372036854775808,0,0,0,0,0,0]> (x)", "sizes must not be negative"),
     ],
 )
-def test_what_no_network_can_do_is_named(line: str, message: str) -> None:
+def test_impossible_operators_are_named(line: str, message: str) -> None:
     """Found by the fuzzer."""
     text = f"""<ir_version: 10, opset_import: ["" : 21, "net" : 1]>
 net (float[N,3,8,8] x) => (float[N,2] y) {{

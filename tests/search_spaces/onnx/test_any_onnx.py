@@ -578,7 +578,7 @@ def test_branch_of_a_known_condition_is_taken() -> None:
     assert line(parsed(body)) == "Relu (x)"
 
 
-def test_open_sizes_other_than_the_batch_are_letters() -> None:
+def test_unknown_sizes_other_than_the_batch_are_letters() -> None:
     model = parsed("t = Transpose <perm = [0,2,1]> (x) s = MatMul (x, t) y = Softmax (s)",
                    "(float[batch,length,8] x) => (float[batch,length,length] y)")  # fmt: skip
     assert "float[N,L,8] x) => (float[N,L,L] y)" in check_text(model)
@@ -677,7 +677,7 @@ def hostile() -> dict[str, onnx.ModelProto]:
 
 
 @pytest.mark.parametrize("name", hostile())
-def test_small_files_that_ask_for_much_cost_little(name: str) -> None:
+def test_small_files_with_huge_sizes_are_read_cheaply(name: str) -> None:
     model = hostile()[name]
     memory, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     with suppress(InputError):

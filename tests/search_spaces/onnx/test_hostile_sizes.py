@@ -1,4 +1,4 @@
-"""Claims about models that are made to take time or memory: they are read in seconds, or refused with the reason."""
+"""Claims about models that try to exhaust time or memory: they are read in seconds or refused with the reason."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ REFUSED: dict[str, tuple[Callable[[], onnx.ModelProto], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_would_grow_without_bound_is_refused_at_once_with_the_reason(name: str) -> None:
+def test_unbounded_models_are_refused_at_once_with_the_reason(name: str) -> None:
     make, reason = REFUSED[name]
     made = make()
     started = time.process_time()

@@ -65,7 +65,7 @@ def test_a_saved_architecture_is_that_of_the_model(tmp_path) -> None:
     assert onnx.load(tmp_path / "folder" / "net.onnx") == space.to_onnx(arch, 3)
 
 
-def test_a_model_can_stand_behind_other_content_of_a_file(tmp_path) -> None:
+def test_a_model_can_follow_other_content_in_a_file(tmp_path) -> None:
     graph = linear(3, 128)
     with (tmp_path / "file").open("wb") as file:
         file.write(b"before")

@@ -273,7 +273,7 @@ def test_optuna_trials_can_choose(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("native", ["", "7", "[]", "{}", "{[]: 1}", "[{}, {}, {}, {}]", "[1, 2, 3, 4]", "(" * 9999])
-def test_what_is_no_notation_is_refused(name: str, native: str) -> None:
+def test_malformed_notation_is_refused(name: str, native: str) -> None:
     with pytest.raises(InputError):
         get_space(name).parse(native)
 

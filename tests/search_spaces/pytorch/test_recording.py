@@ -375,7 +375,9 @@ def in_place_on_a_view(x: torch.Tensor) -> torch.Tensor:
         (lambda x: "no tensor", "forward returned str, which holds no tensor"),
     ],
 )
-def test_what_is_no_graph_is_refused_by_name(function: Callable[[torch.Tensor], Any], message: str) -> None:
+def test_modules_without_a_fixed_graph_are_refused_by_name(
+    function: Callable[[torch.Tensor], Any], message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         record(Function(function), IMAGE)
 

@@ -101,7 +101,7 @@ def test_names_and_order_do_not_change_the_text(name: str) -> None:
         assert to_text(_renamed_and_reordered(space.to_onnx(arch), rng)) == space.to_text(arch)
 
 
-def test_the_hash_tells_a_shared_layer_from_two() -> None:
+def test_the_hash_distinguishes_a_shared_layer_from_two() -> None:
     from search_spaces import Network
 
     def network(shared: bool, swapped: bool = False) -> Graph:

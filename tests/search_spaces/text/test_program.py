@@ -286,7 +286,7 @@ def _repeated(motif: str) -> Graph:
 
 
 @pytest.mark.parametrize("motif", ["two inputs", "two outputs", "both"])
-def test_blocks_that_look_alike_from_two_sides_are_told_apart(motif: str) -> None:
+def test_blocks_that_look_alike_from_both_sides_are_distinguished(motif: str) -> None:
     assert _is_canonical(_repeated(motif), orders=8)
 
 
@@ -300,7 +300,7 @@ def test_like_branches_do_not_depend_on_the_order() -> None:
         assert _is_canonical(_like_branches(count, 3))
 
 
-def test_ties_that_are_no_symmetries_are_told_apart() -> None:
+def test_ties_that_are_not_symmetries_are_distinguished() -> None:
     """Two rings of three and one of six: every node has the same neighbourhood, and the networks differ."""
 
     def rings(*lengths: int) -> Graph:
@@ -316,7 +316,7 @@ def test_ties_that_are_no_symmetries_are_told_apart() -> None:
     assert _text(rings(3, 3)) != _text(rings(6))
 
 
-def test_nodes_with_several_outputs() -> None:
+def test_repeated_nodes_with_several_outputs_become_a_function() -> None:
     nodes, shapes, x = [], [("N", 4)], 0
     for _ in range(8):
         first, second, end = len(shapes), len(shapes) + 1, len(shapes) + 3

@@ -65,7 +65,7 @@ def test_post_dominators_are_the_dominators_of_the_reversed_graph(producers: Edg
     assert all(found[i] == count - 1 - mirrored[count - 1 - i] for i in range(count))
 
 
-def test_what_stands_aside_makes_no_way_round() -> None:
+def test_ignored_inputs_make_no_paths() -> None:
     beside = [[-1], [-1], [0, 1], [2], [0, 3]]  # 0 is read beside something else: by 2 and by 4
     assert dominators(beside, [-1], (), -2).parent[4] == -1
     assert dominators(beside, [-1], {0}, -2).parent[4] == 3

@@ -148,7 +148,7 @@ def random_graphs(draw: st.DrawFn) -> Graph:
 
 @settings(max_examples=80, deadline=None)
 @given(random_graphs())
-def test_text_and_model_give_each_other_back(graph: Graph) -> None:
+def test_text_and_model_round_trip(graph: Graph) -> None:
     text = write(compact(graph))
     model = to_model(graph)
     onnx.checker.check_model(model, full_check=True)
@@ -219,7 +219,7 @@ def test_wrong_text_is_refused_with_a_reason(text: str, message: str) -> None:
         from_text(text)
 
 
-def test_text_that_is_laid_out_otherwise_is_the_same_program() -> None:
+def test_layout_does_not_change_the_program() -> None:
     assert read(EXPECTED.replace("\n", "  ")) == read(EXPECTED.replace("\n<", "\n\n  <")) == read(EXPECTED)
 
 
@@ -254,7 +254,7 @@ def test_damaged_model_file_is_read_or_refused_but_never_crashes(tmp_path_factor
         return
 
 
-def test_node_name_that_is_no_utf8_is_refused(tmp_path: Path) -> None:
+def test_a_node_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(to_model(_residual(1)).SerializeToString().replace(b"Relu", b"R\xfflu"))
     with pytest.raises(InputError):
@@ -270,6 +270,6 @@ def test_graph_of_a_model_has_the_shapes_that_onnx_infers() -> None:
     assert set(graph.shapes[1:]) <= set(shapes)
 
 
-def test_attribute_that_is_there_twice_is_refused() -> None:
+def test_a_repeated_attribute_is_refused() -> None:
     with pytest.raises(InputError, match="ConvBn has an attribute twice"):
         read(EXPECTED.replace("channels = 4, kernel = [3,3]", 'kernel = "3", kernel = [3,3]'))
