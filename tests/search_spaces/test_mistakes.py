@@ -55,8 +55,8 @@ IN_MODULE = {
     "nn.Conv2d(1, width, 3)": "build returned NoneType: it must return a torch.nn.Module",
     "return nn.Conv2d": "build returned type: it must return a torch.nn.Module",
     "return nn.Conv2D(1, width, 3)": "line 12: AttributeError: module 'torch.nn' has no attribute 'Conv2D'",
-    "return nn.Sequential(nn.Flatten(), nn.Conv2d(1, width, 3))": r"mine.py: a convolution with weights .* has an input"
-    r"of shape \[1, 64\] \(in layer '1', Conv2d\)",
+    "return nn.Sequential(nn.Flatten(), nn.Conv2d(1, width, 3))": r"mine.py: a convolution with weights .* has an"
+    r" input of shape \[1, 64\] \(in layer '1', Conv2d\)",
     "return nn.Linear(width + 1, 3)": r"a linear layer with weights .* has an input of shape",
     "return Recursive()": "line 8: RecursionError: maximum recursion depth exceeded",
     "return nn.Conv2d(1, width, 3, groups=3)": "line 12: ValueError: in_channels must be divisible by groups",
