@@ -12,7 +12,7 @@ from typing import Any
 from nas.benchmarks.cache import cache_folder, sha256
 from nas.benchmarks.csv_file import parse_csv, read_bytes
 from nas.benchmarks.populations import POPULATIONS
-from nas.benchmarks.table import FORMAT, Benchmark, Header, Table, canonical
+from nas.benchmarks.table import FORMAT_VERSION, Benchmark, Header, Table, canonical
 from nas.benchmarks.text_cache import text_version
 from search_spaces.common import plug_ins
 from search_spaces.common.errors import InputError, unknown
@@ -127,7 +127,7 @@ def _from_csv(path: Path, header: Header) -> Benchmark:
     data = read_bytes(path)
     checksum = sha256(data)
     space = header.open_space()
-    key = sha256(json.dumps([FORMAT, checksum, asdict(header), text_version(space)]).encode())
+    key = sha256(json.dumps([FORMAT_VERSION, checksum, asdict(header), text_version(space)]).encode())
     converted = cache_folder() / "converted" / f"{header.name}-{key[:16]}.safetensors"
     if not converted.is_file():
         table = parse_csv(data, path, ignore=IDENTIFIERS)

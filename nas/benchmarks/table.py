@@ -24,7 +24,7 @@ from search_spaces import Architecture, SearchSpace, get_space
 from search_spaces.common.errors import InputError, unknown
 from search_spaces.common.files import replacing
 
-FORMAT = 1
+FORMAT_VERSION = 1
 Progress = Callable[[str, int, int], None]  # name of the step, amount done, total
 
 
@@ -66,7 +66,7 @@ class Table:
         """Write the compact file atomically."""
         tensors = {name: np.ascontiguousarray(column, np.float64) for name, column in self.columns.items()}
         tensors["arch"] = np.frombuffer("\n".join(self.archs).encode(), np.uint8)
-        header = json.dumps({"format": FORMAT, "metrics": list(self.columns), **asdict(self.header)})
+        header = json.dumps({"format": FORMAT_VERSION, "metrics": list(self.columns), **asdict(self.header)})
         with replacing(path) as temporary:
             temporary.write_bytes(save(tensors, {"table": header}))
 
@@ -130,7 +130,7 @@ class Benchmark:
         try:
             self._file = safe_open(str(path), framework="np")
             stored = json.loads((self._file.metadata() or {})["table"])
-            if stored.pop("format") != FORMAT:
+            if stored.pop("format") != FORMAT_VERSION:
                 raise InputError(f"{path}: a table of another version: delete it and make it again")
             self.metrics: tuple[str, ...] = tuple(stored.pop("metrics"))
             self.header = Header(**stored)

@@ -17,8 +17,8 @@ from search_spaces import Architecture, SearchSpace
 from search_spaces.common.files import replacing
 from search_spaces.text import TEXT_VERSION
 
-MIN_PARALLEL_TEXTS = 2000
-CHUNK = 100
+MIN_PARALLEL_TEXTS = 2000  # fewer are made in this process
+TEXTS_PER_TASK = 100
 
 
 def cached_texts(
@@ -63,7 +63,7 @@ def _texts(space: SearchSpace, architectures: Sequence[Architecture]) -> Iterato
         yield from map(space.to_text, architectures)
         return
     # Unlike multiprocessing, joblib's processes do not run the user's script again.
-    parallel = Parallel(n_jobs=-1, batch_size=CHUNK, return_as="generator")
+    parallel = Parallel(n_jobs=-1, batch_size=TEXTS_PER_TASK, return_as="generator")
     yield from parallel(delayed(space.to_text)(arch) for arch in architectures)
 
 

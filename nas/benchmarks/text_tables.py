@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 METRIC_COLUMN = "target_type"
 SPACE_COLUMN = "space"
-WHOLE = "all"  # name of the space if the table has no column for it
+DEFAULT_SPACE = "all"  # name of the space if the table has no column for it
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def read_text_table(path: Path, text: str, targets: Sequence[str]) -> TextTable:
             raise InputError(f"{path}: has several columns {name!r}")
     texts = _strings(table, text, path)
     count = len(texts)
-    spaces = _strings(table, SPACE_COLUMN, path) if SPACE_COLUMN in table.column_names else [WHOLE] * count
+    spaces = _strings(table, SPACE_COLUMN, path) if SPACE_COLUMN in table.column_names else [DEFAULT_SPACE] * count
     named = METRIC_COLUMN in table.column_names and len(targets) == 1
     names = [_strings(table, METRIC_COLUMN, path)] if named else [[target] * count for target in targets]
     position = {text: i for i, text in enumerate(dict.fromkeys(texts))}

@@ -12,7 +12,7 @@ from nas.cli.options import NETWORK, Json, Seed, split_names
 from search_spaces.common.errors import InputError
 
 MEASURED_SHOWN = 4  # measured values per network in a note
-FAR = 3.0  # novelty of a network from which predictions are unreliable
+MAX_RELIABLE_NOVELTY = 3.0  # predictions for networks beyond it are unreliable
 
 
 def predict(
@@ -96,7 +96,7 @@ def _shown(name: str, value: Any) -> Any:
 def _warn(networks: list[str], examples: str, novelty: np.ndarray) -> None:
     """Warn of networks far from all examples, whose predictions are unreliable."""
     for source, far in zip(networks, novelty, strict=True):
-        if far > FAR:
+        if far > MAX_RELIABLE_NOVELTY:
             print(f"{source}: far from the {examples} ({far:.0f} times the distance between these)")
 
 

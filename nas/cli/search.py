@@ -37,8 +37,8 @@ from search_spaces.common.errors import InputError
 if TYPE_CHECKING:
     from nas.comparison.runs import Budget
 
-# A search can resume with other values of these options. The names of searches identify samplers and seeds.
-NOT_ITS_IDENTITY = (
+# A search can resume with other values of these. Samplers and seeds are part of the names of searches.
+CHANGEABLE_OPTIONS = (
     "evaluations",
     "budget",
     "hours",
@@ -170,7 +170,7 @@ def search(
 
     set_timeout(storage_timeout)
     limited = given_only(seconds=None if hours is None else 3600 * hours, patience=patience)
-    given = {name: value for name, value in context.params.items() if name not in NOT_ITS_IDENTITY}
+    given = {name: value for name, value in context.params.items() if name not in CHANGEABLE_OPTIONS}
     arguments = {name: str(value) for name, value in given.items() if value is not None} | {"storage": address(storage)}
     spending = _budget(fidelities, budget, cost)
     _check_limits(context, spending is not None)

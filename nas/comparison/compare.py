@@ -206,17 +206,17 @@ def _open(path: Path, comparison: Comparison) -> Journal:
     """The journal of an earlier run with the same settings, or a new one."""
     is_new = not path.exists()
     journal = Journal(path)
-    settings = {name: value for name, value in asdict(comparison).items() if name in _SETTINGS}
+    settings = {name: value for name, value in asdict(comparison).items() if name in _CHECKED_SETTINGS}
     settings = {**settings, "given": list(comparison.given), "scores": [field.name for field in fields(Score)]}
     if is_new:
-        journal.append(_HEAD, settings)
-    if journal.known.get(_HEAD) != settings:
+        journal.append(_SETTINGS_ENTRY, settings)
+    if journal.known.get(_SETTINGS_ENTRY) != settings:
         raise InputError(f"{path}: belongs to another comparison; give another --out folder")
     return journal
 
 
-_HEAD = "comparison"
-_SETTINGS = ("benchmark", "train_metric", "test_metric")
+_SETTINGS_ENTRY = "comparison"
+_CHECKED_SETTINGS = ("benchmark", "train_metric", "test_metric")
 
 
 def _scores(

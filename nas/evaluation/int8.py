@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 LATENCY = "cpu_int8_latency_ms"
 CALIBRATION_SAMPLES = 256  # training inputs that set the ranges of activations
-BATCH = 32
+BATCH_SIZE = 32  # samples per inference
 
 
 def score_metrics(data: Dataset) -> tuple[str, str]:
@@ -70,7 +70,7 @@ def score(model: bytes, data: Dataset, part: Part) -> float:
 
     session = open_session(model)
     name, goal = session.get_inputs()[0].name, goal_of(data)
-    batches = [part.inputs[start : start + BATCH] for start in range(0, len(part), BATCH)]
+    batches = [part.inputs[start : start + BATCH_SIZE] for start in range(0, len(part), BATCH_SIZE)]
     outputs = np.concatenate([session.run(None, {name: batch})[0] for batch in batches])
     terms = goal.terms(torch.from_numpy(outputs)[:, None], torch.from_numpy(part.targets))
     return goal.score(float(terms.mean()))
@@ -87,10 +87,10 @@ def _reader(model: onnx.ModelProto, samples: np.ndarray | None) -> object:
     from onnxruntime.quantization import CalibrationDataReader
 
     if samples is None:
-        batches = iter([random_inputs(open_session(model.SerializeToString()), BATCH)])
+        batches = iter([random_inputs(open_session(model.SerializeToString()), BATCH_SIZE)])
     else:
         name = model.graph.input[0].name
-        batches = iter([{name: samples[start : start + BATCH]} for start in range(0, len(samples), BATCH)])
+        batches = iter([{name: samples[start : start + BATCH_SIZE]} for start in range(0, len(samples), BATCH_SIZE)])
 
     class Reader(CalibrationDataReader):
         def get_next(self) -> dict[str, np.ndarray] | None:

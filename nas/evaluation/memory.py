@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import onnx
 
 METRIC = "peak_memory_mb"
-RUNS = 3
+INFERENCES = 3  # of each model
 _STATUS = Path("/proc/self/status")
 
 
@@ -70,7 +70,7 @@ def _run(path: str, batch: int, threads: int) -> None:
 
     session = open_session(path, threads)
     feed = random_inputs(session, batch)
-    for _ in range(RUNS):
+    for _ in range(INFERENCES):
         session.run(None, feed)
 
 

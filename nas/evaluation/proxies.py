@@ -20,7 +20,7 @@ from search_spaces.common.errors import InputError, unknown
 from search_spaces.graph.ir import Graph
 
 PROXIES = ("epe_nas", "fisher", "grad_norm", "grasp", "jacov", "l2_norm", "nwot", "plain", "snip", "synflow", "zen")
-BATCH = 32
+BATCH_SIZE = 32  # images
 
 _OF_JACOBIAN = {"epe_nas", "jacov"}
 _OF_LOSS = {"fisher", "grad_norm", "grasp", "plain", "snip"}
@@ -32,7 +32,7 @@ _JITTER = 1e-5  # keeps logarithms of correlations finite
 
 
 def compute_proxies(
-    graph: Graph, seed: int = 0, names: Collection[str] = PROXIES, batch: int = BATCH
+    graph: Graph, seed: int = 0, names: Collection[str] = PROXIES, batch: int = BATCH_SIZE
 ) -> dict[str, float]:
     """Compute proxies of one untrained network.
 

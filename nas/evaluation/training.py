@@ -28,7 +28,7 @@ from search_spaces.graph.ir import Graph, Shape, element_type
 __all__ = ["DigitsTask", "Trained", "TrainingTask", "check_fit", "train", "train_digits", "training_task"]
 
 AUGMENTATION_BLOCK = 4096  # samples augmented at a time, which bounds the memory for large data sets
-TEST_BATCH = 2048  # samples
+TEST_BATCH_SIZE = 2048  # samples
 
 Progress = Callable[[int, int], None]
 Report = Callable[[int, dict[str, float]], bool]
@@ -293,8 +293,8 @@ class _Training:
             return [math.nan] * self.replicas
         self.net.eval()
         total = torch.zeros(self.replicas, dtype=torch.double)
-        for start in range(0, len(part), TEST_BATCH):
-            some = part.rows(slice(start, start + TEST_BATCH))
+        for start in range(0, len(part), TEST_BATCH_SIZE):
+            some = part.rows(slice(start, start + TEST_BATCH_SIZE))
             x = torch.from_numpy(some.inputs).to(self.device)
             with torch.no_grad():
                 outputs = self._outputs(torch.cat([x] * self.replicas, 1)).cpu()

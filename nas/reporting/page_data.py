@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nas.comparison.studies import Studies
     from nas.searching.result import SearchResult
 
-MAX_CURVE_POINTS = 200
+MAX_CURVE_POINTS = 200  # per sampler
 MAX_MODEL_BYTES = 6_000_000  # of all ONNX models that are embedded in the page; beyond it, they are linked
 
 

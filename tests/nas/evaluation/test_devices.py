@@ -131,7 +131,7 @@ def test_a_search_is_not_resumed_after_further_measurements() -> None:
     assert found["pi_latency_ms"].low <= found["pi_latency_ms"].value <= found["pi_latency_ms"].high
     assert "predicted from 4 networks" in found["pi_latency_ms"].spread
     measure(PredictedDevice("pi"), SPACE, command(), 5)
-    with pytest.raises(InputError, match="'pi' has other measurements"):
+    with pytest.raises(InputError, match="'pi' has changed since"):
         measurement_of(settings)
     device.remove()
     with pytest.raises(InputError, match="'pi' is not stored here"):

@@ -55,7 +55,7 @@ def test_only_the_accuracy_needs_a_training() -> None:
 
 def test_the_test_score_is_no_objective() -> None:
     measurement = Measurement(("digits_test_int8_accuracy",), load_dataset("digits"))
-    with pytest.raises(InputError, match="search by digits_int8_accuracy"):
+    with pytest.raises(InputError, match="search by the validation score, digits_int8_accuracy"):
         MeasuredEvaluator(SPACE, measurement)
 
 
