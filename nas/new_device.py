@@ -43,7 +43,7 @@ def relative_samples(
         seed: of the samples.
 
     Returns:
-        (q, samples) latencies in the unit of `values`, sorted if the parts are.
+        (q, samples) latencies in the unit of `values`, sorted for each network.
     """
     sampled = np.log(known_asked if known_asked.ndim == 3 else known_asked[:, :, None])  # (q, d, samples or 1)
     logs, logs_asked, target = np.log(known), np.median(sampled, 2), np.log(values)

@@ -20,7 +20,7 @@ from search_spaces.common.errors import unknown
 class Ranking:
     """A ranking of n networks by m metrics.
 
-    Args:
+    Attributes:
         metrics: objectives, then further constrained metrics.
         samples: (n, s, m) in the metrics' own units.
         measured: (n, m) True where a value was measured, or is an exact count.

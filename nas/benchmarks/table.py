@@ -32,7 +32,7 @@ Progress = Callable[[str, int, int], None]  # name of the step, amount done, tot
 class Header:
     """Metadata of a table.
 
-    Args:
+    Attributes:
         name: of the benchmark.
         space: name of the search space, or `FILE.py:CLASS`.
         space_options: options of the space.

@@ -104,7 +104,7 @@ def _own(path: Path) -> Own:
 
 
 def _add(model: Predictor, own: Own) -> list[str]:
-    """Add the user's measurements to the examples. Returns: device metrics that can be covariates of a new device."""
+    """Add the user's measurements to the examples, and list device metrics that can be covariates of a new device."""
     from predictors.metrics import Metric
 
     before = model.examples_of(own.texts)

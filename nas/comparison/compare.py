@@ -74,7 +74,7 @@ class Comparison:
 class Score:
     """Scores of one predictor, training size and seed on all architectures that it was not trained on.
 
-    Args:
+    Attributes:
         predictor: its name.
         size: number of training architectures.
         seed: of the training set and the predictor.

@@ -85,7 +85,7 @@ def chosen_folder(folder: Path, arguments: Mapping[str, Any], searches: Iterable
 
 
 def _make(folder: Path) -> list[Path]:
-    """Create a folder and its parents. Returns: the created folders, innermost first; none if it exists already."""
+    """Create a folder with its parents, and list the created ones, innermost first; none if the folder exists."""
     missing = [one for one in (folder, *folder.parents) if not one.exists()]
     try:
         folder.mkdir(parents=True)

@@ -23,7 +23,7 @@ REPORTED_EVALUATIONS = (20, 50, 100, 200, 500)
 class Studies:
     """Searches with the same m objectives.
 
-    Args:
+    Attributes:
         objectives: the metrics.
         reference: the benchmark's true front, or the best front of all these searches together.
         results: for each sampler, one result per seed.

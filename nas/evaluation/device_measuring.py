@@ -81,7 +81,7 @@ def _next(device: PredictedDevice, candidates: Sequence[str]) -> str:
 class Quality(NamedTuple):
     """Accuracy and calibration of a device's predictions.
 
-    Args:
+    Attributes:
         spearman: rank correlation of measured and leave-one-out latencies; NaN for fewer than four networks.
         error: median relative error of the leave-one-out latencies.
         covered: share of measured latencies between the 10 % and 90 % quantiles of their leave-one-out predictions.

@@ -55,7 +55,7 @@ def device_of(settings: Mapping[str, str]) -> PredictedDevice:
         settings: its `PredictedDevice.settings`.
 
     Raises:
-        InputError: the device is not stored on this machine, or its measurements have changed.
+        InputError: the device is not stored on this machine, or its measurements or the checkpoint have changed.
     """
     device = PredictedDevice(settings["name"])
     if not device.exists:

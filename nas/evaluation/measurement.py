@@ -34,7 +34,7 @@ Progress = Callable[[str, int, int], None]
 
 
 class Measured(NamedTuple):
-    """A value in its metric's unit, with an interval from `low` to `high`. `spread` says how it was obtained."""
+    """A value in its metric's unit, with an interval from `low` to `high` that `spread` describes."""
 
     value: float
     low: float
@@ -46,7 +46,7 @@ class Measured(NamedTuple):
 class Measurements:
     """The measured values of a network, and its weights if it was trained.
 
-    Args:
+    Attributes:
         values: the requested metrics; after a training, also `Dataset.metric` and `Dataset.test_metric`.
         state: trained weights, of several trainings those with the best validation score; None without a training or
             if all diverged.

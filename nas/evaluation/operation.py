@@ -20,7 +20,7 @@ Function = Callable[..., Tensor]
 class Spec(NamedTuple):
     """A node as layers see it.
 
-    Args:
+    Attributes:
         op: name of the operator.
         attrs: attributes by name.
         given: the same attributes as the graph stores them.

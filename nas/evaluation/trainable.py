@@ -31,7 +31,7 @@ State = dict[str, Tensor]
 class Trainable:
     """A network and the PyTorch module that trains it.
 
-    Args:
+    Attributes:
         graph: what the network computes.
         build: makes the user's own module with fresh weights; None if the module is a `GraphModule`.
         example: an input of the user's own module.

@@ -38,7 +38,7 @@ Report = Callable[[int, dict[str, float]], bool]
 class Trained(NamedTuple):
     """Scores of each seed's network, and the weights of the best one.
 
-    Args:
+    Attributes:
         validation: score of each seed on the validation part (see `Dataset.metric`); NaN if it diverged.
         test: the same on the test part; NaN also if that part is empty.
         best: index of the seed with the best validation score.

@@ -17,7 +17,7 @@ from search_spaces.graph.ir import Shape, typed
 class Part:
     """Samples of a data set.
 
-    Args:
+    Attributes:
         inputs: (n, …) float32, or int64 for token ids.
         targets: classes (n,) int64 from 0, or regression targets (n, outputs) float32.
     """
@@ -61,7 +61,7 @@ class Scale(NamedTuple):
 class Dataset:
     """Samples of one shape, for classification or regression.
 
-    Args:
+    Attributes:
         name: prefix of the metric names.
         train: part that networks are trained on.
         test: part for the final score.
@@ -127,7 +127,7 @@ def _split_off(data: Dataset, share: float) -> Dataset:
 
 
 def split(part: Part, share: float, seed: int) -> tuple[Part, Part]:
-    """Split off a random share of the samples. Returns: the remaining samples, the held-out samples."""
+    """Split samples at random into the remaining part and a held-out part with `share` of them."""
     order = np.random.default_rng(seed).permutation(len(part))
     count = round(share * len(part))
     return part.rows(order[count:]), part.rows(order[:count])
