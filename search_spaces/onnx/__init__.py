@@ -1,4 +1,4 @@
-"""ONNX models: read into graphs, and written from graphs with initial weights."""
+"""ONNX models: to graphs, and from graphs with initial or trained weights."""
 
 from search_spaces.onnx.loading import load_model
 from search_spaces.onnx.reading import from_model

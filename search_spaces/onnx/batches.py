@@ -1,4 +1,4 @@
-"""A network that was exported for one batch size, for every batch size."""
+"""Generalize a network that was exported for one batch size to any batch size."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from search_spaces.graph.operators import output_shape
 
 
 def for_any_batch(graph: Graph) -> Graph:
-    """The graph with the batch size N in place of the number that its first input has; itself where nodes need it."""
+    """The graph with the symbol N instead of its first input's batch size.
+
+    Returns the graph itself if a node works for the fixed batch size only.
+    """
     batch = next((graph.shapes[v][0] for v in graph.inputs[:1] if graph.shapes[v]), BATCH)
     if isinstance(batch, str) or any(BATCH in graph.shapes[v] for v in graph.inputs):
         return graph
@@ -31,7 +34,7 @@ def _open(shape: Shape, batch: int) -> Shape:
 
 
 def _is_generalized(shape: Shape, fixed: Shape, batch: int) -> bool:
-    """Whether a shape with N is the fixed one for that batch size."""
+    """True if a shape with N equals the fixed shape at the batch size."""
     return len(shape) == len(fixed) and all(_at(dim, batch) == size for dim, size in zip(shape, fixed, strict=True))
 
 

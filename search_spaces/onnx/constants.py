@@ -1,4 +1,4 @@
-"""A known value as nodes of the graph, where it is short enough to be written."""
+"""Add known values to a graph as nodes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from search_spaces.graph.ir import Attrs, Shape, Value, element_type
 from search_spaces.graph.standard import number, shortest
 from search_spaces.onnx.folding import Known, is_learnable, is_weight, open_sizes
 
-Emit = Callable[[str, tuple[int, ...], Attrs], int]  # adds an operator with these inputs and attributes to a graph
+Emit = Callable[[str, tuple[int, ...], Attrs], int]  # adds an operator with inputs and attributes; returns its value
 
-MAX_WRITTEN_NUMBERS = 64  # numbers of a constant that the text shows
+MAX_WRITTEN_NUMBERS = 64  # longest constant whose numbers the text contains
 
 
 def add_constant(emit: Emit, known: Known) -> int | None:
-    """The value of the graph that is this constant; None for one that is too long to be written."""
+    """Add a known value; return the number of the value, or None if it is too long to be written.
+
+    Long constants of one number, ranges of integers and triangular matrices are written as operators.
+    """
     if is_weight(known):
         return add_param(emit, known)
     element, array = element_type(known.shape), known.static
@@ -33,7 +36,7 @@ def add_constant(emit: Emit, known: Known) -> int | None:
 
 
 def add_param(emit: Emit, known: Known) -> int | None:
-    """A learned tensor; None for whole numbers, whose values matter."""
+    """Add a learned tensor; None for integers, whose numbers are part of the architecture."""
     if not is_learnable(known):
         return None
     shape = tuple(map(int, known.shape)) or (1,)
@@ -42,9 +45,13 @@ def add_param(emit: Emit, known: Known) -> int | None:
 
 
 def add_buffer(emit: Emit, shape: Shape, array: np.ndarray | None) -> int:
-    """A constant that is too long to be written: its shape, and how large whole numbers get, where they are known."""
+    """Add a constant that is too long to be written: its shape, and the limit of non-negative integers if known.
+
+    Raises:
+        InputError: if the shape is not fixed.
+    """
     if not all(isinstance(size, int) for size in shape):
-        raise InputError("a constant of an open size is too long to be written: export the model with fixed sizes")
+        raise InputError("a constant with an open size is too long to be written: export the model with fixed sizes")
     attrs: dict[str, Value] = {"shape": tuple(map(int, shape))}
     if (element := element_type(shape)) != "float":
         attrs["element"] = element
@@ -54,12 +61,12 @@ def add_buffer(emit: Emit, shape: Shape, array: np.ndarray | None) -> int:
 
 
 def can_fill(fill: float, element: str) -> bool:
-    """False for a large whole number that a float, of which the constant is made, does not hold."""
+    """False for an integer that float32 cannot represent: `add_filled` writes the number as a float."""
     return element == "float" or int(np.float32(fill)) == fill
 
 
 def add_filled(emit: Emit, fill: float, target: tuple[int, ...], element: str) -> int:
-    """A constant of one number; target: its shape, with 0 for the batch size."""
+    """Add a constant filled with one number; `target` is its shape, with 0 for the batch size."""
     return _cast(emit, emit("Expand", (), (("input", number(fill)), ("shape", target))), "float", element)
 
 
@@ -72,7 +79,7 @@ def _reshaped(emit: Emit, value: int, shape: tuple[int, ...]) -> int:
 
 
 def _written(emit: Emit, array: np.ndarray, element: str) -> int:
-    """A `Constant` with these numbers."""
+    """Add a `Constant` with the numbers of an array."""
     whole = array.dtype.kind in "biu"
     numbers = tuple([int(v) if whole else shortest(float(v)) for v in array.ravel()])
     kind = "int" if whole else "float"
@@ -84,13 +91,13 @@ def _written(emit: Emit, array: np.ndarray, element: str) -> int:
 
 
 def _is_filled(values: tuple[np.ndarray, np.ndarray]) -> bool:
-    """Whether all numbers are equal, whatever the open sizes are."""
+    """True if all numbers are equal, at both assumed sizes."""
     first = values[0].flat[0] if values[0].size else None
     return first is not None and first == first and all(a.size > 0 and bool((a == first).all()) for a in values)
 
 
 def _range(emit: Emit, array: np.ndarray, element: str) -> int | None:
-    """Evenly spaced whole numbers, such as positions."""
+    """Add evenly spaced integers, such as positions; None for other arrays."""
     flat = array.ravel()
     if array.dtype.kind not in "iu" or flat.size < 2:
         return None
@@ -103,7 +110,7 @@ def _range(emit: Emit, array: np.ndarray, element: str) -> int | None:
 
 
 def _triangle(emit: Emit, array: np.ndarray, element: str) -> int | None:
-    """A triangular matrix of one number, such as the mask of causal attention."""
+    """Add a triangular matrix of one number, such as the mask of causal attention; None for other arrays."""
     if array.ndim < 2 or array.shape[-1] * array.shape[-2] != array.size:
         return None
     if not array.any():

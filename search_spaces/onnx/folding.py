@@ -1,7 +1,7 @@
-"""Constant folding: values of an ONNX model that do not depend on its inputs' elements.
+"""Constant folding: values of an ONNX model that do not depend on the elements of its inputs.
 
-Sizes that the model leaves open (the batch size) are assumed twice, differently. What comes out equal both times is a
-constant; what differs is an open size, or computed from one.
+Two different sizes are assumed for every open size of the model, such as the batch size. Results that are equal for
+both are constants; results that differ depend on an open size.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from search_spaces.graph.ir import BATCH, UNKNOWN, Dim, Shape, element_type, typ
 
 _MODULE_PATH = re.compile(r"[A-Za-z_]\w*(\.\w+)+")
 
-# Names of open sizes, and the sizes assumed for them: primes, so that products can be told apart, too.
+# Symbols of open sizes, and the sizes assumed for them: primes, so that their products are distinct, too.
 LETTERS = (BATCH, "L", "M", "K", "P", "Q", "R", "S")
 _ASSUMED = dict(
     zip(LETTERS, [(7, 11), (13, 17), (19, 23), (29, 31), (37, 41), (43, 47), (53, 59), (61, 67)], strict=True)
 )
-MAX_ELEMENTS = 1 << 18
-MAX_TOTAL_ELEMENTS = 1 << 24
+MAX_ELEMENTS = 1 << 18  # of one folded value
+MAX_TOTAL_ELEMENTS = 1 << 24  # of all folded values of a model
 
 _ELEMENTWISE = frozenset(
     [
@@ -47,10 +47,14 @@ _FOLDED = _ELEMENTWISE | _MOVES | _REDUCTIONS | _MAKERS
 
 @dataclass
 class Known:
-    """A value known without running the model: from a tensor of the file, or computed.
+    """A value that is known without running the model.
 
-    `learned`: comes from an initializer. `sources`: name and number of elements of the initializers that it was
-    computed from.
+    Attributes:
+        shape: its shape.
+        computed: its arrays at the first and second assumed sizes, if it was computed.
+        tensor: its tensor in the file, if it was not.
+        learned: True if it comes from an initializer.
+        sources: name and number of elements of the initializers that it was computed from.
     """
 
     shape: Shape
@@ -61,7 +65,7 @@ class Known:
 
     @cached_property
     def values(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """The value at the first and the second assumed sizes; None: learned numbers that nobody needs to look at."""
+        """The arrays at the first and second assumed sizes; None for learned numbers, which are not read."""
         if self.tensor is None:
             return self.computed
         array = _array(self.tensor)
@@ -69,7 +73,7 @@ class Known:
 
     @property
     def static(self) -> np.ndarray | None:
-        """The value, where it does not depend on open sizes."""
+        """The array; None if it depends on open sizes, or was not read."""
         if self.values is None:
             return None
         first, second = self.values
@@ -77,7 +81,7 @@ class Known:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it holds as many numbers as the weights that it was computed from."""
+        """True if it has as many elements as the initializers that it was computed from."""
         return not self.sources or prod(map(int, self.shape)) == sum(count for _, count in self.sources)
 
 
@@ -89,9 +93,9 @@ def _array(tensor: onnx.TensorProto) -> np.ndarray:
 
 
 def is_weight(known: Known) -> bool:
-    """Whether a known value is a learned tensor, of which the text shows the shape alone.
+    """True for a learned tensor, of which only the shape is part of the architecture.
 
-    Single numbers and whole numbers are part of the architecture: they are written as they are.
+    The numbers of scalars and integers are part of the architecture, unless a scalar is a module's parameter.
     """
     if not known.learned:
         return False
@@ -101,24 +105,24 @@ def is_weight(known: Known) -> bool:
 
 
 def _is_parameter(known: Known) -> bool:
-    """Whether torch's exporters wrote a number under the name of a module's parameter: `block.0.scale`."""
+    """True if the tensor has the name of a module's parameter in torch's exports: `block.0.scale`."""
     name = known.tensor.name if known.tensor is not None else ""
     return bool(_MODULE_PATH.fullmatch(name))
 
 
 def is_learnable(known: Known) -> bool:
-    """Whether weights may be of that type: a float, or a quantized one."""
+    """True if the value has an element type of weights: a float or a quantized one."""
     element = element_type(known.shape)
     return "float" in element or element in ("double", "int4", "int8", "uint4", "uint8")
 
 
 def constant(array: np.ndarray, element: str) -> Known:
-    """A known value that is the same for all sizes."""
+    """A known value that does not depend on open sizes."""
     return Known(typed(array.shape, element), (array, array))
 
 
 def assumed(shape: Shape) -> list[tuple[int, int]] | None:
-    """The dimensions at the first and the second assumed sizes; None where one depends on the data."""
+    """Every dimension at the first and second assumed sizes; None if a dimension depends on the data."""
     return None if UNKNOWN in shape else [_assumed(dim) for dim in shape]
 
 
@@ -129,13 +133,13 @@ def _assumed(dim: Dim) -> tuple[int, int]:
 
 
 def between(first: np.ndarray, second: np.ndarray, element: str) -> Known:
-    """A known value from what it is at the two assumed sizes."""
+    """A known value with these arrays at the first and second assumed sizes."""
     dims = [_open(a, b) for a, b in zip(first.shape, second.shape, strict=True)]
     return Known(typed(dims, element), (first, second))
 
 
 def _open(a: int, b: int) -> Dim:
-    """The dimension that has these two sizes."""
+    """The dimension that is `a` at the first and `b` at the second assumed sizes."""
     if a == b:
         return a
     for letter, (x, y) in _ASSUMED.items():
@@ -145,14 +149,14 @@ def _open(a: int, b: int) -> Dim:
 
 
 def sizes(known: Known) -> tuple[int, ...] | None:
-    """The value of a list of sizes, with 0 for the batch size; None where another open size is in it."""
+    """The numbers of a known list of sizes, with 0 for the batch size; None if it has other open sizes."""
     if known.values is None or len(known.shape) != 1:
         return None
     return _common(*(values.tolist() for values in known.values))
 
 
 def open_sizes(known: Known) -> tuple[int, ...] | None:
-    """The known value's shape, with 0 for the batch size; None where another open size is in it."""
+    """The shape of a known value, with 0 for the batch size; None if it has other open sizes."""
     return None if known.values is None else _common(*(values.shape for values in known.values))
 
 
@@ -166,13 +170,21 @@ def _common(first: Sequence[int], second: Sequence[int]) -> tuple[int, ...] | No
 
 
 class Folder:
-    """Computes nodes of known operands, as long as the results together stay small."""
+    """Computes nodes whose operands are known, up to limits on the size of one and all results.
+
+    Args:
+        opset: opset of the model.
+    """
 
     def __init__(self, opset: int) -> None:
         self.opset, self.spent = opset, 0
 
     def fold(self, node: onnx.NodeProto, operands: list[Known | None]) -> list[Known] | None:
-        """The outputs of a node whose operands (None: left out) are known; None where it is not to be folded."""
+        """The outputs of a node with known operands (None if omitted); None if the node is not folded.
+
+        Raises:
+            InputError: if the operands do not match.
+        """
         given = [known for known in operands if known is not None]
         if node.op_type not in _FOLDED or not given:
             return None
@@ -202,11 +214,11 @@ class Folder:
             with np.errstate(all="ignore"):
                 evaluator = ReferenceEvaluator(node, opsets={"": self.opset})
                 return [np.asarray(a) for a in evaluator.run(None, dict(zip(names, arrays, strict=True)))]
-        except Exception as error:  # of any kind: it is the numbers in the file that do not fit
-            raise InputError(f"constants do not fit: {' '.join(str(error).split())[:160]}") from None
+        except Exception as error:  # the file's numbers may cause any error
+            raise InputError(f"constants do not match: {' '.join(str(error).split())[:160]}") from None
 
     def _fold_shape(self, node: onnx.NodeProto, operands: list[Known | None]) -> list[Known] | None:
-        """Learned numbers that are moved or computed with are learned numbers of another shape."""
+        """The outputs of a node with learned operands: learned tensors whose shapes are inferred."""
         schema = standard.schema(node.op_type)
         if schema is None or node.op_type in ("Expand", "Tile", "Range", "ConstantOfShape"):
             return None
@@ -219,7 +231,7 @@ class Folder:
         versions = [onnx.helper.make_opsetid("", standard.opset(node.op_type))]
         try:
             found = onnx.shape_inference.infer_node_outputs(schema, node, types, data, None, versions)
-        except Exception:  # of the native library: the node is read as one that computes
+        except Exception:  # of the native library: the node is then added to the graph
             return None
         shapes = [standard.shape_of(found[name]) for name in node.output if name in found]
         if any(shape is None or any(isinstance(dim, str) for dim in shape) for shape in shapes):
@@ -230,7 +242,7 @@ class Folder:
 
 
 def _result_size(node: onnx.NodeProto, arrays: list[np.ndarray]) -> int:
-    """Upper bound of the number of elements of a node's result."""
+    """Upper bound of the number of elements in a node's result."""
     op = node.op_type
     largest = max(a.size for a in arrays)
     if op == "ConstantOfShape":
@@ -255,7 +267,11 @@ def _count(array: np.ndarray) -> int:
 
 
 def read_tensor(tensor: onnx.TensorProto, learned: bool) -> Known:
-    """A tensor of the file; the numbers of large ones and of those in other files are not read."""
+    """A tensor of the file as a known value; numbers of large or external tensors are not read.
+
+    Raises:
+        InputError: if a dimension is negative.
+    """
     element = standard.element_name(tensor.data_type)
     shape = typed(tensor.dims, element)
     if min(tensor.dims, default=1) < 0:

@@ -1,4 +1,4 @@
-"""How each operator of ONNX is read into the graph, where it is written in another way there."""
+"""Readers of the ONNX operators that the graph represents differently."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _concat(reader: Reader, node: onnx.NodeProto) -> int | None:
 
 
 def _number(reader: Reader, name: str) -> float | None:
-    """The value that is a single number of no dimension."""
+    """The number of a known scalar without dimensions; None for other values."""
     known = reader.known.get(name)
     if known is None or len(known.shape) or known.static is None:
         return None
@@ -95,7 +95,7 @@ def _cast_like(reader: Reader, node: onnx.NodeProto) -> int | None:
 
 
 def _extremum(reader: Reader, node: onnx.NodeProto) -> int | None:
-    """The larger or smaller of a value and a number is the value clipped."""
+    """The maximum or minimum of a value and a number as Clip."""
     numbers = [reader.known[name] for name in node.input if name in reader.known]
     others = [name for name in node.input if name not in reader.known]
     if len(numbers) != 1 or len(others) != 1 or numbers[0].static is None or numbers[0].static.size != 1:
@@ -118,7 +118,7 @@ def _clip(reader: Reader, node: onnx.NodeProto) -> int | None:
 
 
 def _reduce_mean(reader: Reader, node: onnx.NodeProto) -> int | None:
-    """The mean over all spatial dimensions is global average pooling."""
+    """The mean over all spatial dimensions as global average pooling."""
     attrs = node_attrs(node)
     operand = reader.known.get(node.input[1]) if has_operand(node, 1) else None
     axes = operand.static.tolist() if operand is not None and operand.static is not None else attrs.get("axes", ())

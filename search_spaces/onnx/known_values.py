@@ -1,4 +1,4 @@
-"""Values that are known without running the model, of operators that constant folding alone does not know."""
+"""Values that are known without running the model, for operators beyond plain constant folding."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _size(reader: Reader, node: onnx.NodeProto) -> list[Known] | None:
 
 
 def _identity(reader: Reader, node: onnx.NodeProto) -> list[Known] | None:
-    """An initializer that is passed on as it is, is a weight even if it is a single number."""
+    """An initializer that Identity passes on is a weight, even if it is a scalar."""
     known = reader.known.get(node.input[0])
     if known is not None and node.input[0] in reader.initializers and is_learnable(known):
         return [Known(known.shape, learned=True)]
@@ -51,14 +51,14 @@ def _identity(reader: Reader, node: onnx.NodeProto) -> list[Known] | None:
 
 
 def _cast_like(reader: Reader, node: onnx.NodeProto) -> list[Known] | None:
-    """Of the second operand the type alone matters."""
+    """Fold CastLike as Cast; only the type of the second operand must be known."""
     known, like = reader.known.get(node.input[0]), element_type(reader.shape(node.input[1]))
     cast = onnx.helper.make_node("Cast", node.input[:1], node.output, to=standard.enum(like))
     return None if known is None else reader.folder.fold(cast, [known])
 
 
 def _branch(reader: Reader, node: onnx.NodeProto) -> list[Known] | None:
-    """An `If` whose condition is known: what the branch computes, in place."""
+    """Replace an `If` with a known condition by the nodes of its branch."""
     known = reader.known.get(node.input[0])
     condition = known.static if known else None
     if condition is None:

@@ -1,4 +1,4 @@
-"""ONNX files: read, checked, and brought into the one form that `search_spaces.onnx.reading` reads."""
+"""Load, check and normalize ONNX models for `search_spaces.onnx.reading`."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ from search_spaces.graph import standard
 from search_spaces.onnx.folding import MAX_ELEMENTS
 
 MAX_NODES = 10_000
-MAX_READ_VALUES = 100_000  # inputs of all nodes together: ten of each of so many nodes
+MAX_READ_VALUES = 100_000  # inputs of all nodes together
 _OLDEST_OPSET = 13
 
 
 def load_model(path: str) -> onnx.ModelProto:
-    """Read an `.onnx` file; `InputError` names the file.
+    """Load an `.onnx` file.
 
-    Weights in other files stay there: their shapes are in this one. Small tensors are read, since they may be sizes
-    that the graph depends on. No file outside of the model's folder is touched.
+    External weights are not read, except small tensors, which may be sizes that the graph depends on. External files
+    must be in the model's folder.
+
+    Raises:
+        InputError: if it is not an ONNX model; the message names the file.
     """
     folder = Path(path).resolve().parent
     try:
@@ -37,7 +40,7 @@ def load_model(path: str) -> onnx.ModelProto:
         raise
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
-    except Exception as error:  # protobuf's share no public base class; in a damaged file any field may be wrong
+    except Exception as error:  # protobuf's errors have no public base class; damaged fields may cause any error
         raise InputError(f"{path}: not an ONNX model ({_line(error)})") from None
     return model
 
@@ -59,7 +62,7 @@ def _load_external(tensor: TensorProto, folder: Path, path: str) -> None:
     location = given.get("location", "")
     file = Path(os.path.realpath(folder / location))
     if not location or Path(location).is_absolute() or ".." in Path(location).parts or not file.is_relative_to(folder):
-        raise InputError(f"{path}: tensor {tensor.name!r} lies in {location!r}, which is not in the model's folder")
+        raise InputError(f"{path}: tensor {tensor.name!r} is in {location!r}, which is not in the model's folder")
     count = prod(tensor.dims)
     if not 0 <= count <= MAX_ELEMENTS or not file.is_file():
         return
@@ -74,12 +77,18 @@ def _load_external(tensor: TensorProto, folder: Path, path: str) -> None:
     del tensor.external_data[:]
 
 
-# --- one form --------------------------------------------------------------------------------------------------------
+# --- normalization ---------------------------------------------------------------------------------------------------
 
 
 def prepared(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[TensorProto]]:
-    """The model without its initializers, which are inputs instead, in opset 13 or later and without functions; and the
-    initializers. `InputError` for a file that is not valid ONNX, or holds what text cannot."""
+    """Normalize a model: no functions, opset 13 or later, initializers as inputs.
+
+    Returns:
+        The model without weights, and its initializers.
+
+    Raises:
+        InputError: if the model is not valid, too large, or has operators of other domains.
+    """
     _check_size(model)
     light = onnx.ModelProto(ir_version=max(model.ir_version, 4), functions=model.functions)
     light.opset_import.extend(model.opset_import)
@@ -107,14 +116,14 @@ def prepared(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[TensorProto]
 
 
 def _check_size(model: onnx.ModelProto) -> None:
-    """Refuse models that are too large when functions and the branches of control flow are written out."""
+    """Raise InputError for models that are too large once functions and control flow are inlined."""
     bodies = {(f.domain, f.name): list(f.node) for f in model.functions}
     sizes: dict[tuple[str, str], tuple[int, int]] = {}
 
     def size(nodes: Iterable[onnx.NodeProto], depth: int) -> tuple[int, int]:
-        """Nodes, and values that they read."""
+        """Number of nodes, and of their inputs."""
         if depth > 32:
-            raise InputError("functions and control flow are more than 32 deep")
+            raise InputError("functions and control flow are nested more than 32 deep")
         count = read = 0
         for node in nodes:
             key = (node.domain, node.op_type)
@@ -126,9 +135,9 @@ def _check_size(model: onnx.ModelProto) -> None:
 
     count, read = size(model.graph.node, 0)
     if count > MAX_NODES:
-        raise InputError(f"the model has {count:,} nodes; at most {MAX_NODES:,} are read")
+        raise InputError(f"the model has {count:,} nodes; the limit is {MAX_NODES:,}")
     if read > MAX_READ_VALUES:
-        raise InputError(f"the model's nodes have {read:,} inputs; at most {MAX_READ_VALUES:,} are read")
+        raise InputError(f"the model's nodes have {read:,} inputs; the limit is {MAX_READ_VALUES:,}")
 
 
 def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
@@ -144,7 +153,7 @@ def _check_domains(nodes: Iterable[onnx.NodeProto]) -> None:
         if node.domain not in ("", "ai.onnx"):
             raise InputError(
                 f"operator {node.domain}.{node.op_type} (node {node.name!r}) is not a standard ONNX operator: "
-                "export the model without custom operators and without optimizations of one runtime"
+                "export the model without custom operators and runtime-specific optimizations"
             )
         for graph in subgraphs(node):
             _check_domains(graph.node)
@@ -156,7 +165,7 @@ def _converted(model: onnx.ModelProto) -> onnx.ModelProto:
         return model
     try:
         return onnx.version_converter.convert_version(model, _OLDEST_OPSET)
-    except Exception as error:  # of the native library, which has no class for it
+    except Exception as error:  # the native library has no class for it
         raise InputError(
             f"the model uses opset {version} and cannot be converted: export it with opset {_OLDEST_OPSET} or later "
             f"({_line(error)})"

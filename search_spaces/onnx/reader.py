@@ -1,4 +1,4 @@
-"""`Reader`: the nodes of an ONNX model as values of a graph, or as values that are known without running it."""
+"""`Reader`: turns the nodes of an ONNX model into values of a graph, or into known values."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from search_spaces.graph.standard import attribute_value
 from search_spaces.onnx.constants import MAX_WRITTEN_NUMBERS, add_buffer, add_constant, add_param
 from search_spaces.onnx.folding import LETTERS, Folder, Known, is_weight
 
-_PARAM = re.compile(r"(.*/)?Param(_\d+)?\.value")  # the names that `Outline` gives to learned tensors of their own
+_PARAM = re.compile(r"(.*/)?Param(_\d+)?\.value")  # names that `Outline` gives to the tensors of `Param` nodes
 _BROADCASTING = frozenset({"Add", "Mul", "Sub", "Div", "Pow", "Equal", "Greater", "Less", "Where", "And", "Or"})
 
 
 class Rules(NamedTuple):
-    """How operators of ONNX are read, by name.
+    """Rules for reading ONNX operators, by name of the operator.
 
-    known: an operator's outputs where they are known without running the model, else None.
-    one_output: the graph's value for the only output that is used; None where the operator is read like any other.
-    outputs: adds all used outputs, given their positions.
+    Attributes:
+        known: returns the outputs if they are known without running the model, otherwise None.
+        one_output: returns the number of the value of the only used output; None to use the general rule.
+        outputs: adds all used outputs, given their positions.
     """
 
     known: Mapping[str, Callable[[Reader, onnx.NodeProto], list[Known] | None]]
@@ -36,6 +37,7 @@ class Rules(NamedTuple):
 
 
 def node_attrs(node: onnx.NodeProto) -> dict[str, Any]:
+    """The attributes of a node as plain Python values."""
     return {a.name: attribute_value(node.op_type, a) for a in node.attribute}
 
 
@@ -50,7 +52,7 @@ def _reads(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
 
 
 def _dims(info: onnx.ValueInfoProto) -> list[Dim]:
-    """The dimensions of an input: numbers, and the names of open ones."""
+    """The dimensions of an input: numbers, or names of open sizes."""
     tensor = info.type.tensor_type
     if not info.type.HasField("tensor_type") or not tensor.HasField("shape"):
         raise InputError(f"input {info.name!r} is not a tensor with a shape: export the model with one")
@@ -64,12 +66,12 @@ def _dims(info: onnx.ValueInfoProto) -> list[Dim]:
 
 
 def _batch(dims: list[Dim]) -> Dim | None:
-    """The batch size: what is called N, or the first open dimension."""
+    """The dimension that is the batch size: N, or the first open one; None if all are fixed."""
     return BATCH if BATCH in dims else next((d for d in dims if isinstance(d, str)), None)
 
 
 def _shared(nodes: Sequence[onnx.NodeProto], tensors: dict[str, Known]) -> set[str]:
-    """Names of weights that several nodes have in common; those that ask for their size alone do not count."""
+    """Names of weights that several nodes read; vectors, and reads of a weight's shape, do not count."""
     uses = Counter(_reads(node for node in nodes if node.op_type not in ("Shape", "Size")))
     for node in reversed(nodes):
         if node.op_type == "Identity":
@@ -78,19 +80,24 @@ def _shared(nodes: Sequence[onnx.NodeProto], tensors: dict[str, Known]) -> set[s
 
 
 def _params(nodes: Iterable[onnx.NodeProto], tensors: dict[str, Known]) -> set[str]:
-    """Names of the learned tensors that no operator owns, in a file that `Outline` wrote."""
+    """Names of the tensors of `Param` nodes in a model that `Outline` wrote."""
     return {n.input[0] for n in nodes if n.op_type == "Identity" and _PARAM.fullmatch(n.input[0])} & tensors.keys()
 
 
 def _is_vector(known: Known) -> bool:
-    """Biases and the like: exporters store equal ones once (all zeros, say), so they are a layer's own even then."""
+    """True for vectors such as biases: layers own them even if exporters store equal ones, such as zeros, once."""
     return sum(size != 1 for size in known.shape) <= 1
 
 
 class Reader:
-    """Reads ONNX nodes in order. A name stands for a value of the graph, or for one that is known without running it.
+    """Reads ONNX nodes in order. A name refers to a value of the graph or to a known value.
 
-    What is known is added to the graph when a node needs it as a value.
+    A known value is added to the graph only when a node needs it as an input.
+
+    Args:
+        model: a normalized model (`prepared`).
+        tensors: its initializers by name.
+        rules: rules of operators.
     """
 
     def __init__(self, model: onnx.ModelProto, tensors: dict[str, Known], rules: Rules) -> None:
@@ -109,6 +116,7 @@ class Reader:
         self.folder = Folder(max(o.version for o in model.opset_import if o.domain in ("", "ai.onnx")))
 
     def read(self) -> Graph:
+        """The graph of the model; InputError if it cannot be represented."""
         inputs = [info for info in self.proto.input if info.name not in self.initializers]
         dims = [_dims(info) for info in inputs]
         self.batch = _batch([d for shape in dims for d in shape])
@@ -122,7 +130,10 @@ class Reader:
         return Graph(tuple(range(len(inputs))), self._live(outputs), tuple(outputs), tuple(self.shapes))
 
     def _live(self, outputs: list[int]) -> tuple[Node, ...]:
-        """The nodes without those that the file used for their shape alone. Nodes that it did not use either stay."""
+        """The nodes on which outputs depend, and those without any reader in the file.
+
+        Nodes that the file needed for their shapes only are dropped.
+        """
         unused = {value for name, value in self.values.items() if name not in self.used}
         needed, live = {*outputs, *unused}, []
         for node in reversed(self.nodes):
@@ -132,7 +143,7 @@ class Reader:
         return tuple(live[::-1])
 
     def _letter(self, size: Dim) -> Dim:
-        """N for the batch size, another letter for any other open size."""
+        """The symbol of an open size: N for the batch size, another letter for any other."""
         if isinstance(size, int):
             return size
         if size == self.batch:
@@ -146,14 +157,18 @@ class Reader:
     # --- values
 
     def value(self, name: str) -> int:
-        """The number of the value of that name in the graph; added now if it was only known so far."""
+        """The number of a named value in the graph; a known value is added.
+
+        Raises:
+            InputError: if no earlier node produces it.
+        """
         if name in self.values:
             return self.values[name]
         known = self.known.get(name) or self.initializers.get(name)
         if known is None:
-            raise InputError(f"the value {name!r} is not made by an earlier node")
+            raise InputError(f"no earlier node produces the value {name!r}")
         maker = self.makers.get(name)
-        if maker is not None and not known.is_whole:  # what it is computed from are the weights to count
+        if maker is not None and not known.is_whole:  # the weights are the initializers, not what is computed from them
             self._compute(maker)
             return self.values[name]
         value = (add_param if name in self.params else add_constant)(self.emit, known)
@@ -167,11 +182,11 @@ class Reader:
         return value
 
     def shape(self, name: str) -> Shape:
-        """The shape of the value of that name."""
+        """The shape of a named value."""
         return self.known[name].shape if name in self.known else self.shapes[self.value(name)]
 
     def emit(self, op: str, inputs: tuple[int, ...], attrs: Attrs) -> int:
-        """Add a node to the graph; the number of its value."""
+        """Add a node to the graph; return the number of its output value."""
         shapes = tuple([self.shapes[v] for v in inputs])
         self.shapes.append(output_shape(op, attrs, shapes))
         kept = canonical_attrs(op, tuple(sorted(attrs)), shapes)
@@ -181,6 +196,7 @@ class Reader:
     # --- nodes
 
     def read_nodes(self, nodes: Iterable[onnx.NodeProto]) -> None:
+        """Read nodes in order; errors name the node."""
         for node in nodes:
             try:
                 if not self._fold(node):
@@ -189,7 +205,7 @@ class Reader:
                 raise InputError(f"{node.op_type} (node {node.name!r}): {error}") from None
 
     def _fold(self, node: onnx.NodeProto) -> bool:
-        """Whether the node's outputs are known without running the model."""
+        """Store the node's outputs as known values; False if they are not known without running the model."""
         self.makers.update(dict.fromkeys(node.output, node))
         if node.op_type in self.rules.known:
             found = self.rules.known[node.op_type](self, node)
@@ -203,7 +219,7 @@ class Reader:
         return True
 
     def _compute(self, node: onnx.NodeProto) -> None:
-        """Add the node to the graph, once for each of its outputs that is used."""
+        """Add the node to the graph, once per used output."""
         used = [i for i, name in enumerate(node.output) if name in self.used] or [0]
         if node.op_type in self.rules.outputs:
             self.rules.outputs[node.op_type](self, node, used)
@@ -213,16 +229,16 @@ class Reader:
             self.values[node.output[0]] = value
             return
         if any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in node.attribute):
-            raise InputError("control flow that depends on the data cannot be text: export the model by tracing")
+            raise InputError("control flow that depends on the data is not supported: export the model by tracing")
         if not standard.makes_tensors(node.op_type):
-            raise InputError("sequences and optional values cannot be text: export the model with tensors alone")
+            raise InputError("sequences and optional values are not supported: export the model with tensors only")
         attrs = {a.name: attribute_value(node.op_type, a) for a in node.attribute}
         for i in used:
             more: dict[str, Value] = {"output": i} if i else {}
             self.values[node.output[i]] = self._standard(node, {**attrs, **more}, alone=len(used) == 1)
 
     def _standard(self, node: onnx.NodeProto, attrs: dict[str, Any], alone: bool) -> int:
-        """An operator of ONNX: constant operands become attributes, weights too where the operator may own them."""
+        """Add an ONNX operator; its constant operands become attributes, and it owns its weights if possible."""
         op = node.op_type
         names = ["" if self._is_initial_zero(node, i) else name for i, name in enumerate(node.input)]
         while names and not names[-1]:
@@ -237,7 +253,7 @@ class Reader:
         for i in constants:
             known, array = self.known[names[i]], self.known[names[i]].static
             if array is None or array.shape == (0,):
-                continue  # an empty list stands for an operand that is left out
+                continue  # an empty list is equivalent to an omitted operand
             if standard.operand_type(op, i, types) == element_type(known.shape) or not standard.is_result(op, i):
                 broadcast = op in _BROADCASTING and any(len(self.shapes[v]) >= array.ndim for v in inputs.values())
                 attrs[formal[i]] = standard.numbers(array.reshape(()) if broadcast and array.size == 1 else array)
@@ -248,7 +264,7 @@ class Reader:
         return self.emit(op, arranged, tuple(attrs.items()))
 
     def _is_setting(self, op: str, position: int, name: str) -> bool:
-        """Whether an operand is a constant that is written as an attribute."""
+        """True if an operand is a constant that becomes an attribute."""
         known = self.known.get(name) if name else None
         if known is None or known.static is None or known.static.size > MAX_WRITTEN_NUMBERS or op in OWNERS:
             return False
@@ -257,7 +273,7 @@ class Reader:
         return not is_weight(known) or not standard.is_result(op, position)
 
     def _owner(self, op: str, names: list[str], attrs: dict[str, Any]) -> int | None:
-        """An operator with its weights, where all of its further operands are weights of the expected shapes."""
+        """Add an operator that owns its weights; None unless all further operands are weights of expected shapes."""
         x, *operands = [name for name in names if name]
         known = [self.known[name] for name in operands if name in self.known]
         affine = any(k.learned for k in known)
@@ -278,7 +294,7 @@ class Reader:
         return self.emit(op, (value,), tuple(given.items()))
 
     def _is_initial_zero(self, node: onnx.NodeProto, position: int) -> bool:
-        """Whether an operand is a recurrent layer's initial state of zeros, which is the default."""
+        """True if an operand is a recurrent layer's initial state of zeros, the default."""
         known = self.known.get(node.input[position])
         if node.op_type not in RECURRENT or position not in (5, 6) or known is None or known.values is None:
             return False
@@ -286,10 +302,10 @@ class Reader:
 
 
 def _is_zero(known: Known) -> bool:
-    """Whether it is a constant of zeros."""
+    """True for a constant of zeros."""
     return not known.learned and known.static is not None and not known.static.any()
 
 
 def _changes(affine: list[Known]) -> bool:
-    """Whether a normalization's constant scale and shift are other than one and zero."""
+    """True unless a normalization's constant scale and shift are one and zero."""
     return any(known.static is None or bool((known.static != 1 - i).any()) for i, known in enumerate(affine))

@@ -1,4 +1,4 @@
-"""ONNX model → graph: weights become shapes, constants become attributes, shape arithmetic is computed."""
+"""ONNX model to graph: weights become shapes, constants become attributes, shape arithmetic is folded."""
 
 from __future__ import annotations
 
@@ -19,10 +19,13 @@ RULES = Rules(known=FOLDERS, one_output=READERS, outputs={"Split": read_split})
 
 
 def from_model(model: onnx.ModelProto) -> Graph:
-    """The weightless graph of an ONNX model, the same whatever its names.
+    """The weightless graph of an ONNX model, independent of names.
 
-    The first dimension of the first input is the batch size N, also where the file fixes it, as long as the network
-    works for every batch size. Raises InputError for a model that is not valid, or that text cannot hold.
+    The first dimension of the first input becomes the batch size N, even if the file fixes it, provided that the
+    network works for every batch size.
+
+    Raises:
+        InputError: if the model is not valid, or the text cannot express it.
     """
     try:
         light, initializers = prepared(model)
@@ -32,5 +35,5 @@ def from_model(model: onnx.ModelProto) -> Graph:
         raise
     except RecursionError:
         raise InputError("the model is nested too deeply") from None
-    except Exception as error:  # any field of a damaged file may be wrong: names that are no UTF-8, for example
+    except Exception as error:  # damaged fields, such as names that are not UTF-8, may cause any error
         raise InputError(f"damaged ONNX model: {type(error).__name__}: {' '.join(str(error).split())[:200]}") from None

@@ -1,4 +1,4 @@
-"""ONNX operators whose constant operands become attributes: slices, reshapes, expansions, resizes."""
+"""Readers of ONNX operators whose constant operands are shapes: slices, reshapes, expansions, resizes, splits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from search_spaces.onnx.weight_operators import has_operand
 
 
 def _ranges(reader: Reader, node: onnx.NodeProto, shape: Shape) -> list[tuple[int, int, int, int]] | None:
-    """Axis, start, end and step of each axis that a Slice cuts; None where they depend on the data."""
+    """Axis, start, end and step of each axis that a Slice cuts; None if they depend on the data or on open sizes."""
     known = [reader.known[name] if name else None for name in node.input[1:]]
     values = [k.values if k else None for k in known]
     count = len(values[0][0]) if values and values[0] else 0
@@ -48,6 +48,7 @@ _TO_THE_END = (1 << 63) - 1
 
 
 def read_slice(reader: Reader, node: onnx.NodeProto) -> int | None:
+    """Add a Slice; slices of the whole axis are omitted."""
     if not all(name in reader.known for name in node.input[1:] if name):
         return None
     x = reader.value(node.input[0])
@@ -59,6 +60,7 @@ def read_slice(reader: Reader, node: onnx.NodeProto) -> int | None:
 
 
 def read_reshape(reader: Reader, node: onnx.NodeProto) -> int | None:
+    """Add a Reshape, or Flatten if all but the first dimension are merged."""
     known = reader.known.get(node.input[1])
     if known is None or known.values is None:
         return None
@@ -78,7 +80,7 @@ def read_reshape(reader: Reader, node: onnx.NodeProto) -> int | None:
 
 
 def _target(values: tuple[np.ndarray, np.ndarray], shape: Shape) -> tuple[int, ...] | None:
-    """A Reshape's sizes with 0 for those that stay and -1 for one that is open; None where several others are."""
+    """Sizes of a Reshape with 0 for kept dimensions and -1 for an open one; None if several are open."""
     pairs = list(zip(*(v.tolist() for v in values), strict=True))
     sizes = assumed(shape)
     if sizes is None:
@@ -94,7 +96,7 @@ def _target(values: tuple[np.ndarray, np.ndarray], shape: Shape) -> tuple[int, .
 
 
 def _without_gaps(target: list[int], shape: list[int]) -> list[int]:
-    """The sizes with 0 and -1 replaced by what they mean for an input of this shape."""
+    """The sizes with 0 and -1 resolved for an input of this shape."""
     target = [shape[i] if size == 0 and i < len(shape) else size for i, size in enumerate(target)]
     if -1 in target:
         rest = abs(int(np.prod(target, dtype=object)))
@@ -103,6 +105,7 @@ def _without_gaps(target: list[int], shape: list[int]) -> list[int]:
 
 
 def read_expand(reader: Reader, node: onnx.NodeProto) -> int | None:
+    """Add an Expand, unless it keeps the shape; None if its sizes are not known."""
     known, source = reader.known.get(node.input[1]), reader.known.get(node.input[0])
     target = sizes(known) if known else None
     if target is None:
@@ -119,6 +122,7 @@ def read_expand(reader: Reader, node: onnx.NodeProto) -> int | None:
 
 
 def read_constant_of_shape(reader: Reader, node: onnx.NodeProto) -> int | None:
+    """Add a constant filled with one number."""
     known = reader.known.get(node.input[0])
     target = sizes(known) if known else None
     if target is None:
@@ -128,6 +132,7 @@ def read_constant_of_shape(reader: Reader, node: onnx.NodeProto) -> int | None:
 
 
 def add_filled(reader: Reader, target: tuple[int, ...], fill: np.ndarray | None, element: str) -> int:
+    """Add a constant of shape `target` (0 for the batch size) filled with a scalar."""
     if fill is None:
         raise InputError("the constant to fill with is not known")
     value = reader.emit("Expand", (), (("input", standard.number(fill.item())), ("shape", target)))
@@ -135,7 +140,7 @@ def add_filled(reader: Reader, target: tuple[int, ...], fill: np.ndarray | None,
 
 
 def read_resize(reader: Reader, node: onnx.NodeProto) -> int | None:
-    """A Resize of those axes alone whose size changes."""
+    """Add a Resize of the axes whose sizes change."""
     attrs, x = node_attrs(node), reader.value(node.input[0])
     shape = reader.shapes[x]
     axes = attrs.pop("axes", tuple(range(len(shape))))
@@ -157,7 +162,7 @@ def read_resize(reader: Reader, node: onnx.NodeProto) -> int | None:
 
 
 def read_split(reader: Reader, node: onnx.NodeProto, used: list[int]) -> None:
-    """A Slice for each part that is used."""
+    """Add a Slice for each used part."""
     attrs, x = node_attrs(node), reader.value(node.input[0])
     shape = reader.shapes[x]
     axis = attrs.get("axis", 0) % len(shape)

@@ -1,4 +1,7 @@
-"""ONNX operators with weights as operands, read into operators that own their weights."""
+"""Readers of ONNX operators with weights as operands: they become operators that own their weights.
+
+A reader returns None for an operator that it cannot read so; the general rule then applies.
+"""
 
 from __future__ import annotations
 
@@ -16,23 +19,25 @@ from search_spaces.onnx.reader import Reader, node_attrs
 
 
 def weight_shape(reader: Reader, node: onnx.NodeProto, position: int) -> Shape | None:
-    """The shape of an operand that is a tensor of known numbers; None where it is computed or left out."""
+    """The shape of an operand that is a known tensor; None if it is computed, omitted or a scalar."""
     known = reader.known.get(node.input[position]) if len(node.input) > position else None
     return tuple(known.shape) if known is not None and len(known.shape) else None
 
 
 def has_operand(node: onnx.NodeProto, position: int) -> bool:
+    """True unless the operand is omitted."""
     return len(node.input) > position and node.input[position] != ""
 
 
 def _has_bias(reader: Reader, node: onnx.NodeProto, position: int) -> bool:
-    """Zeros that the model computes, as unoptimized exports do, are no learned bias."""
+    """True if the bias is learned or not zero; unoptimized exports compute a bias of zeros."""
     known = reader.known.get(node.input[position]) if has_operand(node, position) else None
     zeros = known is not None and not known.learned and known.static is not None and not known.static.any()
     return has_operand(node, position) and not zeros
 
 
 def read_conv(reader: Reader, node: onnx.NodeProto) -> int | None:
+    """Add a convolution, and the batch normalization that was folded into it."""
     weight, attrs = weight_shape(reader, node, 1), node_attrs(node)
     if weight is None or (has_operand(node, 2) and weight_shape(reader, node, 2) is None):
         return None
@@ -59,7 +64,16 @@ def _normalized(reader: Reader, value: int, norm: FoldedNorm | None) -> int:
 
 
 def explicit_pads(attrs: dict[str, Any], kernel: tuple[int, ...], shape: Shape) -> tuple[int, ...]:
-    """The padding, also where ONNX's deprecated `auto_pad` says how to compute it."""
+    """The padding of a convolution or pooling, computed if ONNX's deprecated `auto_pad` is set.
+
+    Args:
+        attrs: attributes of the node.
+        kernel: sizes of the window.
+        shape: (N, channels, …) of the input.
+
+    Raises:
+        InputError: if `auto_pad` needs a size that is not fixed.
+    """
     auto, rank = attrs.get("auto_pad", "NOTSET"), len(kernel)
     if auto == "NOTSET":
         return attrs.get("pads", (0,) * 2 * rank)
@@ -77,6 +91,7 @@ def explicit_pads(attrs: dict[str, Any], kernel: tuple[int, ...], shape: Shape) 
 
 
 def read_conv_transpose(reader: Reader, node: onnx.NodeProto) -> int | None:
+    """Add a transposed convolution, and the batch normalization that was folded into it."""
     weight, attrs = weight_shape(reader, node, 1), node_attrs(node)
     if weight is None or (has_operand(node, 2) and weight_shape(reader, node, 2) is None) or "output_shape" in attrs:
         return None
@@ -90,6 +105,7 @@ def read_conv_transpose(reader: Reader, node: onnx.NodeProto) -> int | None:
 
 
 def read_gemm(reader: Reader, node: onnx.NodeProto) -> int | None:
+    """Add a linear layer, and the batch normalization that was folded into it."""
     attrs, weight, bias = node_attrs(node), weight_shape(reader, node, 1), weight_shape(reader, node, 2)
     if weight is None or len(weight) != 2 or {attrs.get("alpha", 1.0), attrs.get("beta", 1.0)} != {1.0}:
         return None
@@ -103,6 +119,7 @@ def read_gemm(reader: Reader, node: onnx.NodeProto) -> int | None:
 
 
 def read_matmul(reader: Reader, node: onnx.NodeProto) -> int | None:
+    """Add a linear layer without bias."""
     weight = weight_shape(reader, node, 1)
     if weight is None or len(weight) != 2 or node.input[0] in reader.known:
         return None
@@ -119,6 +136,7 @@ def _linear(reader: Reader, name: str, inputs: int, features: int, bias: bool) -
 
 
 def read_batch_norm(reader: Reader, node: onnx.NodeProto) -> int | None:
+    """Add a batch normalization; a constant scale of 1 and shift of 0 are omitted."""
     attrs = node_attrs(node)
     if attrs.get("training_mode", 0):
         raise InputError("batch normalization in training mode: export the model in evaluation mode")
@@ -134,6 +152,7 @@ def read_batch_norm(reader: Reader, node: onnx.NodeProto) -> int | None:
 
 
 def read_gather(reader: Reader, node: onnx.NodeProto) -> int | None:
+    """Add an embedding, if the operand is a learned matrix."""
     table = reader.known.get(node.input[0])
     if table is None or not is_weight(table) or len(table.shape) != 2 or node_attrs(node).get("axis", 0) != 0:
         return None
@@ -144,7 +163,7 @@ def read_gather(reader: Reader, node: onnx.NodeProto) -> int | None:
 
 
 def read_prelu(reader: Reader, node: onnx.NodeProto) -> int | None:
-    """The slope is learned even where it is a single number; its first dimensions of 1 say nothing."""
+    """Add a PRelu whose slope is learned, even if it is a scalar; leading dimensions of 1 are dropped."""
     slope = reader.known.get(node.input[1])
     if slope is None or not slope.learned:
         return None

@@ -1,4 +1,4 @@
-"""ONNX models with initial or trained weights, in memory or straight into a file."""
+"""ONNX models with initial or trained weights, in memory or written to a file."""
 
 from __future__ import annotations
 
@@ -19,16 +19,24 @@ from search_spaces.graph.ir import Graph
 from search_spaces.graph.owned_weights import Weight
 from search_spaces.onnx.writing import Numbers, Outline
 
-MAX_WEIGHTS = 100_000_000  # 0.4 GB, and as much again while a model is written
-_NOISE = 1 << 22
-_PART = 1 << 17  # numbers that stay in the cache until they are written
+MAX_WEIGHTS = 100_000_000  # 0.4 GB; `to_model` needs twice as much
+_NOISE = 1 << 22  # length of the random stream, which then repeats
+_PART = 1 << 17  # numbers written at once, which fit a CPU cache
 
 
 def to_model(graph: Graph, seed: int = 0, numbers: Numbers | None = None) -> ModelProto:
-    """A runnable ONNX model with freshly initialized weights (He normal; normalizations at identity).
+    """A runnable ONNX model.
 
-    The random numbers are one stream per seed, which begins again after four million. numbers: those of trained weights
-    and of long constants instead, see `Outline`.
+    Weights are initialized as He normal, normalizations as identity. The random numbers of a seed repeat after four
+    million.
+
+    Args:
+        graph: the network.
+        seed: seed of the weights.
+        numbers: trained weights and long constants by output value, see `Outline`; None for initial weights.
+
+    Raises:
+        InputError: if the network has more than `MAX_WEIGHTS` weights.
     """
     weights, outline = _Weights(graph, seed), Outline(graph, numbers)
     for tensor, weight, array in outline.tensors:
@@ -44,9 +52,17 @@ def write_model(
     numbers: Numbers | None = None,
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Write the content of `to_model`'s model to a file: faster, since its weights are never together in memory.
+    """Write the model of `to_model` to a file, without holding all weights in memory.
 
-    metadata: entries of the model's `metadata_props`.
+    Args:
+        graph: the network.
+        file: binary file at the position to write to.
+        seed: as in `to_model`.
+        numbers: as in `to_model`.
+        metadata: entries of the model's `metadata_props`.
+
+    Raises:
+        InputError: as in `to_model`.
     """
     weights, outline = _Weights(graph, seed), Outline(graph, numbers)
     for key, value in (metadata or {}).items():
@@ -64,19 +80,19 @@ def write_model(
 
 
 def _reserve(file: BinaryIO, size: int) -> None:
-    """Take so many bytes of the disk at once, where that can be done: quicker than part by part."""
-    with suppress(AttributeError, OSError):  # not every system can, and no file in memory
+    """Allocate the bytes on disk at once if possible, which is faster than part by part."""
+    with suppress(AttributeError, OSError):  # not supported by every system, nor by files in memory
         os.posix_fallocate(file.fileno(), file.tell(), size)
 
 
 def _head(tensor: TensorProto) -> bytes:
-    """An initializer of a graph as protobuf encodes it, up to its numbers."""
+    """Protobuf encoding of a graph's initializer up to its numbers."""
     head = tensor.SerializeToString() + _field(TensorProto.RAW_DATA_FIELD_NUMBER, _size(tensor))
     return _field(GraphProto.INITIALIZER_FIELD_NUMBER, len(head) + _size(tensor)) + head
 
 
 def _field(number: int, size: int) -> bytes:
-    """What protobuf puts before so many bytes: the field's number, then the size, seven bits a byte."""
+    """Protobuf header of a field of `size` bytes: number and wire type, then the size as a varint."""
     encoded = [number << 3 | 2]
     while size > 0x7F:
         encoded.append(size & 0x7F | 0x80)
@@ -85,21 +101,21 @@ def _field(number: int, size: int) -> bytes:
 
 
 def _size(tensor: TensorProto) -> int:
-    """Bytes of its numbers."""
+    """Size of a tensor's numbers in bytes."""
     return prod(tensor.dims) * tensor_dtype_to_np_dtype(tensor.data_type).itemsize
 
 
 class _Weights:
-    """Weights of a graph's tensors, one after another; `position` is where the stream of random ones stands."""
+    """Numbers of a graph's tensors, in order; `position` is the position in the random stream."""
 
     def __init__(self, graph: Graph, seed: int) -> None:
         count = graph_params(graph)
         if count > MAX_WEIGHTS:
-            raise InputError(f"the network has {count:,} weights; models with at most {MAX_WEIGHTS:,} are written")
+            raise InputError(f"the network has {count:,} weights; the limit for a model is {MAX_WEIGHTS:,}")
         self.noise, self.position = _noise(seed, min(_NOISE, 1 << count.bit_length())), 0
 
     def parts(self, tensor: TensorProto, weight: Weight, given: np.ndarray | None) -> Iterator[bytes | memoryview]:
-        """A tensor's numbers as bytes, some at a time: the given ones, or initial ones."""
+        """Yield the bytes of a tensor's numbers, in parts: the given numbers, or initial ones."""
         size, dtype = prod(tensor.dims), tensor_dtype_to_np_dtype(tensor.data_type)
         if given is not None:
             yield np.ascontiguousarray(given, dtype).tobytes()
@@ -118,7 +134,7 @@ class _Weights:
 
 @lru_cache(maxsize=4)
 def _noise(seed: int, size: int) -> np.ndarray:
-    """The first standard normal numbers of a seed."""
+    """The first `size` standard normal numbers of a seed."""
     return np.random.default_rng(seed).standard_normal(size, np.float32)
 
 

@@ -1,4 +1,4 @@
-"""Graph → ONNX model without its weights: every operator as ONNX's own."""
+"""Graph to ONNX model without weights: every operator in terms of standard ONNX."""
 
 from __future__ import annotations
 
@@ -23,12 +23,15 @@ Numbers = Mapping[int, Sequence[np.ndarray]]
 
 
 class Outline:
-    """The ONNX model of a graph; names carry the scope, as torch's exporter does.
+    """The ONNX model of a graph without weights; names contain the scopes, as in torch's exports.
 
-    `model` lacks the weights: `tensors` has each, still without numbers, which numbers it is to begin with, and which
-    it has instead, if `numbers` says so.
+    Args:
+        graph: the network.
+        numbers: arrays of the weights and long constants of each node, by its output value.
 
-    numbers: arrays of the weights and of the long constants that nodes own, by the value that the node makes.
+    Attributes:
+        model: the model without initializers.
+        tensors: per initializer, its tensor without numbers, its initialization, and its array in `numbers` or None.
     """
 
     def __init__(self, graph: Graph, numbers: Numbers | None = None) -> None:
@@ -124,8 +127,11 @@ class Outline:
         self._add("Expand", name, [*source, self._sizes(f"{name}.shape", attrs["shape"])], output)
 
     def _buffer(self, name: str, attrs: dict[str, Any], output: str, given: np.ndarray | None) -> None:
-        """Without given numbers, some that are none of the constants which are written as they are: uneven, the first
-        the largest."""
+        """Add a long constant; without given numbers, they are made up.
+
+        Made-up numbers are neither equal, evenly spaced nor triangular, since such constants are written as operators.
+        The first is the largest, so that the limit of integers survives.
+        """
         count, limit = np.arange(prod(attrs["shape"])), attrs.get("limit", 2)
         dtype = standard.numpy_type(attrs.get("element", "float"))
         numbers = limit - 1 - count * (count + 1) // 2 % limit if dtype.kind in "iub" else np.cos(count)
@@ -134,7 +140,7 @@ class Outline:
         self._add("Constant", name, [], output, [helper.make_attribute("value", tensor)])
 
     def _sizes(self, name: str, sizes: tuple[int, ...]) -> str:
-        """Name of a value that holds these sizes, with the batch size for 0."""
+        """Name of a value that holds these sizes; 0 stands for the batch size."""
         if 0 not in sizes:
             return self._integers(*sizes)
         parts = [self._batch_size() if size == 0 else self._integers(size) for size in sizes]
@@ -142,11 +148,11 @@ class Outline:
         return name
 
     def _batch_size(self) -> str:
-        """Name of the value that holds the batch size, as a list of one number."""
+        """Name of the value that holds the batch size as a list of one number."""
         if not self.used["batch_size"]:
             found = [(v, self.graph.shapes[v].index(BATCH)) for v in self.graph.inputs if BATCH in self.graph.shapes[v]]
             if not found:
-                raise InputError(f"Expand to the batch size, but no input has a dimension {BATCH}")
+                raise InputError(f"Expand to the batch size needs an input with a dimension {BATCH}")
             value, axis = found[0]
             between = _attributes("Shape", (("end", axis + 1), ("start", axis)))
             self._add("Shape", self._unique("batch_size"), [self.names[value]], "batch_size", between)
@@ -155,7 +161,7 @@ class Outline:
     def _standard(
         self, node: Node, name: str, inputs: list[str], tensors: list[str], shapes: tuple[Shape, ...], output: str
     ) -> None:
-        """An operator of ONNX, whose constant operands are attributes here."""
+        """Add a standard operator, whose constant operands are attributes of the graph's node."""
         attrs = onnx_attrs(node.op, node.attrs) if node.op in OWNERS else node.attrs
         called = standard.call(node.op, attrs, shapes)
         operands = [
@@ -179,7 +185,7 @@ class Outline:
         return self._constant(np.array(values, np.int64))
 
     def _constant(self, array: np.ndarray) -> str:
-        """The name of a `Constant` node with this value: an initializer would be taken for a weight."""
+        """Name of a `Constant` node with this value; an initializer would be read as a weight."""
         key = (array.dtype.name, array.shape, array.tobytes())
         if key not in self.constants:
             name = self.constants[key] = f"constant{len(self.constants)}"
@@ -226,7 +232,7 @@ def _conv_attributes(conv: Convolution) -> tuple[onnx.AttributeProto, ...]:
 
 @lru_cache(maxsize=4096)
 def _attributes(op: str, attrs: Attrs) -> tuple[onnx.AttributeProto, ...]:
-    """The attributes with the types that the operator's schema gives them."""
+    """The attributes with the types of the operator's schema."""
     schema = standard.schema(op)
     assert schema is not None
     return tuple([_attribute(op, name, value, int(schema.attributes[name].type)) for name, value in attrs])  # type: ignore[call-overload]

@@ -630,11 +630,11 @@ def sequences() -> onnx.ModelProto:
     [
         (
             branches,
-            r"If \(node ''\): control flow that depends on the data cannot be text: export the model by tracing",
+            r"If \(node ''\): control flow that depends on the data is not supported: export the model by tracing",
         ),
         (custom_operator, r"my.Relu \(node 'first'\) is not a standard ONNX operator: export the model without custom"),
         (training, "batch normalization in training mode: export the model in evaluation mode"),
-        (sequences, "sequences and optional values cannot be text: export the model with tensors alone"),
+        (sequences, "sequences and optional values are not supported: export the model with tensors only"),
     ],
 )
 def test_what_text_cannot_hold_is_refused_with_a_remedy(build: Callable[[], onnx.ModelProto], message: str) -> None:

@@ -118,13 +118,13 @@ def unused(count: int) -> onnx.ModelProto:
 
 
 REFUSED: dict[str, tuple[Callable[[], onnx.ModelProto], str]] = {
-    "functions that double in branches": (lambda: doubling(12, in_branches=True), "nodes; at most 10,000"),
+    "functions that double in branches": (lambda: doubling(12, in_branches=True), "nodes; the limit is 10,000"),
     "deep functions in branches": (lambda: doubling(30, in_branches=True), "more than 32 deep"),
-    "functions that double": (lambda: doubling(30, in_branches=False), "536,870,912 nodes; at most 10,000"),
-    "60,000 nodes in branches": (lambda: if_of(30_000, known=False), "60,003 nodes; at most 10,000"),
-    "branches in branches": (lambda: nested_ifs(13), "nodes; at most 10,000"),
-    "60,000 nodes in a loop": (lambda: loop(60_000), "nodes; at most 10,000"),
-    "1,000 densely connected nodes": (lambda: dense(1000), "500,500 inputs; at most 100,000"),
+    "functions that double": (lambda: doubling(30, in_branches=False), "536,870,912 nodes; the limit is 10,000"),
+    "60,000 nodes in branches": (lambda: if_of(30_000, known=False), "60,003 nodes; the limit is 10,000"),
+    "branches in branches": (lambda: nested_ifs(13), "nodes; the limit is 10,000"),
+    "60,000 nodes in a loop": (lambda: loop(60_000), "nodes; the limit is 10,000"),
+    "1,000 densely connected nodes": (lambda: dense(1000), "500,500 inputs; the limit is 100,000"),
     "a large If that depends on data": (lambda: if_of(4900, known=False), "control flow that depends on the data"),
 }
 
