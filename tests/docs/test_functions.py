@@ -22,7 +22,7 @@ def names(begin: str, end: str) -> list[str]:
 
 
 def test_the_page_lists_every_function_that_is_read() -> None:
-    listed = names("functions of other libraries that consist of them:", "What is not read")
+    listed = names("functions of other libraries that consist of them:", "What is not supported")
     assert listed == sorted((name for name in HANDLERS if not name.startswith("_")), key=str.lower)
 
 
