@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
     from experiments.pretraining.bank import BankedSpace, Progress
-    from experiments.pretraining.random_tasks import SpaceStates
+    from experiments.pretraining.random_tasks import Prior, SpaceStates
     from predictors.rlm.model import Model
     from predictors.rlm.tasks import Task
 
@@ -115,11 +115,12 @@ def _train(
             bar(f"encoder, {name}, loss {loss:.3f}", step, of)
 
         pretrain_encoder(model.encoder, pools, encoder_steps, seed, path, progress, rate)
-    states = [_states(model, space) for pool in pools for space in pool]
-    _pretrain_context(model, states, steps, rate, seed, out / f"context-{name}.safetensors", accelerator, bar)
+    states = [read_states(model, space) for pool in pools for space in pool]
+    pretrain_context(model, states, steps, rate, seed, out / f"context-{name}.safetensors", accelerator, bar)
 
 
-def _states(model: Model, space: BankedSpace) -> SpaceStates:
+def read_states(model: Model, space: BankedSpace) -> SpaceStates:
+    """The encoder's states of a space's networks."""
     import torch
 
     from experiments.pretraining.random_tasks import SpaceStates
@@ -130,7 +131,7 @@ def _states(model: Model, space: BankedSpace) -> SpaceStates:
     return SpaceStates.of(torch.cat(parts).double().numpy(), space.targets, space.others)
 
 
-def _pretrain_context(
+def pretrain_context(
     model: Model,
     spaces: list[SpaceStates],
     steps: int,
@@ -139,11 +140,16 @@ def _pretrain_context(
     path: Path,
     accelerator: Accelerator,
     bar: Progress,
+    prior: Prior | None = None,
 ) -> None:
-    """Train reader and decoder on random tasks. Each process draws its own tasks; gradients are averaged."""
+    """Train reader and decoder, in place, on random tasks; `PRIOR` by default.
+
+    Each process draws its own tasks; gradients are averaged.
+    """
     import torch
 
     from experiments.pretraining.encoder import keep, resume
+    from experiments.pretraining.random_tasks import PRIOR
     from predictors.rlm.tasks import task_loss
 
     modules: dict[str, torch.nn.Module] = {"reader": model.reader, "decoder": model.decoder}
@@ -153,7 +159,7 @@ def _pretrain_context(
     optimizer = torch.optim.AdamW(parameters, rate, betas=(0.9, 0.98), weight_decay=0.02)
     for step in range(resume(path, modules, optimizer), steps):
         rng = np.random.default_rng([seed, step, accelerator.process_index])
-        loss = task_loss(model.reader, model.decoder, _tasks(spaces, rng))
+        loss = task_loss(model.reader, model.decoder, _tasks(spaces, rng, prior or PRIOR))
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         for parameter in parameters:
@@ -170,7 +176,7 @@ def _pretrain_context(
     model.cpu()
 
 
-def _tasks(spaces: list[SpaceStates], rng: np.random.Generator) -> list[Task]:
+def _tasks(spaces: list[SpaceStates], rng: np.random.Generator, prior: Prior) -> list[Task]:
     """Tasks for one step, all with equal numbers of examples and queries, of spaces with enough networks."""
     from experiments.pretraining.random_tasks import draw_task
 
@@ -182,7 +188,7 @@ def _tasks(spaces: list[SpaceStates], rng: np.random.Generator) -> list[Task]:
     n, q = min(n, largest - 8), min(q, max(8, largest - n))
     able = [space for space in spaces if len(space.states) >= n + q]
     count = max(1, min(TASKS, CONTEXT_TOKENS // (n + q)))
-    return [draw_task(able, n, q, rng) for _ in range(count)]
+    return [draw_task(able, n, q, rng, prior) for _ in range(count)]
 
 
 def _write(model: Model, folder: Path) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
@@ -15,13 +15,30 @@ from predictors.rlm.tasks import Task
 from predictors.scores import Scores
 
 FUNCTIONS = {"kernel": 0.36, "linear": 0.06, "counts": 0.12, "network": 0.12, "targets": 0.23, "product": 0.11}
-"""Probability of each kind of random function, see `_function`."""
+"""Share of each kind of random function, see `_function`."""
 FEATURES = 384  # random features that approximate a stationary kernel
 MIN_SPREAD = 1e-9
+STRANGE = 0.07  # share of tasks with queries of another space
 
 
-EXTRAPOLATING, STRANGE = 0.15, 0.07  # shares of tasks whose queries lie beyond the examples, or are of another space
-CURVES = 0.1  # share of tasks whose metric is a point of a learning curve, with earlier points as covariates
+@dataclass(frozen=True)
+class Prior:
+    """Shares of the kinds of tasks.
+
+    Attributes:
+        functions: share of each kind of random function.
+        measured: share of tasks with proxies or measurements as metrics, in spaces that have some.
+        extrapolating: share of tasks whose queries lie beyond the examples.
+        curves: share of tasks whose metric is a point of a learning curve, with earlier points as covariates.
+    """
+
+    functions: Mapping[str, float] = field(default_factory=FUNCTIONS.copy)
+    measured: float = 0.5
+    extrapolating: float = 0.15
+    curves: float = 0.1
+
+
+PRIOR = Prior()
 
 
 @dataclass(frozen=True)
@@ -71,7 +88,7 @@ def _unit(values: np.ndarray, n: int) -> np.ndarray:
     return centered / np.sqrt((centered[:n] ** 2).sum(1).mean() + 1e-12)
 
 
-def draw_task(spaces: Sequence[SpaceStates], n: int, q: int, rng: np.random.Generator) -> Task:
+def draw_task(spaces: Sequence[SpaceStates], n: int, q: int, rng: np.random.Generator, prior: Prior = PRIOR) -> Task:
     """Draw a task of n examples and q queries from one of the spaces, each of which has at least n + q networks.
 
     The task has a metric and up to sixteen covariates, which share random functions with it or precede it on a curve.
@@ -83,17 +100,17 @@ def draw_task(spaces: Sequence[SpaceStates], n: int, q: int, rng: np.random.Gene
     if strange:
         states[n + q // 2 :] = other.states[rng.choice(len(other.states), q - q // 2, replace=False)]
     coordinates = space.coordinates(states, n, np.exp(rng.normal(0, 0.8, 3)))
-    if rng.random() < EXTRAPOLATING:
+    if rng.random() < prior.extrapolating:
         order = (coordinates @ (rng.standard_normal(coordinates.shape[1]) * coordinates[:n].std(0))).argsort()
         rows, states, coordinates = rows[order], states[order], coordinates[order]
     targets = np.zeros((n + q, 0)) if strange else space.targets[rows]
-    if rng.random() < CURVES:
-        return _task(states, n, _curves(coordinates, targets, rng), rng)
+    if rng.random() < prior.curves:
+        return _task(states, n, _curves(coordinates, targets, rng, prior), rng)
     total = 1 + int(rng.choice([0, 1, 2, 3, 8, 16], p=[0.6, 0.16, 0.06, 0.06, 0.08, 0.04]))
-    values = _noisy(_mixtures(coordinates, targets, total, rng), rng)
+    values = _noisy(_mixtures(coordinates, targets, total, rng, prior), rng)
     values = np.stack([_warped(column, rng) for column in values.T], 1)
     known = np.flatnonzero(np.isfinite(space.others[rows]).all(0))
-    if len(known) and not strange and rng.random() < 0.5:
+    if len(known) and not strange and rng.random() < prior.measured:
         columns = rng.permutation(known)[:total]
         values[:, rng.permutation(total)[: len(columns)]] = space.others[np.ix_(rows, columns)]
     if rng.random() < 0.1:
@@ -102,23 +119,27 @@ def draw_task(spaces: Sequence[SpaceStates], n: int, q: int, rng: np.random.Gene
     return _task(states, n, values, rng)
 
 
-def _curves(coordinates: np.ndarray, targets: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _curves(coordinates: np.ndarray, targets: np.ndarray, rng: np.random.Generator, prior: Prior) -> np.ndarray:
     """Values (m, k) of m learning curves, last point first. One warp applies to all points."""
-    curves = draw_curves(_mixtures(coordinates, targets, LATENTS, rng), int(rng.integers(2, MAX_LENGTH + 1)), rng)
+    curves = draw_curves(
+        _mixtures(coordinates, targets, LATENTS, rng, prior), int(rng.integers(2, MAX_LENGTH + 1)), rng
+    )
     return _warped(curves, rng)[:, ::-1]
 
 
-def _mixtures(coordinates: np.ndarray, targets: np.ndarray, total: int, rng: np.random.Generator) -> np.ndarray:
+def _mixtures(
+    coordinates: np.ndarray, targets: np.ndarray, total: int, rng: np.random.Generator, prior: Prior
+) -> np.ndarray:
     """Values (m, total) that share a few random functions of coordinates (m, d) or targets (m, T)."""
     latent = int(rng.integers(1, min(total, 6) + 2))
-    base = np.stack([_function(coordinates, targets, rng) for _ in range(latent)], 1)
+    base = np.stack([_function(coordinates, targets, rng, prior) for _ in range(latent)], 1)
     mix = rng.standard_normal((latent, total)) * np.exp(rng.normal(0, 1.2, (latent, total)))
     return _standard(base @ mix)
 
 
-def _function(x: np.ndarray, targets: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _function(x: np.ndarray, targets: np.ndarray, rng: np.random.Generator, prior: Prior) -> np.ndarray:
     """A random function (n,) of unit variance, of coordinates x (n, d) or of structural targets (n, T)."""
-    kind = rng.choice(list(FUNCTIONS), p=list(FUNCTIONS.values()))
+    kind = rng.choice(list(prior.functions), p=list(prior.functions.values()))
     usable = np.flatnonzero(targets.std(0) > MIN_SPREAD)
     if kind in ("targets", "product") and len(usable):
         some = _standard(targets[:, rng.choice(usable, rng.choice([1, 1, 2, 3]))]).clip(-4, 4)

@@ -91,6 +91,18 @@ def test_pretraining_makes_bases(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_pretraining_is_compared_with_and_without_a_kind_of_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("NAS_DATA", raising=False)
+    found = run("pretraining.ablation", capsys, out=tmp_path)
+    assert [(row["pretrained with"], row["metric"]) for row in found] == [
+        (name, metric) for name in ("all tasks", "no random functions") for metric in ("accuracy", "latency")
+    ]
+    assert len({row["tau"]["mean"] for row in found}) == 4, "each row has weights of its own"
+
+
+@pytest.mark.slow
 @needs_tables
 @pytest.mark.parametrize("kind", Kind)
 def test_checkpoints_of_the_table_are_made(kind: Kind, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.pretraining import random_tasks
-from experiments.pretraining.random_tasks import SpaceStates, draw_task
+from experiments.pretraining.random_tasks import Prior, SpaceStates, draw_task
 from predictors.rlm.context import COORDINATES, COVARIATES
 from predictors.rlm.encoder import COMMON, QUALITY
 from predictors.rlm.lines import COUNTS
@@ -43,12 +43,17 @@ def _spread_ratio(task: random_tasks.Task) -> float:
     return float(np.sqrt((task.queries[:, used] ** 2).mean() / (task.examples[:, used] ** 2).mean()))
 
 
-def test_some_queries_lie_beyond_their_examples() -> None:
+def _share_beyond(prior: Prior) -> float:
+    """Share of tasks whose queries lie well beyond their examples."""
     spaces = [_space(0), _space(1)]
-    ratios = [_spread_ratio(draw_task(spaces, 40, 32, np.random.default_rng(i))) for i in range(100)]
-    assert np.median(ratios) < 1.2
-    beyond = np.mean(np.array(ratios) > 1.3)
-    assert 0.05 < beyond < 0.45
+    tasks = (draw_task(spaces, 40, 32, np.random.default_rng(i), prior) for i in range(100))
+    return float(np.mean([_spread_ratio(task) > 1.3 for task in tasks]))
+
+
+def test_queries_lie_beyond_their_examples_as_often_as_the_prior_says() -> None:
+    assert 0.05 < _share_beyond(Prior()) < 0.45
+    assert _share_beyond(Prior(extrapolating=1.0)) > 0.6
+    assert _share_beyond(Prior(extrapolating=0.0)) < _share_beyond(Prior())
 
 
 def test_the_same_generator_draws_the_same_task() -> None:
