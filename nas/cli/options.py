@@ -32,7 +32,10 @@ TableSpace = Annotated[
     typer.Option("--space", help="Space of a CSV file's networks: a name or FILE.py:CLASS; nasbench201 by default."),
 ]
 DataSet = Annotated[
-    str | None, typer.Option(help="digits (the default), a .npz file, or a folder with a folder of images per class.")
+    str | None,
+    typer.Option(
+        help="digits (the default), a .npz file, or a folder of images with a folder per class or targets.csv."
+    ),
 ]
 Epochs = Annotated[int | None, typer.Option(help="Epochs of training; 6 by default.")]
 Training = Annotated[

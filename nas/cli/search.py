@@ -67,7 +67,9 @@ NOT_BY_COST = {
 
 def search(
     context: typer.Context,
-    objectives: Annotated[str, typer.Option(help="Comma-separated metrics; METRIC:max or METRIC:min to override.")],
+    objectives: Annotated[
+        str, typer.Option(help="Comma-separated metrics; METRIC:max or METRIC:min sets the direction.")
+    ],
     benchmark: Annotated[
         str | None,
         typer.Option(
@@ -80,7 +82,8 @@ def search(
     sampler: Annotated[
         str,
         typer.Option(
-            help="One or more of rlm, gnn, forest, ridge, nsga2, nsga3, tpe, gp, random; with --budget asha, hyperband."
+            help="Comma-separated: rlm, gnn, forest, ridge, nsga2, nsga3, tpe, gp, random; with --budget also asha, "
+            "hyperband."
         ),
     ] = "rlm",
     evaluations: Annotated[int, typer.Option(min=1, help="Number of evaluations.")] = 200,
