@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,16 +35,21 @@ def check_predictor(factory: Callable[[], Predictor]) -> None:
     Raises:
         AssertionError: if a check fails; the message says what to change.
     """
-    spaces = [get_space("tiny-resnet"), get_space("nasbench201", channels=4, cells=1)]
-    for space in spaces:
+    for space in _spaces():
         _check_learning(factory, space)
     choices = factory().reads_choices
-    inputs = [item for space in spaces for item in _sample(space, 12, 1, choices)[0]]
+    inputs = [item for space in _spaces() for item in _sample(space, 12, 1, choices)[0]]
     _check_contract(factory, inputs)
     _check_refusals(factory, inputs)
     _check_small_data(factory, inputs)
 
 
+@cache
+def _spaces() -> tuple[SearchSpace, ...]:
+    return get_space("tiny-resnet"), get_space("nasbench201", channels=4, cells=1)
+
+
+@cache
 def _sample(space: SearchSpace, n: int, seed: int, choices: bool) -> tuple[list[Any], np.ndarray]:
     """n architectures, or their texts, and their numbers of parameters."""
     rng = np.random.default_rng(seed)

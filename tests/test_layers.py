@@ -48,16 +48,23 @@ def modules() -> dict[str, Path]:
     return {".".join(p.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): p for p in paths}
 
 
-def imports(path: Path) -> set[str]:
+@cache
+def parsed(path: Path) -> ast.Module:
+    """A file's syntax tree, which several claims are about."""
+    return ast.parse(path.read_text())
+
+
+@cache
+def imports(path: Path) -> frozenset[str]:
     """The project's modules that a file imports, also inside of functions and for type checking."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             submodules = {alias.name: f"{node.module}.{alias.name}" for alias in node.names}
             found |= {name if name in modules() else node.module for name in submodules.values()}
-    return found & modules().keys()
+    return frozenset(found & modules().keys())
 
 
 def layer(module: str) -> int:
@@ -88,7 +95,7 @@ def test_there_are_no_circles() -> None:
 def test_every_import_of_the_project_exists() -> None:
     packages = {layer.partition(".")[0] for layer in LAYERS}
     for path in [*modules().values(), *(ROOT / "tests").rglob("*.py")]:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] in packages:
                 assert node.module in modules(), f"{path.relative_to(ROOT)} imports {node.module}, which is not there"
 
@@ -98,7 +105,7 @@ def test_every_layer_has_modules_and_every_room_says_what_lives_there() -> None:
         assert name in modules(), f"{name} is declared as a layer, but is no module"
     for module, path in modules().items():
         if path.name == "__init__.py" and module.count(".") <= 1 and not module.startswith("predictors."):
-            assert ast.get_docstring(ast.parse(path.read_text())), f"{module} has no docstring"
+            assert ast.get_docstring(parsed(path)), f"{module} has no docstring"
 
 
 def at_the_top(tree: ast.AST) -> list[ast.Import | ast.ImportFrom]:
@@ -117,7 +124,7 @@ def at_the_top(tree: ast.AST) -> list[ast.Import | ast.ImportFrom]:
 def test_search_spaces_import_no_heavy_package_at_the_top() -> None:
     for module, path in modules().items():
         if module.startswith("search_spaces") and not module.startswith(TORCH_ROOM):
-            for node in at_the_top(ast.parse(path.read_text())):
+            for node in at_the_top(parsed(path)):
                 names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
                 heavy = {name.partition(".")[0] for name in names} & HEAVY
                 assert not heavy, f"{module} imports {heavy}"

@@ -12,7 +12,6 @@ from predictors.rlm.coordinates import Axes, compared
 from predictors.rlm.model import Model
 
 MAX_EXAMPLES = 2000  # per query, which bounds memory and time of a prediction
-_NEAREST = MAX_EXAMPLES // 2  # examples of a group that are nearest to its center
 _DISTANCE_ROWS = 256  # rows of a distance matrix that are computed at once
 
 
@@ -62,11 +61,12 @@ def groups(states: np.ndarray) -> list[Group]:
     states = compared(states)
     if len(states) <= MAX_EXAMPLES:
         return [Group(states.mean(0), np.arange(len(states)))]
-    spread = _spread(states, MAX_EXAMPLES - _NEAREST)
-    centers = states[spread[: -(-len(states) // _NEAREST)]]
+    nearest = MAX_EXAMPLES // 2
+    spread = _spread(states, MAX_EXAMPLES - nearest)
+    centers = states[spread[: -(-len(states) // nearest)]]
     rest = np.setdiff1d(np.arange(len(states)), spread)
     distances = squared_distances(centers, states[rest])
-    near = [rest[np.argsort(row, kind="stable")[:_NEAREST]] for row in distances]
+    near = [rest[np.argsort(row, kind="stable")[:nearest]] for row in distances]
     return [Group(c, np.sort(np.concatenate([spread, rows]))) for c, rows in zip(centers, near, strict=True)]
 
 

@@ -14,7 +14,7 @@ from search_spaces import InputError, get_space
     ("kind", "options"),
     [
         ("rlm", {}),
-        ("gnn", {"steps": 30}),
+        ("gnn", {"steps": 12}),
         ("gp", {}),
         ("gp-choices", {}),
         ("rlm+gp", {}),

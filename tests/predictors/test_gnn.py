@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from pathlib import Path
@@ -213,10 +212,8 @@ def test_the_prediction_of_an_unknown_given_metric_is_refused() -> None:
 
 
 @pytest.fixture(scope="module")
-def nasbench201() -> tuple[list[str], np.ndarray, np.ndarray]:
+def nasbench201(nas_data: Path) -> tuple[list[str], np.ndarray, np.ndarray]:
     """Texts, validation and test accuracies of 600 architectures of the real table."""
-    if not (Path(os.environ.get("NAS_DATA", "")) / "nasbench201.csv.gz").is_file():
-        pytest.skip("NAS_DATA does not name a folder with nasbench201.csv.gz")
     from nas.benchmarks import load_benchmark
 
     benchmark = load_benchmark("nasbench201")

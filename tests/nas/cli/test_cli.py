@@ -57,12 +57,14 @@ def test_help_answers_at_once() -> None:
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         return usage.ru_utime + usage.ru_stime
 
-    times = []
+    times, limit = [], 0.7 * 2
     for _ in range(3):
         start = spent()
         subprocess.run([sys.executable, "-m", "nas.cli", "--help"], check=True, capture_output=True)
         times.append(spent() - start)
-    assert 0.05 < min(times) < 0.7 * 2
+        if times[-1] < limit:
+            break
+    assert 0.05 < min(times) < limit
 
 
 def test_help_imports_nothing_heavy() -> None:

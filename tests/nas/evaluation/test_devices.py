@@ -48,12 +48,6 @@ def command(program: str = "bench.py") -> DeviceCommand:
     return DeviceCommand(f"{sys.executable} {program} {{model}}", "pi", warmup=0, runs=1, retries=1)
 
 
-def size(text: str) -> float:
-    """What the device will print for a network of the pool."""
-    architecture = draw_pool(SPACE, 0)[text]
-    return SPACE.to_onnx(architecture).ByteSize() / 1000
-
-
 def measured_device(count: int = 8) -> PredictedDevice:
     device = PredictedDevice("pi")
     device.begin({"command": "bench"})
@@ -72,12 +66,13 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *ar
 def test_latencies_of_other_networks_follow_from_a_few_measurements_of_a_flaky_device() -> None:
     device = measured_device()
     assert len(device.texts) == 8
-    others = [text for text in draw_pool(SPACE, 0) if text not in device.tried]
+    pool = draw_pool(SPACE, 0)
+    others = [text for text in pool if text not in device.tried]
     median, low, high = device.predict(others).T
     assert (low > 0).all()
     assert (low <= median).all()
     assert (median <= high).all()
-    true = np.array([size(text) for text in others])
+    true = np.array([SPACE.to_onnx(pool[text]).ByteSize() for text in others])  # as `BENCH` tells
     assert np.corrcoef(median.argsort().argsort(), true.argsort().argsort())[0, 1] > 0.7
     found = quality(device, others)
     assert found.spearman > 0.5

@@ -215,8 +215,8 @@ class Repeats:
         return [accuracy + self.noise * self.rng.standard_normal(), latency + self.rng.random()]
 
     def repeated(self) -> int:
-        study = optuna.create_study(directions=DIRECTIONS, sampler=guided(self.space, fresh=100))
-        study.optimize(self, n_trials=60)
+        study = optuna.create_study(directions=DIRECTIONS, sampler=guided(self.space, fresh=50))
+        study.optimize(self, n_trials=45)
         return len(self.texts) - len(set(self.texts))
 
 

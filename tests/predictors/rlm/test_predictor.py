@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import kendalltau
 
-from predictors.rlm import predictor
+from predictors.rlm import examples, predictor
 from predictors.rlm.encoder import COMMON, QUALITY
 from predictors.rlm.examples import MAX_EXAMPLES, groups
 from predictors.rlm.lines import COUNTS
@@ -89,20 +89,23 @@ def _many(count: int) -> list[str]:
     return [f"width {i % 97} depth {i // 97}" for i in range(count)]
 
 
-@pytest.fixture(scope="module")
-def large(small_base: str) -> RLM:
-    """A model with 4,100 examples; 30 of them have a latency, two an energy."""
-    count = 4100
+@pytest.fixture
+def large(small_base: str, monkeypatch: pytest.MonkeyPatch) -> RLM:
+    """A model with 410 examples, of which a query sees 200; 30 of them have a latency, two an energy."""
+    monkeypatch.setattr(examples, "MAX_EXAMPLES", 200)
+    count = 410
     some = np.full(count, np.nan)
     some[RNG.permutation(count)[:30]] = RNG.random(30)
     two = np.full(count, np.nan)
-    two[[17, 4000]] = 3.0, 4.0
+    two[[17, 400]] = 3.0, 4.0
     return RLM(base=small_base).fit(_many(count), {"top1": RNG.random(count), "a_latency_ms": some, "b_mj": two})
 
 
 def test_a_query_sees_a_bounded_number_of_examples_chosen_by_its_state(large: RLM) -> None:
     queries = _many(300)[::40]
-    assert all(len(group.rows) <= MAX_EXAMPLES for group in large._groups_with(["top1"]))
+    found = large._groups_with(["top1"])
+    assert [len(group.rows) for group in found] == [200] * len(found)
+    assert len({group.rows.tobytes() for group in found}) == len(found) > 1
     together = large.predict(queries, ["top1"], samples=4).samples
     alone = np.concatenate([large.predict([text], ["top1"], samples=4).samples for text in queries])
     assert np.mean(np.abs(together - alone) > 0.05) < 0.05
@@ -119,7 +122,7 @@ def test_a_metric_with_few_values_in_a_large_table_is_predicted_from_these(large
     for names in (["a_latency_ms"], ["b_mj"], ["top1", "a_latency_ms", "b_mj"]):
         found = large.predict(_many(20), names, samples=4)
         assert np.isfinite(found.samples).all()
-    assert large._groups_with(["b_mj"])[0].rows.tolist() == [17, 4000]
+    assert large._groups_with(["b_mj"])[0].rows.tolist() == [17, 400]
     given = large.predict(_many(20), ["b_mj"], given={"a_latency_ms": np.full(20, 0.5)}, samples=4)
     assert np.isfinite(given.samples).all()
 

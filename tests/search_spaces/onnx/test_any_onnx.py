@@ -55,21 +55,21 @@ class Basic(nn.Module):
 
 
 class ResNet(nn.Module):
-    """ResNet-18 in torchvision's form, narrow."""
+    """ResNet-18's first two stages in torchvision's form, narrow."""
 
     def __init__(self) -> None:
         super().__init__()
         self.stem = nn.Sequential(
             nn.Conv2d(3, 8, 7, 2, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
         )
-        widths = [8, 8, 16, 32]
+        widths = [8, 16]
         self.layers = nn.Sequential(
             *[
                 nn.Sequential(Basic(i, o, 1 if o == 8 else 2), Basic(o, o, 1))
                 for i, o in zip([8, *widths], widths, strict=False)
             ]
         )
-        self.pool, self.fc = nn.AdaptiveAvgPool2d(1), nn.Linear(32, 10)
+        self.pool, self.fc = nn.AdaptiveAvgPool2d(1), nn.Linear(16, 10)
 
     def forward(self, x):  # type: ignore[no-untyped-def]
         return self.fc(torch.flatten(self.pool(self.layers(self.stem(x))), 1))
@@ -642,43 +642,57 @@ def test_what_text_cannot_hold_is_refused_with_a_remedy(build: Callable[[], onnx
         to_text(build())
 
 
-def hostile() -> dict[str, onnx.ModelProto]:
-    """Small files that ask for much."""
-    huge = with_weight(np.ones(1, np.float32), "y = MatMul (x, w)")
-    huge.graph.initializer[0].dims[:] = [1 << 40, 1 << 20]
-    many = parsed("y = Relu (x)")
+def huge() -> onnx.ModelProto:
+    model = with_weight(np.ones(1, np.float32), "y = MatMul (x, w)")
+    model.graph.initializer[0].dims[:] = [1 << 40, 1 << 20]
+    return model
+
+
+def many() -> onnx.ModelProto:
+    model = parsed("y = Relu (x)")
     for i in range(100_000):
-        many.graph.node.add(op_type="Relu", input=["y" if i == 0 else f"v{i - 1}"], output=[f"v{i}"])
+        model.graph.node.add(op_type="Relu", input=["y" if i == 0 else f"v{i - 1}"], output=[f"v{i}"])
+    return model
+
+
+def functions() -> onnx.ModelProto:
     laughs = "".join(
         f'<domain: "f", opset_import: ["" : 21, "f" : 1]> f{i} (x) => (y) {{ a = f.f{i + 1} (x) y = f.f{i + 1} (a) }} '
         for i in range(30)
     )
-    functions = onnx.parser.parse_model(
+    return onnx.parser.parse_model(
         f"""<ir_version: 8, opset_import: ["" : 21, "f" : 1]> net (float[N,4] x) => (float[N,4] y) {{ y = f.f0 (x) }}
         {laughs} <domain: "f", opset_import: ["" : 21]> f30 (x) => (y) {{ y = Relu (x) }}"""
     )
-    loop = parsed("y = my.f (x)")
+
+
+def loop() -> onnx.ModelProto:
+    model = parsed("y = my.f (x)")
     call = helper.make_node("f", ["x"], ["y"], domain="my")
-    loop.functions.append(helper.make_function("my", "f", ["x"], ["y"], [call], [helper.make_opsetid("my", 1)]))
-    sizes = "s = Constant <value_ints = [1000000, 1000000]> () "
-    chain = sizes.replace("[1000000, 1000000]", "[500, 500]") + "c0 = ConstantOfShape (s) "
-    chain += "".join(f"c{i + 1} = Add (c{i}, c{i}) " for i in range(3000))
-    return {
-        "huge": huge,
-        "many": many,
-        "functions": functions,
-        "loop": loop,
-        "filled": parsed(sizes + "c = ConstantOfShape (s) r = ReduceSum (c) y = Add (x, r)"),
-        "tiled": parsed(
-            sizes + "c = Constant <value_float = 1.0> () e = Expand (c, s) r = ReduceMax (e) y = Add (x, r)"
-        ),
-        "chain": parsed(chain + "r = ReduceMax (c3000) y = Add (x, r)"),
-    }
+    model.functions.append(helper.make_function("my", "f", ["x"], ["y"], [call], [helper.make_opsetid("my", 1)]))
+    return model
 
 
-@pytest.mark.parametrize("name", hostile())
-def test_small_files_with_huge_sizes_are_read_cheaply(name: str) -> None:
-    model = hostile()[name]
+SIZES = "s = Constant <value_ints = [1000000, 1000000]> () "
+
+
+def filled_sizes() -> onnx.ModelProto:
+    return parsed(SIZES + "c = ConstantOfShape (s) r = ReduceSum (c) y = Add (x, r)")
+
+
+def tiled() -> onnx.ModelProto:
+    return parsed(SIZES + "c = Constant <value_float = 1.0> () e = Expand (c, s) r = ReduceMax (e) y = Add (x, r)")
+
+
+def chain() -> onnx.ModelProto:
+    body = SIZES.replace("[1000000, 1000000]", "[500, 500]") + "c0 = ConstantOfShape (s) "
+    body += "".join(f"c{i + 1} = Add (c{i}, c{i}) " for i in range(3000))
+    return parsed(body + "r = ReduceMax (c3000) y = Add (x, r)")
+
+
+@pytest.mark.parametrize("build", [huge, many, functions, loop, filled_sizes, tiled, chain])
+def test_small_files_with_huge_sizes_are_read_cheaply(build: Callable[[], onnx.ModelProto]) -> None:
+    model = build()
     memory, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     with suppress(InputError):
         to_text(model)
