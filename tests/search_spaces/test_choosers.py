@@ -61,9 +61,10 @@ def test_mutation_changes_one_choice_and_stays_in_the_range() -> None:
 def test_crossover_takes_each_choice_from_a_parent() -> None:
     rng = np.random.default_rng(0)
     a, b = SPACE.sample(rng), SPACE.sample(rng)
-    for _ in range(10):
-        child = SPACE.crossover(a, b, rng)
+    children = [SPACE.crossover(a, b, rng) for _ in range(10)]
+    for child in children:
         assert all(value in (a.as_dict()[name], b.as_dict()[name]) for name, value in child.choices)
+    assert {*children} - {a, b}
 
 
 def test_an_architecture_is_written_and_read_exactly() -> None:

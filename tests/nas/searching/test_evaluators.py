@@ -55,4 +55,6 @@ def test_a_predictor_that_reads_choices_evaluates_architectures() -> None:
     space = get_space("tiny-resnet")
     architectures = [space.sample(np.random.default_rng(seed)) for seed in range(12)]
     predictor = create("gp-choices").fit(architectures, {"x_ms": np.arange(12.0)})
-    assert np.isfinite(PredictionEvaluator(predictor, space, ["x_ms", "params"])(architectures)).all()
+    latency = predictor.predict(architectures, ["x_ms"]).median[:, 0]
+    found = PredictionEvaluator(predictor, space, ["x_ms", "params"])(architectures)
+    np.testing.assert_array_equal(found.T, [latency, [space.params(a) for a in architectures]])
