@@ -37,7 +37,7 @@ def switches() -> SearchSpace:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache folder of the test's own, and no ready tables."""
+    """An empty cache folder for one test, without published tables."""
     folder = tmp_path / "cache"
     monkeypatch.setenv("NAS_CACHE", str(folder))
     monkeypatch.delenv("NAS_DATA", raising=False)
@@ -46,7 +46,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session")
 def nas_data() -> Path:
-    """The folder of real tables; tests that need it are skipped where NAS_DATA does not name one."""
+    """The folder of published tables. Tests that need it are skipped without NAS_DATA."""
     folder = Path(os.environ.get("NAS_DATA", ""))
     if not (folder / "nasbench201.csv.gz").is_file():
         pytest.skip("NAS_DATA does not name a folder with nasbench201.csv.gz")

@@ -17,7 +17,7 @@ def room(module: str) -> str:
 
 
 def import_arrows() -> set[tuple[str, str]]:
-    """Imports between rooms, without those that follow from others; a package's `__init__` only gathers its rooms."""
+    """Imports between rooms, without those that follow from others. A package's `__init__` does not count."""
     gathering = {name for name, path in modules().items() if path.name == "__init__.py" and "." not in name}
     arrows = {
         (room(module), room(imported))

@@ -49,7 +49,7 @@ def files_of(name: str) -> dict[str, str]:
 
 
 def run_command(monkeypatch: pytest.MonkeyPatch, line: str) -> None:
-    """Run `nas …` in this process, a long search cut short."""
+    """Run `nas …` in this process, with fewer evaluations."""
     short = re.sub(r"--evaluations \d+", "--evaluations 5", line)
     monkeypatch.setattr(sys, "argv", shlex.split(short))
     with pytest.raises(SystemExit) as stop:
@@ -58,7 +58,7 @@ def run_command(monkeypatch: pytest.MonkeyPatch, line: str) -> None:
 
 
 def follow(tutorial: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Do all that a tutorial says in a folder; the number of its commands."""
+    """Run all blocks of a tutorial in a folder. Returns the number of its commands."""
     monkeypatch.chdir(folder)
     files, commands = files_of(tutorial), 0
     for name, text in files.items():
@@ -79,7 +79,7 @@ def first_row(path: str) -> dict[str, str]:
 
 
 def install(tutorial: str, module: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Install a tutorial's class as `my_package.MODULE`, with the tutorial's entry point; the name that it gives."""
+    """Install a tutorial's class as `my_package.MODULE` with its entry point. Returns the registered name."""
     (points,) = (tomllib.loads(text)["project"]["entry-points"] for kind, text in blocks_of(tutorial) if kind == "toml")
     ((group, ((name, value),)),) = ((group, found.items()) for group, found in points.items())
     (folder / "my_package").mkdir()

@@ -17,7 +17,7 @@ from nas.searching.reading import read_study
 
 
 def _result() -> SearchResult:
-    """A paused training of 12 epochs, then two whole ones, of which the second finds the whole front."""
+    """A paused training of 12 epochs, then two full ones. The second one completes the front."""
     study = optuna.create_study(directions=["maximize", "minimize"])
     study.set_metric_names(["top1", "cpu_latency_ms"])
     study.add_trial(create_trial(state=TrialState.PRUNED, user_attrs={COST_KEY: 12.0}))

@@ -19,7 +19,7 @@ needs_tables = pytest.mark.skipif("NAS_DATA" not in os.environ, reason="NAS_DATA
 
 
 def run(name: str, capsys: pytest.CaptureFixture[str], **options: Any) -> Any:
-    """What `python -m experiments.NAME --quick --json` prints."""
+    """Output of `python -m experiments.NAME --quick --json`."""
     importlib.import_module(f"experiments.{name}").main(**options, quick=True, as_json=True)
     return json.loads(capsys.readouterr().out)
 

@@ -22,7 +22,7 @@ COUNT = 60
 
 @pytest.fixture(scope="module")
 def small_zoo() -> Zoo:
-    """Networks of a small space in ten families, with made-up accuracies and latencies; some cells are empty."""
+    """Networks of a small space in ten families, with invented accuracies and latencies. Some cells are empty."""
     rng = np.random.default_rng(0)
     space = get_space("tiny-resnet")
     drawn = {space.to_text(a): a for a in (space.sample(rng) for _ in range(8 * COUNT))}

@@ -26,7 +26,7 @@ def test_spread_keeps_the_median() -> None:
 
 
 class Sure:
-    """Predicts 0, and that it is hardly ever wrong."""
+    """Predicts 0 with far too narrow intervals."""
 
     def predict(self, texts: list[str], metrics: list[str], samples: int, seed: int) -> Predictions:
         drawn = np.random.default_rng(seed).normal(scale=0.1, size=(len(texts), samples, 1))

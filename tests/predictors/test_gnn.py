@@ -30,7 +30,7 @@ def some_texts(n: int, seed: int = 0) -> list[str]:
 
 
 def embeddings(graphs: list[TextGraph]) -> torch.Tensor:
-    """Of one random network, (K, T, D)."""
+    """Embeddings (K, T, D) by one random network."""
     torch.manual_seed(0)
     vocabulary = Vocabulary.of(graphs)
     batch = collate(graphs)
@@ -128,7 +128,7 @@ SMALL = {"width": 16, "layers": 1, "members": 2}
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Folder of a network that has learned the parameters and FLOPs of some."""
+    """Folder of a network trained on parameters and FLOPs."""
     texts = some_texts(40, seed=3)
     costs = {"params": graph_params, "flops": graph_flops}
     graphs = [expand(read(text)) for text in texts]

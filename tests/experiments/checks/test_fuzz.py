@@ -40,7 +40,7 @@ def read(case, folder):
 
 @pytest.fixture
 def readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A module that the fuzzer's processes can import too."""
+    """A module that the fuzzer's worker processes can import."""
     (tmp_path / "readers_of_test_fuzz.py").write_text(READERS)
     monkeypatch.syspath_prepend(str(tmp_path))
     return importlib.import_module("readers_of_test_fuzz")

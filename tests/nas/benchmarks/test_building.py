@@ -19,7 +19,7 @@ TINY = Population("tiny", "tiny-resnet", {}, count=3, seeds=(0, 1), latency_pass
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Measurements that cost nothing, and the stages that were measured."""
+    """Replace measurements by free ones, and list the stages that were measured."""
     from nas.benchmarks import building
 
     done: list[str] = []

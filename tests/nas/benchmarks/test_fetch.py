@@ -29,7 +29,7 @@ DATASETS = ("cifar10", "cifar100", "ImageNet16-120")
 
 
 class Server:
-    """A folder behind a local HTTP server, and the paths it was asked for."""
+    """A folder behind a local HTTP server, and the requested paths."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -55,7 +55,7 @@ class Server:
         threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True).start()
 
     def add(self, repository: str, path: str, data: bytes) -> Source:
-        """Serve `data` in the public layout; returns it pinned."""
+        """Serve `data` in the public layout. Returns its pinned source."""
         source = Source(repository, "c0ffee", path, "MIT", len(data), hashlib.sha256(data).hexdigest())
         file = self.folder / source.location
         file.parent.mkdir(parents=True, exist_ok=True)

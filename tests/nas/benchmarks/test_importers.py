@@ -50,7 +50,7 @@ def trial(arch: str, dataset: str, seed: int, epochs: int, final: dict[str, floa
 
 
 def official(archs: list[str], datasets: tuple[str, ...] = tuple(SETS)) -> dict[str, Any]:
-    """Contents of a NAS-Bench-201 file; an accuracy tells its index, data set, seed, set and number of epochs."""
+    """Contents of a NAS-Bench-201 file. Each accuracy encodes its index, data set, seed, set and epochs."""
     infos = {}
     for index, arch in enumerate(archs):
         states = {}
@@ -214,7 +214,7 @@ def test_the_printed_examples_of_hwnasbench_agree_with_the_latencies_of_the_real
 
 
 class Calls:
-    """Pickles as a call of `function` with `arguments`: unpickled carelessly, it is carried out."""
+    """Pickles as a call of `function` with `arguments`, which a careless reader executes."""
 
     def __init__(self, function: Any, *arguments: object) -> None:
         self.call = (function, arguments)

@@ -180,7 +180,7 @@ def test_a_full_disk_leaves_the_old_table_and_no_litter(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_texts_of_a_large_table_are_made_in_a_script_without_a_main_guard(tmp_path: Path) -> None:
-    """Other processes help, and a script of a user's own must not be run again by each of them."""
+    """Helper processes must not run the user's script again."""
     script = tmp_path / "script.py"
     script.write_text(
         "import nas\n"

@@ -51,7 +51,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def test_help_answers_at_once() -> None:
-    """The limit of 0.7 s is for a quiet machine; processor time and the best of three shield it from a busy one."""
+    """The limit of 0.7 s is for a quiet machine. The best processor time of three runs excludes other work."""
 
     def spent() -> float:
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -67,7 +67,7 @@ def test_a_table_is_searched_and_reported_without_a_hidden_floor(
 
 
 def begin_empty(mine: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
-    """Begin a search in `s.db` that ends before its first evaluation; the table's and the space's files."""
+    """Start a search in `s.db` that ends before its first evaluation. Returns the files of table and space."""
     table, space = mine
     command = ("search", "--benchmark", table, "--space", space, "--objectives", "test_accuracy,pi_latency_ms")
     options = ("--sampler", "random", "--evaluations", "12", "--storage", "sqlite:///s.db", "--out", "out")

@@ -19,7 +19,7 @@ from search_spaces import from_text, get_space, params
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint that knows accuracy and a device of 24 networks, whose texts and those of six others are files."""
+    """A checkpoint with accuracy and latency of 24 networks. Their texts and those of six others are files."""
     folder = tmp_path_factory.mktemp("rank")
     space, rng = get_space("tiny-resnet"), np.random.default_rng(0)
     texts = list(dict.fromkeys(space.to_text(space.sample(rng)) for _ in range(80)))[:30]
@@ -106,7 +106,7 @@ def test_a_metric_is_checked_before_networks_are_read(
 def test_known_devices_predict_a_new_one(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A device that is twice as slow as the known one is predicted as such, far beyond what was measured on it."""
+    """A device that is twice as slow as the known one is predicted so, far beyond the measured range."""
     size = [np.log(params(from_text((folder / f"{i}.txt").read_text()))) for i in range(24)]
     smallest = np.argsort(size)[:8]
     rows = "".join(f"{folder / f'{i}.txt'},{2 * size[i]}\n" for i in smallest)

@@ -69,7 +69,7 @@ def test_a_search_with_no_time_says_that_nothing_was_evaluated(
 def test_people_read_a_line_for_each_network_of_the_front(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Choices of tiny-resnet fill sixteen lines of a column of a table; they are in `front.csv`."""
+    """Choices of tiny-resnet would fill sixteen lines of a table's column, so they are only in `front.csv`."""
     monkeypatch.setenv("COLUMNS", "80")
     options = ("--objectives", "params,flops:max", "--evaluations", "12", "--out", str(tmp_path))
     assert run(monkeypatch, "search", *SPACE, *options) == 0

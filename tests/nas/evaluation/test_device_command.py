@@ -44,7 +44,7 @@ print("done in 3 iterations")
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
-    """Makes a program of a device that behaves so; the pauses between tries are written down, not waited for."""
+    """Writes a device program with this behaviour. Pauses between retries are recorded instead of waited for."""
     monkeypatch.chdir(tmp_path)
     pauses: list[float] = []
     monkeypatch.setattr(device_command, "sleep", pauses.append)

@@ -65,7 +65,7 @@ def test_the_onnx_model_of_the_best_seed_reproduces_its_scores() -> None:
 
 
 def test_with_patience_the_weights_are_those_of_the_best_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A learning rate that ruins what was learned."""
+    """The learning rate destroys what was learned before."""
     task = replace(TASK, epochs=6, patience=6, learning_rate=0.9, schedule="one-cycle")
     data, network = digits(), Trainable.of(SPACE, SPACE.sample(np.random.default_rng(3)))
     curve: list[float] = []
@@ -101,7 +101,7 @@ def test_numbers_are_predicted_within_their_noise(tmp_path: Path) -> None:
 
 
 def test_token_ids_are_classified(tmp_path: Path) -> None:
-    """The class is which of four tokens stands in the sequence."""
+    """The class is the one of four tokens that occurs in the sequence."""
     x, y = RNG.integers(4, 20, (500, 6)), RNG.integers(0, 4, 500)
     x[np.arange(500), RNG.integers(0, 6, 500)] = y
     np.savez(tmp_path / "tokens.npz", x=x, y=y)

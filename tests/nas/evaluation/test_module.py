@@ -29,7 +29,7 @@ _LOW = {"scale": 0.8, "var": 0.8, "shift": -0.2, "mean": -0.2, "bias": -0.2}
 
 
 def random_model(graph: Graph, seed: int = 0) -> onnx.ModelProto:
-    """The graph's ONNX model, normalizations and biases random too, so that a mix-up changes the result."""
+    """The graph's ONNX model with random normalizations and biases, so that a mix-up changes the result."""
     model, rng = to_model(graph, seed), np.random.default_rng(seed)
     for tensor in model.graph.initializer:
         low = _LOW.get(tensor.name.rpartition(".")[2])

@@ -54,7 +54,7 @@ def assert_same(trained: Trained, other: Trained) -> None:
 
 
 def test_digits201_stays_reproducible() -> None:
-    """Recorded when the table was built: batches and initial weights exactly, accuracies up to how sums are rounded."""
+    """Recorded when the table was built: exact batches and initial weights, accuracies up to rounding."""
     graph = SPACE.graph(
         SPACE.parse("|skip_connect~0|+|none~0|avg_pool_3x3~1|+|nor_conv_3x3~0|nor_conv_3x3~1|nor_conv_3x3~2|")
     )

@@ -29,7 +29,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def open_page(browser: Any) -> Iterator[Open]:
-    """Opens a report; at the end there was no error on its console, and it had asked no server for anything."""
+    """Opens a report. Afterwards, checks that its console has no error and that it made no requests."""
     wrong: list[str] = []
     contexts = []
 

@@ -41,7 +41,7 @@ def evaluate(model, architecture, report, epochs=1):
 
 
 class Widths(SearchSpace):
-    """125 networks, of which those that begin with the width 5 cannot be trained."""
+    """125 networks. Those whose first width is 5 cannot be trained."""
 
     name = "widths"
     input_shape = (1, 4, 4)
@@ -55,7 +55,7 @@ class Widths(SearchSpace):
 
 
 def data_of(folder: Path) -> dict[str, Any]:
-    """What a page shows."""
+    """The data that a page shows."""
     page = (folder / "report.html").read_text()
     (data,) = re.findall(r'<script type="application/json" id="data">(.*)</script>', page)
     return json.loads(data)
@@ -68,7 +68,7 @@ def own_studies(
     constraints: Sequence[str] = (),
     budget: Budget | None = None,
 ) -> Studies:
-    """Reported searches by a function of the user's own."""
+    """Reported searches with a function of the user's."""
     (folder / "training.py").write_text(TRAINING)
     measurement = Measurement(("params",))
     evaluator = FunctionEvaluator(Widths(), f"{folder}/training.py:evaluate", ["quality"], measurement)

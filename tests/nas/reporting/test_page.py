@@ -31,7 +31,7 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 @pytest.fixture(scope="module")
 def guided(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Studies]:
-    """A guided search under a constraint that it breaks at times."""
+    """A guided search with a constraint that it sometimes violates."""
     folder = tmp_path_factory.mktemp("guided")
     options = {"n_startup": 10, "refit_every": 5, "fresh": 40}
     limits = [f"cpu_latency_ms <= {BOUND}"]
@@ -49,7 +49,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def knee(values: np.ndarray) -> np.ndarray:
-    """The row of values (n, 2), accuracy up and latency down, of the front that is farthest from its extremes' line."""
+    """Row of values (n, 2) (accuracy, latency) on the front that is farthest from the line between its extremes."""
     losses = values * [-1, 1]
     front = np.unique(losses[non_dominated(losses)], axis=0)
     first, last = front[0], front[-1]

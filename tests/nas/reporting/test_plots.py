@@ -121,7 +121,7 @@ def test_a_figure_that_cannot_be_written_is_named_and_leaves_nothing(tmp_path: P
 
 
 def test_searches_that_draw_at_the_same_time_in_one_folder_leave_whole_figures(tmp_path: Path) -> None:
-    """The second draws the figure that the first has drawn and not yet put in its place."""
+    """The second one draws the figure that the first one has drawn but not yet moved into place."""
     path, begun = tmp_path / "a.png", matplotlib.figure.Figure.savefig
 
     def while_another_draws(figure: matplotlib.figure.Figure, file: Path, **options: Any) -> None:

@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def data_of(folder: Path) -> dict[str, Any]:
-    """What a page shows."""
+    """The data that a page shows."""
     page = (folder / "report.html").read_text()
     (data,) = re.findall(r'<script type="application/json" id="data">(.*)</script>', page)
     return json.loads(data)

@@ -30,7 +30,7 @@ OBJECTIVES = "params,flops:max"
 
 
 class Counting:
-    """Costs, and which architectures they were asked of; each takes `seconds`."""
+    """Costs that record their architectures. Each evaluation takes `seconds`."""
 
     metrics = ("flops", "params")
 

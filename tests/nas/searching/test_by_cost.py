@@ -35,7 +35,7 @@ OBJECTIVES = "usefulness_accuracy,params"
 
 
 def _scored(model: Any, architecture: Any, report: Any) -> dict[str, float]:
-    """A training whose score rises to the sum of all widths; the widest ones rise the latest."""
+    """A training whose score rises to the sum of all widths. Wide networks rise latest."""
     total, score = sum(value for _, value in architecture.choices), 0.0
     for epoch in range(1, 10):
         score = total * (1 - 0.5**epoch)
@@ -79,7 +79,7 @@ def test_curves_are_intermediate_values_of_the_study() -> None:
 
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 def test_optuna_draws_the_curves() -> None:
-    """Each line of its figure is one stretch, with the epochs of those before it."""
+    """Each line of its figure is one trial, with the epochs of the earlier trials of its training."""
     study = _search("asha", 60).study
     axes = optuna.visualization.matplotlib.plot_intermediate_values(study)
     drawn = [(line.get_xdata().tolist(), line.get_ydata().tolist()) for line in axes.get_lines()]
@@ -246,7 +246,7 @@ CONTEXT = multiprocessing.get_context("forkserver")
 
 
 def _work(journal: Path) -> None:
-    """A worker of a search whose epochs take a moment."""
+    """A worker of a search with slow epochs."""
 
     def slow(model: Any, architecture: Any, report: Any) -> dict[str, float]:
         time.sleep(0.05)

@@ -48,7 +48,7 @@ class Few(Widths):
 
 
 class Trainings:
-    """A training whose score rises to the sum of all widths; `begun` counts how often which network was begun."""
+    """A training whose score rises to the sum of all widths. `begun` counts the starts of each network."""
 
     def __init__(self, noise: float = 0.0) -> None:
         self.begun: Counter[str] = Counter()
@@ -126,7 +126,7 @@ def test_a_network_has_the_spread_of_its_latency_in_the_end() -> None:
 
 
 def test_of_the_first_networks_four_are_trained_to_the_end() -> None:
-    """20 begin, which takes 20 epochs; only those of them that are to be examples of a whole curve go on."""
+    """20 trainings start, which takes 20 epochs. Only those that serve as examples of a whole curve continue."""
     study = _search("ridge", Trainings(), Widths(), 20 + 4 * (3 + 9)).study
     assert len(study.get_trials(states=(TrialState.COMPLETE,))) == 4
     assert len(study.trials) == 20 + 4 * 2
@@ -170,7 +170,7 @@ def test_duplicates_repeat_exactly_only_if_all_did() -> None:
 
 
 def test_of_two_unfinished_trials_of_one_stretch_the_first_counts(tmp_path: Path) -> None:
-    """Two processes may decide alike, and be killed before the second one gives up."""
+    """Two processes may make the same decision, and be killed before the second one gives up."""
     journal, trainings = tmp_path / "search.journal", Trainings()
     study = _search("asha", trainings, Few(), 3, storage=journal).study
     seen = {trial.params["width"] for trial in study.trials}

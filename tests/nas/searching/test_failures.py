@@ -45,7 +45,7 @@ class ByBuilder(Grouped):
 
 
 class Costs:
-    """Parameters and FLOPs; raises `error` for the evaluations whose number `fails` says."""
+    """Parameters and FLOPs. Raises `error` in evaluations whose number satisfies `fails`."""
 
     metrics = ("params", "flops")
 
@@ -61,7 +61,7 @@ class Costs:
 
 
 class Killed(BaseException):
-    """Ends the process's work without a word, as SIGKILL does."""
+    """Ends the search without cleanup, like SIGKILL."""
 
 
 # --- evaluators that raise
@@ -149,7 +149,7 @@ def test_a_space_without_any_feasible_architecture_says_so() -> None:
 
 
 def kill_during(storage: Path, number: int, times: int, error: type[BaseException]) -> list[Architecture]:
-    """Run a search that ends in its evaluation `number`, and again as often; what was begun each time."""
+    """Run a search that dies in evaluation `number`, several times. Returns the last architecture of each run."""
     begun = []
     for run in range(times):
         evaluator = Costs(fails=lambda i, run=run: i == (number if run == 0 else 1), error=error())
@@ -171,7 +171,7 @@ def test_a_network_that_ends_every_process_is_given_up_after_two_more_tries(tmp_
 
 
 def test_a_training_that_makes_progress_is_never_given_up(tmp_path: Path) -> None:
-    """Each process is killed after one more epoch, as on machines that may be taken away."""
+    """Each process is killed after one more epoch, as on preemptible machines."""
 
     class Trained(Costs):
         epochs = 0

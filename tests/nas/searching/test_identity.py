@@ -40,7 +40,7 @@ class Mine(SearchSpace):
 
 
 class Params:
-    """Parameters, as an evaluator of the user's own."""
+    """An evaluator of the user's that returns parameters."""
 
     metrics = ("params",)
 
@@ -148,7 +148,7 @@ def test_a_table_is_known_by_its_content_and_not_by_its_name(cache: Path, tmp_pa
 
 
 def check(source: Any, other: Any, **identity: Any) -> None:
-    """`check_same` of two searches that differ in their source, or in the present identity, alone."""
+    """Call `check_same` for two searches that differ only in their source or in the present identity."""
     same = {
         "text_version": 1, "networks": [["a", "b"]], "machine": {"processor": "P", "device": "cpu"},
         "versions": {"torch": "2.6.1", "numpy": "2.1.0"},
@@ -243,7 +243,7 @@ def test_a_study_stores_how_it_was_made(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of the same name are other spaces in another test."""
+    """Clear the cache: files with the same name are other spaces in other tests."""
     identity._sampled.cache_clear()
 
 

@@ -59,7 +59,7 @@ def evaluator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
 
 
 def begun() -> dict[str, str]:
-    """What GPU each process saw, by process id."""
+    """The GPU that each process saw, by process id."""
     return dict(line.split(maxsplit=1) for line in Path("log").read_text().splitlines()) if Path("log").exists() else {}
 
 

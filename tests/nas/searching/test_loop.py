@@ -30,7 +30,7 @@ OBJECTIVES = "depth_accuracy,flops"
 
 
 class Costs:
-    """Counts what it evaluates: depth (higher is better) and FLOPs (lower is better) conflict."""
+    """Records what it evaluates. Depth (higher is better) and FLOPs (lower is better) conflict."""
 
     metrics = ("flops", "params", "depth_accuracy")
 
@@ -63,7 +63,7 @@ class Interrupted(Costs):
 
 
 class Stubborn(optuna.samplers.RandomSampler):
-    """Always proposes the same."""
+    """Always proposes the same architecture."""
 
     def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:
         return param_distribution.to_external_repr(0 if hasattr(param_distribution, "choices") else 1)
@@ -393,7 +393,7 @@ def test_saving_again_replaces_the_older_front(result: SearchResult, tmp_path: P
 def test_searches_that_save_at_the_same_time_in_one_folder_leave_a_whole_front(
     result: SearchResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first has moved the older front away when the second writes its own."""
+    """The first one has moved the older front away when the second one writes its own."""
     result.save(tmp_path)
     replace = os.replace
 

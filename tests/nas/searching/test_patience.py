@@ -28,7 +28,7 @@ EVALUATIONS = 6
 
 
 class Evaluator:
-    """Counts what it evaluates; `disturb` is called once, before the third evaluation ends."""
+    """Records what it evaluates. `disturb` is called once, before the third evaluation ends."""
 
     metrics = ("params", "flops")
     settings: dict[str, Any] = {"function": "test"}  # noqa: RUF012  as that of a script
@@ -58,7 +58,7 @@ def database(tmp_path: Path) -> str:
 
 
 def lock(database: str, seconds: float | None) -> sqlite3.Connection:
-    """Keep all others out of an SQLite file for so long; None: until the connection is closed."""
+    """Lock an SQLite file for a time, or until the connection is closed (None)."""
     path = database.removeprefix("sqlite:///").partition("?")[0]
     connection = sqlite3.connect(path, timeout=5, check_same_thread=False, isolation_level=None)
     connection.execute("BEGIN EXCLUSIVE")
@@ -113,7 +113,7 @@ def test_a_full_disk_is_reported_at_once_and_stored_trials_are_kept(database: st
 
 
 class LostAnswer(InMemoryStorage):
-    """Stores the first result, and loses the connection before it says so."""
+    """Stores the first result, but loses the connection before it answers."""
 
     lost = 0
 
@@ -141,7 +141,7 @@ def test_errors_other_than_outages_are_not_retried() -> None:
 
 @pytest.fixture
 def proxy(tmp_path: Path) -> Iterator[tuple[str, Any]]:
-    """Address of a proxy, and a function that shuts it down and serves again after so many seconds."""
+    """Address of a proxy, and a function that restarts it after a pause."""
     make_server = pytest.importorskip("optuna.storages._grpc.server").make_server
     with socket.socket() as free:
         free.bind(("localhost", 0))

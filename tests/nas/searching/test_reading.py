@@ -56,7 +56,7 @@ class Widths:
 
 @pytest.fixture
 def untrusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The journal of a search in somebody's space; the space's file leaves a mark beside itself when it is run."""
+    """The journal of a search in a space of another user. Running the space's file leaves a mark beside it."""
     file = tmp_path / "mine.py"
     file.write_text(MINE)
     space = get_space(f"{file}:Mine")

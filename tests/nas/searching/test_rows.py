@@ -20,7 +20,7 @@ METRICS = ["x_accuracy", "y_latency_ms"]
 
 @pytest.fixture
 def table(cache: Path, tmp_path: Path) -> Benchmark:
-    """60 of the space's architectures; accuracy grows with the widths, and every fifth latency is missing."""
+    """60 architectures of the space. Accuracy grows with the widths, and every fifth latency is missing."""
     rng = np.random.default_rng(0)
     rows = list(dict.fromkeys(SPACE.sample(rng) for _ in range(70)))[:60]
     path = tmp_path / "mine.csv"

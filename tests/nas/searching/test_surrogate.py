@@ -21,7 +21,7 @@ STRANGER = SPACE.parse("|none~0|+|none~0|none~1|+|nor_conv_1x1~0|none~1|none~2|"
 
 
 class Guess:
-    """Believes every network to have 50 ± 5, and keeps what it was told."""
+    """Predicts 50 ± 5 for every network, and records its training data."""
 
     reads_choices = False
 

@@ -77,7 +77,7 @@ def start(storage: str | Path, log: Path, evaluations: int, host: str = "") -> s
 
 
 def begun_by(log: Path, process: subprocess.Popen[bytes]) -> list[str]:
-    """What the process has begun to evaluate, at least one architecture."""
+    """Wait until the process has started to evaluate an architecture. Returns those that it has started."""
     while True:
         lines = log.read_text().splitlines() if log.exists() else []
         mine = [line.split(" ", 1)[1] for line in lines if line.startswith(f"{process.pid} ")]
@@ -88,7 +88,7 @@ def begun_by(log: Path, process: subprocess.Popen[bytes]) -> list[str]:
 
 
 def check_that_lost_trials_are_reclaimed(storage: str | Path, log: Path, hosts: list[str]) -> None:
-    """Of as many workers as hosts two are killed; the others evaluate all that is wanted, and what these left."""
+    """Start a worker per host and kill two. The others evaluate everything, including what these left."""
     wanted = 40
     workers = [start(storage, log, wanted, host) for host in hosts]
     for worker in workers:
@@ -190,7 +190,7 @@ class Costs:
 
 
 def begun(storage: str, evaluations: int) -> None:
-    """A search of a table of which nothing has been evaluated yet."""
+    """A search of a table without any evaluation yet."""
     table = load_benchmark("digits201")
     evaluator = TableEvaluator(table, ("digits_accuracy", "flops"))
     objectives = "digits_accuracy,flops"
@@ -236,7 +236,7 @@ class Fixed:
 
 
 def begin_table(storage: str, **limits: Any) -> None:
-    """A search of a table, which another process is to go on with."""
+    """Start a search of a table that another process continues."""
     table = load_benchmark("digits201")
     evaluator = TableEvaluator(table, ("digits_accuracy", "flops"))
     search(table.space, "digits_accuracy,flops", evaluator, "random", 300, storage=storage, **limits)
@@ -313,7 +313,7 @@ def test_a_resumed_trial_keeps_the_curve_from_before_the_interrupt(tmp_path: Pat
 
 
 def test_a_worker_sends_a_heartbeat_before_it_owns_a_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others wait for the owner of a trial until its heartbeats stop: one that never came would never stop."""
+    """Others wait for a trial's owner until its heartbeats stop, so the first one must come before the owner."""
     monkeypatch.setattr(optuna_adapter, "get_heartbeat_thread", lambda *_: nullcontext())  # its thread has not run yet
     database = tmp_path / "search.db"
     study = optuna.create_study(study_name="search", storage=open_storage(f"sqlite:///{database}"))

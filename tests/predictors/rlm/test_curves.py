@@ -14,7 +14,7 @@ N, QUERIES = 50, 60
 
 @pytest.fixture(scope="module")
 def curves() -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Texts of digits201, values at fidelity 4, and those in the end: related, with noise of their own."""
+    """Texts of digits201, values at fidelity 4, and final values: correlated, with independent noise."""
     benchmark = load_benchmark("digits201")
     rng = np.random.default_rng(0)
     rows = rng.permutation(len(benchmark))[: N + QUERIES]

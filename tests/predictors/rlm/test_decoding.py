@@ -35,7 +35,7 @@ def _evenly(samples: int) -> np.ndarray:
 
 @torch.inference_mode()
 def _sampled(decoder: NumberDecoder, gathered: torch.Tensor, quantiles: np.ndarray) -> np.ndarray:
-    """Scores (q, samples) of queries that have gathered (q, D), all at the same quantiles (samples,)."""
+    """Scores (q, samples) for gathered states (q, D), all at the same quantiles (samples,)."""
     conditions = decoder.conditions(gathered)
     rows = np.repeat(np.arange(len(gathered)), len(quantiles))
     return sample_scores(decoder, conditions, rows, np.tile(quantiles, len(gathered))).reshape(len(gathered), -1)
@@ -43,7 +43,7 @@ def _sampled(decoder: NumberDecoder, gathered: torch.Tensor, quantiles: np.ndarr
 
 @torch.inference_mode()
 def _probabilities(decoder: NumberDecoder, gathered: torch.Tensor) -> np.ndarray:
-    """Probability (2000,) of every number for one query, by teacher forcing of all of them."""
+    """Probability (2000,) of each number for one query, by teacher forcing."""
     conditions = decoder.conditions(gathered).expand(len(EVERY), -1)
     tokens = np.concatenate([np.full((len(EVERY), 1), START), EVERY[:, :-1]], 1)
     logits = decoder(conditions, torch.from_numpy(tokens)).double()

@@ -50,7 +50,7 @@ def _states(read_lines: list[Lines]) -> np.ndarray:
 
 
 def _bag(found: Lines) -> Counter[tuple[object, ...]]:
-    """Every line with its words and numbers, in no order."""
+    """All lines with words and numbers, without their order."""
     ends = np.append(found.starts[1:], len(found.words))
     return Counter(
         (tuple(found.words[start:end].tolist()), tuple(numbers), place)
@@ -169,7 +169,7 @@ def test_a_state_does_not_depend_on_the_other_texts_of_a_batch() -> None:
 
 
 def _kinds(found: Lines) -> frozenset[tuple[object, int]]:
-    """How often each kind of line occurs, wherever it stands."""
+    """Counts of each kind of line."""
     kinds: Counter[object] = Counter()
     for (words, numbers, _), count in _bag(found).items():
         kinds[words, numbers[:-2]] += count

@@ -85,7 +85,7 @@ def test_further_metrics_do_not_change_earlier_ones(small_base: str) -> None:
 
 
 def _many(count: int) -> list[str]:
-    """Texts that are not alike: numbers, which take little time to read."""
+    """Different texts that are fast to read: numbers."""
     return [f"width {i % 97} depth {i // 97}" for i in range(count)]
 
 
@@ -211,7 +211,7 @@ def test_an_estimate_of_several_metrics_is_that_of_each_alone(small_base: str) -
 
 
 def test_a_metric_of_any_name_is_learned_beside_others() -> None:
-    """The size of a network decides it, and something else the accuracy and the latency that are learned with it."""
+    """It depends on the network's size; accuracy and latency, which are learned with it, depend on something else."""
     space = get_space("tiny-resnet")
     architectures = list(dict.fromkeys(space.sample(np.random.default_rng(seed)) for seed in range(160)))[:120]
     texts = [space.to_text(a) for a in architectures]

@@ -9,7 +9,7 @@ CELLS = 4
 
 
 class Cell:
-    """A cell of the last two cells' outputs; counts how often it is built."""
+    """A cell on the outputs of the last two cells. Counts how often it is built."""
 
     def __init__(self) -> None:
         self.built = 0

@@ -35,7 +35,7 @@ def test_every_operator_conforms() -> None:
 
 
 def test_a_value_is_held_until_it_is_read_for_the_last_time() -> None:
-    """While a residual block's sum is made, its two terms are held beside it; the logits are small."""
+    """While a residual block computes its sum, it holds the sum and both terms. The logits are small."""
     net = Network((2, 4, 4), 3)
     x = net.add(net.input, net.relu(net.relu(net.input)))
     assert graph_peak_activations(net.graph(net.classifier(x))) == 3 * 2 * 4 * 4

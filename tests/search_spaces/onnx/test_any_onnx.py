@@ -169,7 +169,7 @@ class Language(nn.Module):
 
 
 class Mixed(nn.Module):
-    """What else there is: 3-D and transposed convolutions, other normalizations, interpolation, splits, pads."""
+    """Other operators: 3-D and transposed convolutions, other normalizations, interpolation, splits, pads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -214,7 +214,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 
 def example(name: str, batch: int = 2) -> torch.Tensor:
-    """The same input whenever it is asked for."""
+    """A fixed random input."""
     shape, generator = (batch, *NETWORKS[name][1]), torch.Generator().manual_seed(0)
     if name in ("language", "decoder"):
         return torch.randint(0, 50, shape, generator=generator)
@@ -222,7 +222,7 @@ def example(name: str, batch: int = 2) -> torch.Tensor:
 
 
 def export(module: nn.Module, x: torch.Tensor, exporter: str, batch: str = "dynamic", **options) -> onnx.ModelProto:  # type: ignore[no-untyped-def]
-    """What torch writes; `batch` is "dynamic" or "fixed"."""
+    """The model that torch exports. batch: "dynamic" or "fixed"."""
     if exporter == "dynamo" and not importlib.util.find_spec("onnxscript"):
         pytest.skip("torch.onnx.export(dynamo=True) needs the package onnxscript")
     if batch == "dynamic" and exporter == "dynamo":
@@ -254,7 +254,7 @@ def run(model: onnx.ModelProto, x: torch.Tensor) -> list[np.ndarray]:
 
 
 def check(model: onnx.ModelProto, x: torch.Tensor) -> str:
-    """The model's text, from which a model with equal text, costs and output shapes comes back."""
+    """The model's text. Checks that it gives a model with equal text, costs and output shapes."""
     text = to_text(model)
     onnx.checker.check_model(onnx.parser.parse_model(text))
     rebuilt = from_text(text)
@@ -305,7 +305,7 @@ CELL = "|nor_conv_3x3~0|+|nor_conv_1x1~0|avg_pool_3x3~1|+|avg_pool_3x3~0|none~1|
 
 
 class _NASBench201(nn.Module):
-    """`CELL` in the official skeleton, as anybody would write it."""
+    """`CELL` in the official skeleton, in plain PyTorch."""
 
     def __init__(self, channels: int, cells: int) -> None:
         super().__init__()
@@ -386,7 +386,7 @@ def test_batch_normalization_is_there_folded_by_the_exporter_or_not(name: str, e
 
 
 class Normalized(nn.Module):
-    """Batch normalization with an epsilon of its own, behind layers with bias, without scale and shift."""
+    """Batch normalization with its own epsilon, after layers with bias, without scale and shift."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -445,7 +445,7 @@ def line(model: onnx.ModelProto) -> str:
 
 
 def save_apart(tmp_path: Path, location: str = "weights.bin") -> Path:
-    """A model whose weights lie in another file."""
+    """A model with weights in another file."""
     model = with_weight(np.ones((4, 4), np.float32), "y = MatMul (x, w)")
     tensor = model.graph.initializer[0]
     tensor.ClearField("raw_data")

@@ -104,7 +104,7 @@ def added(count: int) -> onnx.ModelProto:
 
 
 def dense(count: int) -> onnx.ModelProto:
-    """Every node reads all before it."""
+    """Every node reads all earlier ones."""
     names = ["x", *(f"d{i}" for i in range(count))]
     return model([helper.make_node("Sum", names[: i + 1], [names[i + 1]]) for i in range(count)], [names[-1]])
 

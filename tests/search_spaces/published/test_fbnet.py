@@ -77,7 +77,7 @@ def test_skips_that_keep_the_shape_compute_nothing() -> None:
 @given(blocks, blocks)
 @settings(max_examples=50, deadline=None)
 def test_different_networks_have_different_texts(a: list[int], b: list[int]) -> None:
-    """Two lists give one network only if they differ by where in a stage the skips that compute nothing stand."""
+    """Two lists give the same network only if they differ in the position of identity skips within a stage."""
 
     def network(chosen: list[int]) -> list[list[int]]:
         stages = [chosen[:1], *(chosen[i : i + 4] for i in range(1, 21, 4)), chosen[21:]]

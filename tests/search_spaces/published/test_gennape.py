@@ -98,7 +98,7 @@ def test_hiaml_params_follow_the_blocks(names: list[str]) -> None:
 
 
 def test_hiaml_has_38416_different_networks() -> None:
-    """One stage is enough to tell blocks apart, in the stages that reduce and in those that don't."""
+    """One stage is enough to distinguish blocks, both in stages that reduce and in others."""
     space = get_space("hiaml", channels=4)
     assert space.size == 38416
     for stage in range(4):
@@ -226,7 +226,7 @@ def test_inception_networks_keep_the_rules(seed: int) -> None:
 
 
 def test_inception_size_counts_the_choices() -> None:
-    """Counted by enumeration for one path, where that is short."""
+    """Counted by enumeration of one path."""
     chooser, count = EnumerationChooser([0, 0]), 0
     while True:
         _, paths = _suggest_stage(chooser, "stage", 64)

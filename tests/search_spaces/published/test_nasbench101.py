@@ -107,7 +107,7 @@ def test_published_example_has_its_published_parameters(canonical: bool) -> None
 
 @pytest.mark.slow
 def test_texts_are_one_to_one_with_the_isomorphism_classes_of_up_to_five_vertices() -> None:
-    """Also where the channels do not divide: 8 by three sources of the output. 2,532 as published."""
+    """Including channels that do not divide evenly: 8 by three sources of the output. 2,532 as published."""
     space = get_space("nasbench101", channels=8, stacks=1, modules=1, canonical=True)
     pairs = set()
     for vertices in range(2, 6):
@@ -154,7 +154,7 @@ def test_every_matrix_can_be_chosen_and_is_pruned_to_the_paths(edges: frozenset,
 @given(st.integers(0, 2**32 - 1))
 @settings(max_examples=60, deadline=None)
 def test_order_of_the_vertices_does_not_change_the_text(seed: int) -> None:
-    """Of the default, where the channels can be divided by two to five; of `canonical=True`, always."""
+    """The default needs channels that are divisible by two to five, `canonical=True` does not."""
     rng = np.random.default_rng(seed)
     default = get_space("nasbench101", channels=60, modules=1)
     canonical = get_space("nasbench101", channels=16, modules=1, canonical=True)

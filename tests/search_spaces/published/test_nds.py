@@ -126,7 +126,7 @@ def test_params_of_known_networks_are_the_published_ones() -> None:
 
 
 def test_enas_has_the_parameters_that_its_own_code_prints_but_for_what_its_skeleton_adds() -> None:
-    """Its own has one more 1 × 1 convolution per cell, and no bias in the classifier. Its paper's 4.6 M are others."""
+    """The original has one more 1 × 1 convolution per cell and no bias in the classifier. The paper's 4.6 M differ."""
     space = _space("enas", width=36, cells=17)
     widths = [36] * 5 + [72] * 6 + [144] * 6
     added = sum(width * width + 2 * width for width in widths) - 10

@@ -38,7 +38,7 @@ def build(library: str, name: str) -> nn.Module:
 
 
 def exported(module: nn.Module, dynamo: bool) -> onnx.ModelProto:
-    """What torch's default exporter (`dynamo`) or its older one writes, for any batch size."""
+    """The model of torch's default exporter (`dynamo`) or of its older one, for any batch size."""
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     x, file = torch.zeros(2, 3, SIDE, SIDE), io.BytesIO()
     with warnings.catch_warnings():

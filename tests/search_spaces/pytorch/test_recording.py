@@ -181,7 +181,7 @@ class Function(nn.Module):
 
 
 def exported(module: nn.Module, x: torch.Tensor) -> onnx.ModelProto:
-    """What torch's exporter writes without folding anything."""
+    """The model of torch's exporter without constant folding."""
     file, axes = io.BytesIO(), {"x": {0: "batch"}, "y": {0: "batch"}}
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings(), torch.no_grad():
@@ -289,7 +289,7 @@ class Encoder(nn.Module):
 
 
 class Standardized(nn.Conv2d):
-    """Convolution whose weights are standardized and scaled before they are used."""
+    """Convolution with standardized and scaled weights."""
 
     def __init__(self) -> None:
         super().__init__(4, 6, 3)

@@ -26,7 +26,7 @@ def _space(name: str) -> SearchSpace:
 
 
 def _walk(space: SearchSpace, rng: np.random.Generator) -> list[Architecture]:
-    """A random architecture, and mutation after mutation of it."""
+    """A random architecture and a chain of mutations."""
     archs = [space.sample(rng)]
     for _ in range(STEPS):
         archs.append(space.mutate(archs[-1], rng))

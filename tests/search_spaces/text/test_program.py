@@ -74,7 +74,7 @@ def _residual(net: Network, x: Tensor, width: int) -> Tensor:
 
 
 def _attention(net: Network, x: Tensor, width: int) -> Tensor:
-    """As wired as a Transformer's layer."""
+    """A Transformer layer."""
     normed = net.batch_norm(x)
     query, key, value = (net.conv(normed, kernel=1, bias=True) for _ in range(3))
     mixed = net.mul(net.op("Softmax", net.mul(query, net.sigmoid(key))), value)
@@ -121,7 +121,7 @@ def _layers_of_sums(layers: int, width: int) -> Graph:
 
 @st.composite
 def networks(draw: st.DrawFn) -> Graph:
-    """Random motifs at random places, some twins, and some values that nobody reads."""
+    """Random motifs at random places, some twins, and some unused values."""
     net = Network((2, 8, 8), 3)
     values = [net.conv(net.input, 4)]
     motifs = draw(st.lists(st.lists(st.sampled_from(["relu", "conv", "pool", "add", "twin"]), max_size=5), max_size=3))
@@ -184,7 +184,7 @@ def test_no_reordering_changes_the_text_of_a_network(name: str, seed: int) -> No
 
 
 def test_branches_that_nobody_reads_and_that_differ_in_kernel_size_stand_in_one_order() -> None:
-    """The last such branch of a cell and the first of the next one hang on the same value."""
+    """The last such branch of a cell and the first of the next one read the same value."""
     space = get_space("nasbench201")
     for first, second in (("nor_conv_3x3", "nor_conv_1x1"), ("nor_conv_1x1", "nor_conv_3x3")):
         arch = space.parse(f"|none~0|+|{first}~0|{second}~1|+|none~0|none~1|none~2|")
@@ -269,7 +269,7 @@ def _calls(program: Program) -> int:
 
 
 def _repeated(motif: str) -> Graph:
-    """Six blocks of two inputs or outputs that look alike from inside, and not from outside."""
+    """Six blocks with two inputs or outputs that are similar inside but differ in their context."""
     net = Network((4, 8, 8), 10)
     x, side = net.conv(net.input, 4), net.relu(net.input)
 

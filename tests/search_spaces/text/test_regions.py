@@ -31,7 +31,7 @@ def edges(draw: st.DrawFn) -> Edges:
 
 
 def _reached(producers: Edges, without: int) -> set[int]:
-    """What paths from the source reach that do not pass a node."""
+    """Nodes on paths from the source that avoid one node."""
     found = {-1}
     for node, read in enumerate(producers):
         if node != without and not found.isdisjoint(read):
@@ -110,7 +110,7 @@ def test_no_path_leaves_a_block_and_comes_back(producers: Edges, data: st.DataOb
 
 
 def _nested(paths: list[Path]) -> list[Path]:
-    """The paths with blocks numbered in the order in which they come."""
+    """The paths, with blocks numbered in order of appearance."""
     number: dict[Hashable, int] = {}
     return [tuple([number.setdefault(block, len(number)) for block in path]) for path in paths]
 
