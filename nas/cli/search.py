@@ -239,7 +239,7 @@ def search(
         print_json({"summary": studies.table(), "front": front, "failures": failures, "least_violating": nearest})
         raise typer.Exit(bool(nearest))
     if nearest:
-        print_table("The least violating networks", nearest)
+        print_table("The least violating networks; violations are relative to the bound", nearest)
         raise typer.Exit(1)
     truth = "the true hypervolume" if benchmark else "the hypervolume of the best front found"
     print_table(f"{objectives} on {benchmark or space}: share of {truth}", studies.table())

@@ -54,7 +54,7 @@ class SearchResult:
         space: the search space.
         objectives: m objectives.
         evaluated: n architectures and their values.
-        violation: (n,) largest violation of a constraint, in its metric's unit; at most 0 if all are satisfied, NaN if
+        violation: (n,) largest violation of a constraint, relative to its bound; at most 0 if all are satisfied, NaN if
             unknown.
         bounded: (n,) values of each metric that has a constraint and is no objective.
     """
@@ -76,7 +76,10 @@ class SearchResult:
                 found.setdefault(architecture, trial)
         values = np.array([reader.values(trial) for trial in found.values()]).reshape(-1, len(reader.metrics))
         # A study of the user's own stores the violations of its constraints, not the constraints.
-        stored = [max(trial.constraints.values(), default=0.0) for trial in found.values()]
+        known = set(map(str, reader.constraints))
+        stored = [
+            max((v for name, v in t.constraints.items() if name not in known), default=0.0) for t in found.values()
+        ]
         m = len(reader.objectives)
         bounded = dict(zip(reader.metrics[m:], values[:, m:].T, strict=True))
         violation = np.maximum(reader.violation(values), np.array(stored, dtype=float))

@@ -75,8 +75,13 @@ class TrialReader:
         return np.stack([o.sign * values[..., self.metrics.index(o.name)] for o in self.objectives], axis=-1)
 
     def violation(self, values: np.ndarray) -> np.ndarray:
-        """Largest violation (...) of a constraint by metric values (..., metrics); 0 if all are satisfied."""
+        """Largest violation (...) of a constraint by metric values (..., metrics), relative to its bound.
+
+        It is 0 if all constraints are satisfied, and 0.5 if a value is one and a half times its upper bound. A bound of 0
+        counts as 1.
+        """
         worst = np.zeros(values.shape[:-1])
         for constraint in self.constraints:
-            worst = np.maximum(worst, constraint.violation(values[..., self.metrics.index(constraint.metric)]))
+            violation = constraint.violation(values[..., self.metrics.index(constraint.metric)])
+            worst = np.maximum(worst, violation / (abs(constraint.bound) or 1.0))
         return worst

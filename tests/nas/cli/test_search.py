@@ -32,7 +32,7 @@ def test_an_unsatisfied_constraint_is_reported_with_a_nonzero_status(
     assert run(monkeypatch, *command, "--json") == 1
     found = json.loads(capsys.readouterr().out)
     assert found["front"] == []
-    assert found["least_violating"][0]["violation"] == found["least_violating"][0]["params"] - 5
+    assert found["least_violating"][0]["violation"] == found["least_violating"][0]["params"] / 5 - 1
     assert found["summary"][0]["HV@6"].startswith("0.000"), "what breaks a constraint has no hypervolume"
 
 

@@ -13,7 +13,9 @@ import pytest
 from nas import search
 from nas.searching.joining import read_search
 from nas.searching.loop import MAX_FAILURES
+from nas.searching.objectives import parse_constraints, parse_objectives
 from nas.searching.record import TrialRecord
+from nas.searching.trials import TrialReader
 from nas.searching.workers import MAX_TAKEN_UP
 from search_spaces import Architecture, Infeasible, InputError, SearchSpace, get_space
 from search_spaces.graph.builder import Network, Tensor
@@ -210,5 +212,12 @@ def test_where_nothing_keeps_a_constraint_the_least_violating_networks_are_known
     rows = result.least_violating
     assert len(rows) == 5
     params = sorted(SPACE.params(architecture) for architecture in result.evaluated.architectures)
-    assert [row["violation"] + 5 for row in rows] == [row["params"] for row in rows] == params[:5]
+    assert [row["params"] for row in rows] == params[:5]
+    assert [row["violation"] for row in rows] == [(count - 5) / 5 for count in params[:5]]
     assert set(rows[0]) == {"architecture", "flops", "params", "violation"}
+
+
+def test_violations_are_relative_to_their_bounds() -> None:
+    reader = TrialReader(SPACE, parse_objectives("flops"), parse_constraints("params <= 1000,top1 >= 80,loss <= 0"))
+    values = np.array([[9, 1500, 80, 0], [9, 1100, 20, 0], [9, 1100, 79, 0.2], [9, 900, 90, -1]], float)
+    np.testing.assert_allclose(reader.violation(values), [0.5, 0.75, 0.2, 0])
