@@ -169,7 +169,7 @@ class PredictorSampler(ReplaySampler):
     @cached_property
     def _startup(self) -> list[Architecture]:
         rng = np.random.default_rng(self.seed)
-        return first_design(self.space, self.n_startup, rng, self._surrogate.texts)
+        return first_design(self.space, self.n_startup, rng, self._surrogate.texts, self._surrogate.predictor())
 
     def _propose(
         self, taken: set[Architecture], evaluated: dict[Architecture, np.ndarray], rng: np.random.Generator

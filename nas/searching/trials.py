@@ -77,8 +77,8 @@ class TrialReader:
     def violation(self, values: np.ndarray) -> np.ndarray:
         """Largest violation (...) of a constraint by metric values (..., metrics), relative to its bound.
 
-        It is 0 if all constraints are satisfied, and 0.5 if a value is one and a half times its upper bound. A bound of 0
-        counts as 1.
+        It is 0 if all constraints are satisfied, and 0.5 if a value is one and a half times its upper bound. A bound of
+        0 counts as 1.
         """
         worst = np.zeros(values.shape[:-1])
         for constraint in self.constraints:

@@ -113,7 +113,8 @@ class ImprovementPerCost:
             return None
         rng = np.random.default_rng([self.seed, len(runs)])
         if self._startup is None:
-            self._startup = first_design(self.space, self.n_startup, np.random.default_rng(self.seed), self._written)
+            own = np.random.default_rng(self.seed)
+            self._startup = first_design(self.space, self.n_startup, own, self._written, self.predictor())
         architecture = next((a for a in self._startup if a not in runs.runs), None)
         architecture = architecture or random_unseen(self.space, runs.runs.keys(), rng)
         return None if architecture is None else Job(architecture, 0, self.fidelities.levels[0])

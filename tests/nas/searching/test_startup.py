@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from nas.searching.startup import DRAWS_PER_ARCHITECTURE, first_design
+from predictors import Predictor, create
 from predictors.rlm.predictor import RLM
 from search_spaces import Architecture, SearchSpace, get_space
 
@@ -40,6 +41,16 @@ def test_a_first_design_is_promising_by_predicted_proxies() -> None:
     proxies = reader.proxies([space.to_text(architecture) for architecture in (*design, *random)])
     ranks = proxies.argsort(0).argsort(0).mean(1)
     assert ranks[: len(design)].mean() > 1.1 * ranks[len(design) :].mean()
+
+
+def test_a_first_design_is_that_of_the_rlm_that_guides_the_search() -> None:
+    space = get_space("nasbench201", channels=4, cells=1)
+
+    def design(predictor: Predictor | None) -> list[Architecture]:
+        return first_design(space, 8, np.random.default_rng(0), predictor=predictor)
+
+    assert design(RLM()) == design(create("ridge")) == design(None)
+    assert design(RLM(base="rlm-generated")) != design(RLM())
 
 
 def test_a_small_space_is_taken_whole(switches: SearchSpace) -> None:
