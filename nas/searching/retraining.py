@@ -86,7 +86,7 @@ def retrain(
     if summary.exists():
         found = _read(summary)
         if {key: found.get(key) for key in about} != json.loads(json.dumps(about)):
-            raise InputError(f"{stem.parent}: holds a network that was trained in another way: give --out")
+            raise InputError(f"{stem.parent}: contains a network trained with other settings: give another --out")
         return found
     values, weights = run(network, architecture, stem.parent / CHECKPOINT, progress)
     stem.parent.mkdir(parents=True, exist_ok=True)
@@ -104,7 +104,7 @@ class _BuiltIn:
     def __init__(self, space: SearchSpace, source: Source, how: Retraining) -> None:
         measured = source.get("measurement")
         if how.data is None and (measured is None or measured["data"] is None):
-            raise InputError("the search trained no network: give --dataset, and settings of the training")
+            raise InputError("the search trained no network: give --dataset and training settings")
         if measured is None or measured["data"] is None:
             from nas.evaluation.datasets import load_dataset
 
@@ -135,7 +135,7 @@ class _Own:
 
     def __init__(self, space: SearchSpace, source: Source, how: Retraining) -> None:
         if how.data is not None:
-            raise InputError("the search trained by a function of your own: it knows its data, leave --dataset out")
+            raise InputError("the search trained with your own function, which loads its own data: omit --dataset")
         device = {} if how.device == "cpu" else {"device": how.device}
         options = {**how.settings, **device}
         self.evaluator = FunctionEvaluator.of_settings(space, source["evaluator"], how.function, options)

@@ -89,7 +89,7 @@ def test_an_interrupted_training_goes_on_and_a_finished_one_is_kept(
     found = retrain(space, small, origin, how, tmp_path / "0" / "00", lambda what, done, total: epochs.append(done))
     assert epochs == [3]
     assert retrain(space, small, origin, how, tmp_path / "0" / "00", kill) == found
-    with pytest.raises(InputError, match="holds a network that was trained in another way: give --out"):
+    with pytest.raises(InputError, match="contains a network trained with other settings: give another --out"):
         retrain(space, small, origin, Retraining({"epochs": 4}), tmp_path / "0" / "00")
 
 
