@@ -1,8 +1,8 @@
 """Hypervolume against true evaluations: `python -m experiments.pareto --first-seed 10` (hours).
 
 Three problems of NAS-Bench-201: S1 (CIFAR-10 validation accuracy, FPGA), S2 (CIFAR-100 validation accuracy, a Xeon Gold
-6226) and S3 (CIFAR-10 validation accuracy, Raspberry Pi 4, Eyeriss). Two more are searches among the networks that this
-project trained and timed itself; there, `rlm` begins with `rlm-generated`, which has seen none of them. A row gives a
+6226) and S3 (CIFAR-10 validation accuracy, Raspberry Pi 4, Eyeriss). Two more problems search among networks that this
+project trained and timed. There, `rlm` uses the base `rlm-generated`, which has seen none of them. A row gives a
 sampler's share of the true front's hypervolume after 20 to 500 evaluations, and the number of evaluations to 90, 95 and
 99 % of it (one more than were made if it was not reached). Finished rows are reused while the result versions of
 searches and predictors stay the same.

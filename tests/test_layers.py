@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-# From the bottom to the top. A room stands for all modules in it, unless a longer name says otherwise.
+# From the bottom to the top. A package stands for all of its modules, except for those that a longer name lists.
 LAYERS = (
     "search_spaces.common",
     "search_spaces.graph",
@@ -100,7 +100,7 @@ def test_every_import_of_the_project_exists() -> None:
                 assert node.module in modules(), f"{path.relative_to(ROOT)} imports {node.module}, which is not there"
 
 
-def test_every_layer_has_modules_and_every_room_says_what_lives_there() -> None:
+def test_every_layer_has_modules_and_every_package_a_docstring() -> None:
     for name in LAYERS:
         assert name in modules(), f"{name} is declared as a layer, but is no module"
     for module, path in modules().items():

@@ -1,4 +1,4 @@
-"""The drawing of the house equals the code: its arrows are the imports between rooms."""
+"""The drawing of the code's structure is correct: its arrows are the imports between packages."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from tests.test_layers import ROOT, imports, modules
 DRAWING = Path(__file__).parents[2] / "docs" / "concepts" / "house.md"
 
 
-def room(module: str) -> str:
+def package(module: str) -> str:
     """The folder that a module lives in, at most one below its package."""
     parts = module.split(".")
     return ".".join(parts[:2]) if len(parts) > 1 and (ROOT / parts[0] / parts[1]).is_dir() else parts[0]
 
 
 def import_arrows() -> set[tuple[str, str]]:
-    """Imports between rooms, without those that follow from others. A package's `__init__` does not count."""
+    """Imports between packages, without those that follow from others. The `__init__` of a package does not count."""
     gathering = {name for name, path in modules().items() if path.name == "__init__.py" and "." not in name}
     arrows = {
-        (room(module), room(imported))
+        (package(module), package(imported))
         for module, path in modules().items()
         for imported in imports(path)
-        if module not in gathering and room(module) != room(imported)
+        if module not in gathering and package(module) != package(imported)
     }
     between = {end for arrow in arrows for end in arrow}
     return {(a, b) for a, b in arrows if not any((a, c) in arrows and (c, b) in arrows for c in between)}
