@@ -19,10 +19,10 @@ FitRows = Callable[[np.ndarray, str], Predictor]
 """Fits a predictor of one metric to the examples with the given row numbers."""
 
 
-def widening(
+def widening_factors(
     fit_rows: FitRows, texts: Sequence[str], values: Mapping[str, np.ndarray], groups: np.ndarray, seed: int = 0
 ) -> dict[str, float]:
-    """Factors by which `spread` must widen the samples of each metric to cover networks of new groups.
+    """Factors by which `widen` must widen the samples of each metric to cover networks of new groups.
 
     Cross-conformal calibration: groups are split into `FOLDS`, and each fold is predicted from the others. With its
     factor, the central interval of nominal coverage `COVERAGE` covers that share of the left-out values. Distances are
@@ -67,7 +67,7 @@ def _distances(samples: np.ndarray, true: np.ndarray) -> np.ndarray:
     return np.abs(true - median) / np.maximum(half, MIN_HALF_WIDTH)
 
 
-def spread(samples: np.ndarray, factor: float) -> np.ndarray:
+def widen(samples: np.ndarray, factor: float) -> np.ndarray:
     """Samples (n, s) with their distances from the medians multiplied by `factor`."""
     median = np.median(samples, 1, keepdims=True)
     return median + factor * (samples - median)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from predictors.base import Predictions, Predictor
-from predictors.files import beneath, under
+from predictors.files import with_prefix, without_prefix
 from predictors.inputs import Inputs, Metrics
 from search_spaces.common.errors import InputError
 
@@ -62,14 +62,14 @@ class Ensemble(Predictor):
 
     def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         states = [part._state() for part in self.parts]
-        tensors = {k: v for i, (_, own) in enumerate(states) for k, v in beneath(str(i), own).items()}
+        tensors = {k: v for i, (_, own) in enumerate(states) for k, v in with_prefix(str(i), own).items()}
         return {"seed": self.seed, "parts": [config for config, _ in states]}, tensors
 
     @classmethod
     def _restore(cls, config: dict[str, Any], tensors: dict[str, np.ndarray]) -> Self:
         self = cls(seed=config["seed"])
         self.parts = [
-            member._restore(part, under(str(i), tensors))
+            member._restore(part, without_prefix(str(i), tensors))
             for i, (member, part) in enumerate(zip(cls.members, config["parts"], strict=True))
         ]
         return self

@@ -40,7 +40,7 @@ class Site(NamedTuple):
 
 Arguments = tuple[tuple[str, Value], ...]
 Outcome = tuple[tuple[Shape, ...], Cost]  # output shapes and cost of an operator or call
-Act = Callable[[str, tuple[Shape, ...], Arguments], Outcome]
+Evaluate = Callable[[str, tuple[Shape, ...], Arguments], Outcome]
 Paths = dict[tuple[str, ...], int]
 Name = TypeVar("Name")
 
@@ -55,7 +55,7 @@ def sites(program: Program) -> tuple[Site, ...]:
     calling = {name for name, block in functions.items() if any(item.op in functions for item in block.items)}
     known: dict[tuple[str, tuple[Shape, ...], Arguments], Outcome] = {}
 
-    def act(op: str, inputs: tuple[Shape, ...], attrs: Arguments, depth: int = 0) -> Outcome:
+    def evaluate(op: str, inputs: tuple[Shape, ...], attrs: Arguments, depth: int = 0) -> Outcome:
         """Output shapes and cost of an operator or function."""
         if op not in functions:
             return _operator(op, inputs, attrs)
@@ -68,22 +68,22 @@ def sites(program: Program) -> tuple[Site, ...]:
         if depth == MAX_DEPTH:
             raise InputError(f"functions call each other more than {MAX_DEPTH} deep; a function must not call itself")
         if op in calling:
-            known[key] = _outcome(function, inputs, attrs, partial(act, depth=depth + 1))
+            known[key] = _outcome(function, inputs, attrs, partial(evaluate, depth=depth + 1))
         else:
-            known[key] = _lowest(function, inputs, attrs)
+            known[key] = _leaf_outcome(function, inputs, attrs)
         return known[key]
 
-    return tuple([Site(*found) for found in _run(program.main, program.input_shapes, (), act)[1]])
+    return tuple([Site(*found) for found in _run(program.main, program.input_shapes, (), evaluate)[1]])
 
 
 def _run(
-    block: Block, shapes: tuple[Shape, ...], arguments: Arguments, act: Act
+    block: Block, shapes: tuple[Shape, ...], arguments: Arguments, evaluate: Evaluate
 ) -> tuple[list[Shape], list[tuple[tuple[Shape, ...], tuple[Shape, ...], Cost]]]:
     """Shapes of all values, and the input shapes, output shapes and cost of every item."""
     values, found = list(shapes), []
     for op, numbers, attrs, makes in block.items:
         inputs = tuple([values[v] for v in numbers])
-        outputs, cost = act(op, inputs, _bind(attrs, arguments) if block.params else attrs)
+        outputs, cost = evaluate(op, inputs, _bind(attrs, arguments) if block.params else attrs)
         if len(outputs) != makes:
             raise InputError(f"{op} has {len(outputs)} outputs, not {makes}")
         values += outputs
@@ -91,15 +91,15 @@ def _run(
     return values, found
 
 
-def _outcome(function: Block, shapes: tuple[Shape, ...], arguments: Arguments, act: Act) -> Outcome:
-    values, found = _run(function, shapes, arguments, act)
+def _outcome(function: Block, shapes: tuple[Shape, ...], arguments: Arguments, evaluate: Evaluate) -> Outcome:
+    values, found = _run(function, shapes, arguments, evaluate)
     costs = [cost for _, _, cost in found]
     total = Cost(sum([params for params, _ in costs]), sum([flops for _, flops in costs]))
     return tuple([values[v] for v in function.outputs]), total
 
 
 @lru_cache(maxsize=16384)
-def _lowest(function: Block, shapes: tuple[Shape, ...], arguments: Arguments) -> Outcome:
+def _leaf_outcome(function: Block, shapes: tuple[Shape, ...], arguments: Arguments) -> Outcome:
     """Outcome of a function that calls no other; cached, since texts of one space share such functions."""
     return _outcome(function, shapes, arguments, _operator)
 

@@ -82,7 +82,7 @@ def weights(
     Raises:
         InputError: if a tensor is missing, has another shape, or has values that are not finite.
     """
-    found = under(part, tensors)
+    found = without_prefix(part, tensors)
     if dict(shapes) != {name: tensor.shape for name, tensor in found.items()}:
         raise InputError("damaged checkpoint: its tensors do not have the shapes of its configuration")
     for name, tensor in found.items():
@@ -114,11 +114,11 @@ def examples(config: Mapping[str, Any], tensors: Mapping[str, np.ndarray], input
         raise InputError(f"damaged checkpoint: {error}") from None
 
 
-def under(part: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def without_prefix(part: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Tensors with the prefix `part.`, which is removed from their names."""
     return {name.removeprefix(f"{part}."): t for name, t in tensors.items() if name.startswith(f"{part}.")}
 
 
-def beneath(part: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Tensors with the prefix `part.` added to their names: the inverse of `under`."""
+def with_prefix(part: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Tensors with the prefix `part.` added to their names: the inverse of `without_prefix`."""
     return {f"{part}.{name}": tensor for name, tensor in tensors.items()}

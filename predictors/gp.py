@@ -13,7 +13,7 @@ from predictors.base import Predictions, Predictor
 from predictors.exact import with_exact_costs
 from predictors.features import feature_matrix, select_features
 from predictors.files import examples
-from predictors.inputs import Inputs, Metrics, as_targets, as_texts, check_request, patterns
+from predictors.inputs import Inputs, Metrics, as_targets, as_texts, check_request, group_by_known
 from predictors.noise import text_noise
 from predictors.scores import Scores
 from search_spaces.common.errors import InputError
@@ -67,7 +67,7 @@ class _GP(Predictor):
         inputs = self._encode(architectures)
         noise = text_noise([str(a) for a in architectures], samples, len(metrics), (self.seed, seed))
         drawn = np.empty((len(architectures), samples, len(metrics)))
-        for rows, names in patterns(len(architectures), known) if len(architectures) and metrics else ():
+        for rows, names in group_by_known(len(architectures), known) if len(architectures) and metrics else ():
             for column, metric in enumerate(metrics):
                 if metric in names:
                     drawn[rows, :, column] = known[metric][rows, None]

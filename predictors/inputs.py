@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 Inputs = Sequence["str | onnx.ModelProto | Architecture"]
 Metrics = Mapping[str, Sequence[float] | np.ndarray]
-LARGEST = 1e150  # largest absolute value: the square of larger ones overflows
-SMALLEST = 1e-150  # smallest range of values: the square of smaller ones underflows to 0
+MAX_VALUE = 1e150  # largest absolute value: the square of larger ones overflows
+MIN_RANGE = 1e-150  # smallest range of values: the square of smaller ones underflows to 0
 
 
 class Trained(Protocol):
@@ -50,10 +50,10 @@ def as_targets(architectures: Inputs, metrics: Metrics) -> dict[str, np.ndarray]
     """Check training targets of n architectures.
 
     Returns:
-        float64 (n,) per metric, NaN where missing. Values below `SMALLEST` become 0.
+        float64 (n,) per metric, NaN where missing. Values below `MIN_RANGE` become 0.
 
     Raises:
-        InputError: if there is no architecture or metric, a metric has no value or a range between 0 and `SMALLEST`,
+        InputError: if there is no architecture or metric, a metric has no value or a range between 0 and `MIN_RANGE`,
             or `as_given` refuses the values.
     """
     if not len(architectures):
@@ -65,9 +65,9 @@ def as_targets(architectures: Inputs, metrics: Metrics) -> dict[str, np.ndarray]
         known = values[~np.isnan(values)]
         if not len(known):
             raise InputError(f"metric {name!r} has no value to learn from")
-        if 0 < np.ptp(known) < SMALLEST:
+        if 0 < np.ptp(known) < MIN_RANGE:
             raise InputError(f"metric {name!r} spans {np.ptp(known):.3g}: give it in a larger unit")
-        targets[name] = np.where(np.abs(values) < SMALLEST, 0.0, values)
+        targets[name] = np.where(np.abs(values) < MIN_RANGE, 0.0, values)
     return targets
 
 
@@ -78,7 +78,7 @@ def as_given(architectures: Inputs, metrics: Metrics | None) -> dict[str, np.nda
         float64 (n,) per metric, NaN where unknown.
 
     Raises:
-        InputError: if values are not numbers, are infinite or above `LARGEST`, or if there are not n of them.
+        InputError: if values are not numbers, are infinite or above `MAX_VALUE`, or if there are not n of them.
     """
     checked: dict[str, np.ndarray] = {}
     for name, values in (metrics or {}).items():
@@ -90,7 +90,7 @@ def as_given(architectures: Inputs, metrics: Metrics | None) -> dict[str, np.nda
             raise InputError(f"metric {name!r} has shape {array.shape} for {len(architectures)} architectures")
         if np.isinf(array).any():
             raise InputError(f"metric {name!r} has an infinite value; use NaN for a missing one")
-        if (np.abs(array) > LARGEST).any():
+        if (np.abs(array) > MAX_VALUE).any():
             raise InputError(f"metric {name!r} has the value {np.nanmax(np.abs(array)):.3g}: give it in another unit")
         checked[name] = array
     return checked
@@ -121,7 +121,7 @@ def check_request(
     return known
 
 
-def patterns(count: int, known: Metrics) -> list[tuple[np.ndarray, list[str]]]:
+def group_by_known(count: int, known: Metrics) -> list[tuple[np.ndarray, list[str]]]:
     """Group rows by the metrics that are known for them.
 
     Args:

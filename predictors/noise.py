@@ -51,14 +51,14 @@ def conditional_errors(covariance: np.ndarray, known: np.ndarray, noise: np.ndar
         rows = np.flatnonzero(pattern_of.ravel() == i)
         across = covariance[np.ix_(free, ~free)]
         weights = np.linalg.solve(covariance[np.ix_(~free, ~free)], across.T).T
-        spread = root(covariance[np.ix_(free, free)] - weights @ across.T)
+        spread = matrix_square_root(covariance[np.ix_(free, free)] - weights @ across.T)
         here = np.zeros((len(rows), *noise.shape[1:]))
         here[:, :, free] = known[rows][:, :, ~free] @ weights.T + noise[rows][:, :, free] @ spread.T
         drawn[rows] = here
     return drawn
 
 
-def root(covariance: np.ndarray, least: float = 0.0) -> np.ndarray:
+def matrix_square_root(covariance: np.ndarray, least: float = 0.0) -> np.ndarray:
     """Square root A of a covariance matrix, A A^T = covariance.
 
     Eigenvalues below `least` are raised to it: rounding and missing values can make them negative.
@@ -67,7 +67,7 @@ def root(covariance: np.ndarray, least: float = 0.0) -> np.ndarray:
     return vectors * np.sqrt(np.maximum(values, least))
 
 
-def significant(correlation: np.ndarray, counts: np.ndarray) -> np.ndarray:
+def shrink_correlation(correlation: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Shrink estimated correlations towards 0 by the size that chance alone explains (positive-part James-Stein).
 
     Args:
@@ -80,6 +80,6 @@ def significant(correlation: np.ndarray, counts: np.ndarray) -> np.ndarray:
     by_chance = 1 / np.maximum(counts, 1)
     kept = np.maximum(0.0, 1 - by_chance / np.maximum(correlation**2, 1e-12))
     np.fill_diagonal(kept, 1.0)
-    factor = root(correlation * kept, least=1e-6)
+    factor = matrix_square_root(correlation * kept, least=1e-6)
     factor /= np.linalg.norm(factor, axis=1, keepdims=True)
     return factor @ factor.T

@@ -13,7 +13,7 @@ from predictors.base import Predictions, Predictor
 from predictors.exact import with_exact_costs
 from predictors.features import feature_matrix, features
 from predictors.inputs import Inputs, Metrics, as_targets, as_texts, check_request
-from predictors.noise import conditional_errors, significant, text_noise
+from predictors.noise import conditional_errors, shrink_correlation, text_noise
 from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
@@ -95,20 +95,20 @@ def _correlation(errors: np.ndarray) -> np.ndarray:
     counts = seen.T.astype(float) @ seen
     moments = filled.T @ filled / np.maximum(counts, 1)
     scale = np.sqrt(np.maximum(np.diag(moments), 1e-12))
-    return significant(moments / np.outer(scale, scale), counts)
+    return shrink_correlation(moments / np.outer(scale, scale), counts)
 
 
-def _rounding(values: np.ndarray) -> float:
+def _negligible_std(values: np.ndarray) -> float:
     """A negligible standard deviation above 0, which avoids division by 0."""
     return 1e-9 * (float(np.abs(values).max()) or 1.0)
 
 
 @dataclass(frozen=True)
-class _Line:
-    """A linear model: weights (features,), intercept `start`, standard deviation `spread` of its errors."""
+class _LinearModel:
+    """A linear model: weights (features,), intercept, and standard deviation `spread` of its errors."""
 
     weights: np.ndarray
-    start: float
+    intercept: float
     spread: float
 
 
@@ -118,23 +118,23 @@ class Ridge(_Simple):
     kind = "ridge"
 
     def _fit(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        self._lines: list[_Line] = []
+        self._models: list[_LinearModel] = []
         errors = np.full(targets.shape, np.nan)
         for column, values in enumerate(targets.T):
             seen = ~np.isnan(values)
-            line, left_out = _ridge(inputs[seen], values[seen])
-            self._lines.append(line)
-            errors[seen, column] = left_out / line.spread
+            model, left_out = _ridge(inputs[seen], values[seen])
+            self._models.append(model)
+            errors[seen, column] = left_out / model.spread
         return errors
 
     def _predict(self, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        mean = np.stack([inputs @ line.weights + line.start for line in self._lines], axis=1)
-        return mean, np.broadcast_to([line.spread for line in self._lines], mean.shape)
+        mean = np.stack([inputs @ model.weights + model.intercept for model in self._models], axis=1)
+        return mean, np.broadcast_to([model.spread for model in self._models], mean.shape)
 
     def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         config, tensors = super()._state()
-        tensors["weights"] = np.stack([line.weights for line in self._lines])
-        tensors["start_and_spread"] = np.array([(line.start, line.spread) for line in self._lines])
+        tensors["weights"] = np.stack([model.weights for model in self._models])
+        tensors["start_and_spread"] = np.array([(model.intercept, model.spread) for model in self._models])
         return config, tensors
 
     @classmethod
@@ -142,11 +142,11 @@ class Ridge(_Simple):
         self = super()._restore(config, tensors)
         weights = tensors["weights"].reshape(len(self._metrics), len(self._names))
         ends = tensors["start_and_spread"].reshape(len(self._metrics), 2).tolist()
-        self._lines = [_Line(w, *end) for w, end in zip(weights, ends, strict=True)]
+        self._models = [_LinearModel(w, *end) for w, end in zip(weights, ends, strict=True)]
         return self
 
 
-def _ridge(inputs: np.ndarray, values: np.ndarray) -> tuple[_Line, np.ndarray]:
+def _ridge(inputs: np.ndarray, values: np.ndarray) -> tuple[_LinearModel, np.ndarray]:
     """Fit inputs (n, features) to values (n,); return the model and its leave-one-out errors (n,)."""
     center, scale = inputs.mean(0), inputs.std(0)
     scale = np.where(scale > 0, scale, 1.0)
@@ -164,8 +164,8 @@ def _ridge(inputs: np.ndarray, values: np.ndarray) -> tuple[_Line, np.ndarray]:
     alpha = min(_ALPHAS, key=lambda alpha: float((left_out(alpha) ** 2).mean()))
     weights = right.T @ (along * singular / (singular**2 + alpha)) / scale
     errors = left_out(alpha)
-    spread = max(float(errors.std()), _rounding(values))
-    return _Line(weights, float(values.mean() - center @ weights), spread), errors
+    spread = max(float(errors.std()), _negligible_std(values))
+    return _LinearModel(weights, float(values.mean() - center @ weights), spread), errors
 
 
 class Forest(_Simple):
@@ -190,7 +190,7 @@ class Forest(_Simple):
     def _fit(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
         self._inputs, self._targets = inputs, targets
         self._forests: list[RandomForestRegressor] = []
-        self._inflation, self._least, self._units = np.ones((3, targets.shape[1]))
+        self._inflation, self._min_std, self._units = np.ones((3, targets.shape[1]))
         errors = np.full(targets.shape, np.nan)
         for column, values in enumerate(targets.T):
             seen = ~np.isnan(values)
@@ -198,8 +198,8 @@ class Forest(_Simple):
             unit = self._units[column] = _unit(values[seen])
             mean, spread = (unit * found for found in _out_of_bag(forest, inputs[seen]))
             error = values[seen] - mean
-            self._least[column] = max(0.02 * float(values[seen].std()), _rounding(values[seen]))
-            raw = error / np.hypot(spread, self._least[column])
+            self._min_std[column] = max(0.02 * float(values[seen].std()), _negligible_std(values[seen]))
+            raw = error / np.hypot(spread, self._min_std[column])
             if not np.isnan(raw).all():
                 self._inflation[column] = max(float(np.sqrt(np.nanmean(raw**2))), 1e-3)
             errors[seen, column] = raw / self._inflation[column]
@@ -219,7 +219,7 @@ class Forest(_Simple):
         for column, forest in enumerate(self._forests):
             trees = self._units[column] * _by_tree(forest, inputs)
             mean[:, column] = trees.mean(0)
-            spread[:, column] = np.hypot(trees.std(0), self._least[column]) * self._inflation[column]
+            spread[:, column] = np.hypot(trees.std(0), self._min_std[column]) * self._inflation[column]
         return mean, spread
 
     def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -27,7 +27,7 @@ from search_spaces.text import compact, write
 if TYPE_CHECKING:
     import onnx
 
-MISTAKEN_DRAWS = 20  # after so many draws with the same error, the error is one of `build`, not of the choices
+MAX_EQUAL_ERRORS = 20  # after so many draws with the same error, the error is one of `build`, not of the choices
 MAX_REFUSED_DRAWS = 200  # after so many infeasible draws in a row, sampling gives up
 
 
@@ -150,16 +150,16 @@ class SearchSpace:
         """As `_chosen`, but without building a network if the same choices were made before."""
         if type(self).ask is not SearchSpace.ask:
             return self._chosen(chooser)
-        if not self._asked.ask(chooser):
+        if not self._known_questions.ask(chooser):
             self._chosen(chooser)
-            self._asked.learn(chooser)
+            self._known_questions.learn(chooser)
         return Architecture(self.name, tuple(chooser.choices.items()))
 
     @cached_property
-    def _asked(self) -> Questions:
+    def _known_questions(self) -> Questions:
         return Questions()
 
-    def _feasible(self, chooser: Callable[[], Chooser]) -> Architecture:
+    def _first_feasible(self, chooser: Callable[[], Chooser]) -> Architecture:
         """The first feasible architecture of up to `MAX_REFUSED_DRAWS` new choosers."""
         refused: list[str] = []
         for _ in range(MAX_REFUSED_DRAWS):
@@ -167,7 +167,7 @@ class SearchSpace:
                 return self._drawn(chooser())
             except InputError as error:
                 refused.append(str(error))
-                if len(refused) == MISTAKEN_DRAWS and len(set(refused)) == 1 and not isinstance(error, Infeasible):
+                if len(refused) == MAX_EQUAL_ERRORS and len(set(refused)) == 1 and not isinstance(error, Infeasible):
                     raise
         raise Infeasible(f"{self.name}: {MAX_REFUSED_DRAWS} draws in a row were infeasible; the last: {refused[-1]}")
 
@@ -196,7 +196,7 @@ class SearchSpace:
         Raises:
             Infeasible: if `MAX_REFUSED_DRAWS` draws in a row are infeasible.
         """
-        return self._feasible(lambda: choosers.RandomChooser(rng))
+        return self._first_feasible(lambda: choosers.RandomChooser(rng))
 
     def mutate(self, arch: Architecture, rng: np.random.Generator) -> Architecture:
         """The architecture with one random choice changed; choices that exist only after the change are random.
@@ -210,14 +210,16 @@ class SearchSpace:
         if not free:
             return arch
         try:
-            return self._feasible(lambda: choosers.MutationChooser(parent, free[int(rng.integers(len(free)))], rng))
+            return self._first_feasible(
+                lambda: choosers.MutationChooser(parent, free[int(rng.integers(len(free)))], rng)
+            )
         except Infeasible:
             return arch
 
     def crossover(self, a: Architecture, b: Architecture, rng: np.random.Generator) -> Architecture:
         """Every choice from a random one of the two parents; the first parent if no feasible mixture is found."""
         try:
-            return self._feasible(lambda: choosers.CrossoverChooser(a.as_dict(), b.as_dict(), rng))
+            return self._first_feasible(lambda: choosers.CrossoverChooser(a.as_dict(), b.as_dict(), rng))
         except Infeasible:
             return a
 
@@ -232,7 +234,7 @@ class SearchSpace:
             chooser = choosers.EnumerationChooser(positions)
             with suppress(InputError):
                 yield self._chosen(chooser)
-            positions = chooser.following()
+            positions = chooser.next_positions()
 
     # --- notation of the literature; published spaces override both
 

@@ -167,7 +167,7 @@ class EnumerationChooser(Chooser):
             self.positions.append(0)
         return domains.option(options, self.positions[at])
 
-    def following(self) -> list[int] | None:
+    def next_positions(self) -> list[int] | None:
         """Positions of the next combination, or None after the last.
 
         Raises:

@@ -153,7 +153,7 @@ class Network(nn.Module):
         self.out = Linear(members, 2 * width, config.metrics, scale=0.3)
 
     @torch.no_grad()
-    def begin_like(self, base: Network) -> None:
+    def copy_pretrained(self, base: Network) -> None:
         """Copy the weights of a pretrained network of the same sizes, except its output layer.
 
         The vocabulary must begin with the words of `base`; further words keep their random weights.

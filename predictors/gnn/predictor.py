@@ -13,12 +13,12 @@ from torch import Tensor
 from predictors.base import Predictions, Predictor
 from predictors.checkpoint import checkpoint, load
 from predictors.exact import with_exact_costs
-from predictors.files import beneath, weights
+from predictors.files import weights, with_prefix
 from predictors.gnn.graph import Batch, TextGraph, Vocabulary, collate, text_graph
 from predictors.gnn.model import Config, Network
 from predictors.gnn.training import Progress, Schedule, held_out, train
 from predictors.inputs import Inputs, Metrics, as_targets, as_texts, check_request
-from predictors.noise import conditional_errors, significant, text_noise
+from predictors.noise import conditional_errors, shrink_correlation, text_noise
 from predictors.scores import Scores
 from search_spaces.common.errors import InputError
 
@@ -91,13 +91,13 @@ class GNN(Predictor):
         targets = as_targets(architectures, metrics)
         graphs = [text_graph(text) for text in as_texts(architectures)]
         rng = np.random.default_rng(self.seed)
-        base = self._begin()
+        base = self._load_base()
         self._metrics = tuple(targets)
         self._scales = [Scores.fit(values[~np.isnan(values)], by_rank=True) for values in targets.values()]
         self._vocabulary: Vocabulary = Vocabulary.of(graphs, base._vocabulary.words if base else ())
         self._network = self._new_network()
         if base:
-            self._network.begin_like(base._network)
+            self._network.copy_pretrained(base._network)
         normalized = self._normalize(targets, len(graphs))
         number = {graph: i for i, graph in enumerate(dict.fromkeys(graphs))}
         hidden = held_out(len(number), self.members, FOLDS, rng)[:, [number[graph] for graph in graphs]]
@@ -106,7 +106,7 @@ class GNN(Predictor):
         self._covariance = self._measure_errors(graphs, normalized, hidden)
         return self
 
-    def _begin(self) -> GNN | None:
+    def _load_base(self) -> GNN | None:
         """The base, whose sizes must equal this predictor's; None without one."""
         if self.base is None:
             return None
@@ -158,7 +158,7 @@ class GNN(Predictor):
         """
         if not self.metrics:
             raise InputError("the gnn predictor is not trained: call fit first, or load a checkpoint")
-        embedded = _of_texts(self._network.embed, self._vocabulary, [text_graph(text) for text in texts])
+        embedded = _compute(self._network.embed, self._vocabulary, [text_graph(text) for text in texts])
         return embedded.transpose(0, 1).flatten(1).numpy()
 
     def _new_network(self) -> Network:
@@ -176,7 +176,7 @@ class GNN(Predictor):
 
     def _scores(self, graphs: Sequence[TextGraph]) -> np.ndarray:
         """The members' predictions (K, n, M) in normal scores."""
-        return _of_texts(self._network, self._vocabulary, graphs).double().numpy()
+        return _compute(self._network, self._vocabulary, graphs).double().numpy()
 
     def _measure_errors(self, graphs: Sequence[TextGraph], targets: np.ndarray, hidden: np.ndarray) -> np.ndarray:
         """Covariance (M, M) of the errors on held-out architectures, minus the variance among the members there."""
@@ -188,7 +188,7 @@ class GNN(Predictor):
         covariance = _moments(errors, _PRIOR_NOISE) - _moments(apart, 0.0) / 2
         scale = np.sqrt(np.maximum(np.diag(covariance), MIN_NOISE**2))
         examples = seen.T @ seen / 2  # each is held out from two members
-        return significant(covariance / np.outer(scale, scale), examples) * np.outer(scale, scale)
+        return shrink_correlation(covariance / np.outer(scale, scale), examples) * np.outer(scale, scale)
 
     # --- checkpoints
 
@@ -201,7 +201,7 @@ class GNN(Predictor):
             "metrics": list(self.metrics),
             "words": list(self._vocabulary.words),
         }
-        tensors = beneath("network", {name: value.numpy() for name, value in self._network.state_dict().items()})
+        tensors = with_prefix("network", {name: value.numpy() for name, value in self._network.state_dict().items()})
         for i, scale in enumerate(self._scales):
             tensors |= {f"scale{i}.values": scale.values, f"scale{i}.scores": scale.scores}
         return config, tensors | {"covariance": self._covariance}
@@ -223,9 +223,7 @@ class GNN(Predictor):
 
 
 @torch.no_grad()
-def _of_texts(
-    compute: Callable[[Batch, Tensor], Tensor], vocabulary: Vocabulary, graphs: Sequence[TextGraph]
-) -> Tensor:
+def _compute(compute: Callable[[Batch, Tensor], Tensor], vocabulary: Vocabulary, graphs: Sequence[TextGraph]) -> Tensor:
     """Outputs (K, n, width) of `compute` for n texts; every distinct text is encoded once."""
     number = {graph: i for i, graph in enumerate(dict.fromkeys(graphs))}
     distinct = list(number)

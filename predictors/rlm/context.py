@@ -116,19 +116,19 @@ class LeastSquares(nn.Module):
         inverse = torch.cholesky_inverse(torch.linalg.cholesky(gram))
         return inverse, inverse @ (key.mT @ value), key, value
 
-    def own(self, solved: tuple[Tensor, Tensor, Tensor, Tensor]) -> Tensor:
+    def leave_one_out(self, solved: tuple[Tensor, Tensor, Tensor, Tensor]) -> Tensor:
         """Output (B, n, D) for the examples: leave-one-out predictions in closed form."""
         inverse, weights, key, value = solved
         leverage = ((key @ inverse) * key).sum(-1, keepdim=True)
         rest = (1 - leverage).clamp(min=0.05)
-        return self._joined((key @ weights - leverage * value) / rest, leverage / rest)
+        return self._project((key @ weights - leverage * value) / rest, leverage / rest)
 
     def forward(self, y: Tensor, coordinates: Tensor, solved: tuple[Tensor, Tensor, Tensor, Tensor]) -> Tensor:
         inverse, weights, _, _ = solved
         key = self._key(y, coordinates)
-        return self._joined(key @ weights, ((key @ inverse) * key).sum(-1, keepdim=True))
+        return self._project(key @ weights, ((key @ inverse) * key).sum(-1, keepdim=True))
 
-    def _joined(self, found: Tensor, leverage: Tensor) -> Tensor:
+    def _project(self, found: Tensor, leverage: Tensor) -> Tensor:
         spread = torch.log1p(leverage.clamp(0, 50))
         return self.out(torch.cat([found.transpose(1, 2).flatten(2), spread.transpose(1, 2).flatten(2)], -1))
 
@@ -153,15 +153,17 @@ class ContextLayer(nn.Module):
         """Examples (B, n, D) after this layer, and the tensors that queries read."""
         y = self.attention_norm(x)
         keys, solved = self.attention.keys(y, coordinates), self.regression.solve(y, coordinates)
-        x = x + self.attention(y, coordinates, keys) + self.regression.own(solved)
-        return self._fed(x), (keys, solved)
+        x = x + self.attention(y, coordinates, keys) + self.regression.leave_one_out(solved)
+        return self._feed_forward(x), (keys, solved)
 
     def forward(self, x: Tensor, coordinates: Tensor, kept: Kept) -> Tensor:
         """Queries (B, q, D) after this layer."""
         y = self.attention_norm(x)
-        return self._fed(x + self.attention(y, coordinates, kept[0]) + self.regression(y, coordinates, kept[1]))
+        return self._feed_forward(
+            x + self.attention(y, coordinates, kept[0]) + self.regression(y, coordinates, kept[1])
+        )
 
-    def _fed(self, x: Tensor) -> Tensor:
+    def _feed_forward(self, x: Tensor) -> Tensor:
         gate, up = self.up(self.feed_norm(x)).chunk(2, -1)
         return x + self.down(functional.silu(gate) * up)
 

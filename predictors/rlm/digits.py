@@ -7,7 +7,7 @@ import numpy as np
 PLUS, MINUS, ZERO = 0, 1, 2
 NUMBER_TOKENS = 12
 NUMBER_LENGTH = 4
-LARGEST = 9.99
+MAX_SCORE = 9.99
 
 
 def allowed() -> np.ndarray:
@@ -19,8 +19,8 @@ def allowed() -> np.ndarray:
 
 
 def encode(scores: np.ndarray) -> np.ndarray:
-    """Tokens (…, NUMBER_LENGTH) of finite scores (…), which are clipped to ±`LARGEST`."""
-    hundredths = np.rint(np.clip(scores, -LARGEST, LARGEST) * 100).astype(np.int64)
+    """Tokens (…, NUMBER_LENGTH) of finite scores (…), which are clipped to ±`MAX_SCORE`."""
+    hundredths = np.rint(np.clip(scores, -MAX_SCORE, MAX_SCORE) * 100).astype(np.int64)
     size = np.abs(hundredths)
     digits = [size // 100, size // 10 % 10, size % 10]
     return np.stack([np.where(hundredths < 0, MINUS, PLUS), *(ZERO + d for d in digits)], -1)

@@ -55,14 +55,14 @@ class Group(NamedTuple):
 def groups(states: np.ndarray) -> list[Group]:
     """Divide n stored examples with states (n, S) into groups; up to `MAX_EXAMPLES` examples are one group.
 
-    With more, every group holds the `_NEAREST` examples of its center, and examples spread over all states that every
+    With more, every group holds the `MAX_EXAMPLES // 2` examples nearest to its center, and examples spread over all states that every
     group shares. The group of a query depends on the query's state alone.
     """
     states = compared(states)
     if len(states) <= MAX_EXAMPLES:
         return [Group(states.mean(0), np.arange(len(states)))]
     nearest = MAX_EXAMPLES // 2
-    spread = _spread(states, MAX_EXAMPLES - nearest)
+    spread = _farthest_points(states, MAX_EXAMPLES - nearest)
     centers = states[spread[: -(-len(states) // nearest)]]
     rest = np.setdiff1d(np.arange(len(states)), spread)
     distances = squared_distances(centers, states[rest])
@@ -70,14 +70,14 @@ def groups(states: np.ndarray) -> list[Group]:
     return [Group(c, np.sort(np.concatenate([spread, rows]))) for c, rows in zip(centers, near, strict=True)]
 
 
-def assign(states: np.ndarray, found: list[Group]) -> np.ndarray:
+def nearest_group(states: np.ndarray, found: list[Group]) -> np.ndarray:
     """Number (n,) of the group with the nearest center for queries with states (n, S)."""
     if len(found) == 1:
         return np.zeros(len(states), int)
     return squared_distances(compared(states), np.stack([group.center for group in found])).argmin(1)
 
 
-def _spread(states: np.ndarray, count: int) -> np.ndarray:
+def _farthest_points(states: np.ndarray, count: int) -> np.ndarray:
     """Row numbers (count,) by farthest-point sampling (Gonzalez 1985), beginning with the row nearest to the mean."""
     first = int(((states - states.mean(0)) ** 2).sum(1).argmin())
     chosen, distance = [first], ((states - states[first]) ** 2).sum(1)

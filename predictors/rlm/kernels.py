@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 MIN_SQUARE = 1e-3  # added to mean squared errors, so that their logarithm is finite
-LARGEST = 8.0  # largest absolute prediction, in scores
+MAX_PREDICTION = 8.0  # largest absolute prediction, in scores
 
 
 class Solved(NamedTuple):
@@ -86,7 +86,7 @@ class KernelRegression(nn.Module):
         return self.log_linear.exp()[:, None, None]
 
     def _features(self, found: Tensor, density: Tensor, closest: Tensor, errors: Tensor, n: int) -> Tensor:
-        found = found.clamp(-LARGEST, LARGEST)
+        found = found.clamp(-MAX_PREDICTION, MAX_PREDICTION)
         trust = torch.softmax(-self.log_sharpness.exp() * 0.5 * n**0.5 * errors, -1)  # (B, h)
         mean = (trust[..., None] * found).sum(1)
         spread = (trust[..., None] * (found - mean[:, None]).square()).sum(1)

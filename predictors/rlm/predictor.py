@@ -11,16 +11,16 @@ import numpy as np
 import torch
 
 from predictors.base import Predictions, Predictor
-from predictors.calibration import spread, widening
+from predictors.calibration import widen, widening_factors
 from predictors.checkpoint import checkpoint, load
 from predictors.exact import with_exact_costs
-from predictors.files import beneath, examples, weights
-from predictors.inputs import Inputs, Metrics, as_targets, as_texts, check_request, patterns
+from predictors.files import examples, weights, with_prefix
+from predictors.inputs import Inputs, Metrics, as_targets, as_texts, check_request, group_by_known
 from predictors.metrics import Metric, decoding_order
 from predictors.rlm.coordinates import States
-from predictors.rlm.digits import LARGEST
+from predictors.rlm.digits import MAX_SCORE
 from predictors.rlm.encoder import COMMON
-from predictors.rlm.examples import MAX_EXAMPLES, Context, Group, assign, groups, nearest_distances
+from predictors.rlm.examples import MAX_EXAMPLES, Context, Group, groups, nearest_distances, nearest_group
 from predictors.rlm.joint import joint_scores, spread_quantiles
 from predictors.rlm.lines import TEXT_NUMBERS
 from predictors.rlm.model import Model, ModelConfig
@@ -32,10 +32,10 @@ from search_spaces.pytorch import without_weights
 BASE = "rlm-base"
 MAX_CACHED_TEXTS = 60_000  # cached states take 110 MB
 MAX_CONTEXTS = 8  # cached; a context of 2,000 examples takes about 45 MB
-QUERIES = 1024  # decoded at once at most
-NUMBERS = 80_000  # queries times samples decoded at once, about 5 KB each
+MAX_QUERIES = 1024  # decoded at once at most
+MAX_NUMBERS = 80_000  # queries times samples decoded at once, about 5 KB each
 NEIGHBOUR_ROWS = 1000  # approximate number of examples that determine the unit of novelty
-MAX_BY_VALUE = LARGEST / 2  # largest absolute score of an example under a linear scale; digits reach twice as far
+MAX_BY_VALUE = MAX_SCORE / 2  # largest absolute score of an example under a linear scale; digits reach twice as far
 
 
 class StateReader(Protocol):
@@ -161,7 +161,7 @@ class RLM(Predictor):
             return part
 
         numbers = np.unique(list(groups), return_inverse=True)[1].ravel()
-        self._widening = widening(fit_rows, texts, self._values, numbers, self.seed)
+        self._widening = widening_factors(fit_rows, texts, self._values, numbers, self.seed)
         return self
 
     def examples_of(self, architectures: Inputs) -> dict[str, np.ndarray]:
@@ -218,11 +218,11 @@ class RLM(Predictor):
         parts = zip(States.of(self.states(architectures))[:2], States.of(self._states)[:2], strict=True)
         found = [
             nearest_distances(part, known) / max(unit, 1e-6)
-            for (part, known), unit in zip(parts, self._units(), strict=True)
+            for (part, known), unit in zip(parts, self._novelty_units(), strict=True)
         ]
         return np.maximum(*found)
 
-    def _units(self) -> list[float]:
+    def _novelty_units(self) -> list[float]:
         """95th percentile of distances to the nearest other example, in structure and in quality."""
         if self._neighbours is None:
             rows = np.arange(0, len(self._states), max(1, len(self._states) // NEIGHBOUR_ROWS))
@@ -255,7 +255,7 @@ class RLM(Predictor):
         known = check_request(self, architectures, metrics, given, samples)
         texts = as_texts(architectures)
         drawn = np.empty((len(texts), samples, len(metrics)))
-        for rows, names in patterns(len(texts), known) if texts and metrics else ():
+        for rows, names in group_by_known(len(texts), known) if texts and metrics else ():
             forced = {name: known[name][rows] for name in names}
             asked = sorted((m for m in dict.fromkeys(metrics) if m not in forced), key=decoding_order)
             found = {name: values[:, None] for name, values in forced.items()}
@@ -281,20 +281,20 @@ class RLM(Predictor):
         states = self._read(texts)
         found = {name: np.empty((len(texts), samples)) for name in metrics}
         chosen = self._groups_with(metrics)
-        group_of = assign(states, chosen)
+        group_of = nearest_group(states, chosen)
         for number, group in enumerate(chosen):
             rows = np.flatnonzero(group_of == number)
             if not len(rows):
                 continue
             contexts = [self._context(group.rows, name, [*given, *metrics[:k]]) for k, name in enumerate(metrics)]
-            at_once = max(1, min(QUERIES, NUMBERS // samples))
+            at_once = max(1, min(MAX_QUERIES, MAX_NUMBERS // samples))
             for part in np.array_split(rows, -(-len(rows) // at_once)):
                 quantiles = spread_quantiles([texts[i] for i in part], samples, len(metrics), (self.seed, seed))
                 scores = [self._scales[name].normalize(values[part]) for name, values in given.items()]
                 decoded = joint_scores(contexts, states[part], _columns(scores, len(part)), quantiles)
                 for name, values in zip(metrics, decoded, strict=True):
-                    restored = self._scales[name].restore(spread(values, self._widening.get(name, 1.0)))
-                    found[name][part] = np.maximum(restored, _least(self._values[name]))
+                    restored = self._scales[name].restore(widen(values, self._widening.get(name, 1.0)))
+                    found[name][part] = np.maximum(restored, _lower_bound(self._values[name]))
         return found
 
     def _groups_with(self, metrics: Sequence[str]) -> list[Group]:
@@ -332,7 +332,7 @@ class RLM(Predictor):
             "metrics": list(self.metrics),
             "widening": self._widening,
         }
-        tensors = beneath("model", halves if is_half else whole)
+        tensors = with_prefix("model", halves if is_half else whole)
         if self.metrics:
             tensors |= {"states": self._states, "values": np.stack(list(self._values.values()))}
         return config, tensors
@@ -368,7 +368,7 @@ def _scale(metric: str, values: np.ndarray) -> Scores:
     return by_value if fits and Metric.parse(metric).kind == "measured" else Scores.fit(values, by_rank=True)
 
 
-def _least(values: np.ndarray) -> float:
+def _lower_bound(values: np.ndarray) -> float:
     """Lower bound of predictions: a metric whose values are all positive stays positive."""
     least = float(np.nanmin(values))
     return least / 1e3 if least > 0 else -np.inf

@@ -132,7 +132,7 @@ def _assumed(dim: Dim) -> tuple[int, int]:
     return prod(a for a, _ in factors), prod(b for _, b in factors)
 
 
-def between(first: np.ndarray, second: np.ndarray, element: str) -> Known:
+def from_assumed(first: np.ndarray, second: np.ndarray, element: str) -> Known:
     """A known value with these arrays at the first and second assumed sizes."""
     dims = [_open(a, b) for a, b in zip(first.shape, second.shape, strict=True)]
     return Known(typed(dims, element), (first, second))
@@ -198,7 +198,7 @@ class Folder:
         if second is None:
             return None
         elements = [standard.element_name(onnx.helper.np_dtype_to_tensor_dtype(a.dtype)) for a in first]
-        return [between(a, b, element) for a, b, element in zip(first, second, elements, strict=True)]
+        return [from_assumed(a, b, element) for a, b, element in zip(first, second, elements, strict=True)]
 
     def _run(
         self, node: onnx.NodeProto, operands: list[Known | None], arrays: list[np.ndarray]

@@ -10,7 +10,7 @@ import onnx
 from search_spaces.common.errors import InputError
 from search_spaces.graph import standard
 from search_spaces.graph.ir import element_type
-from search_spaces.onnx.folding import Known, assumed, between, constant, is_learnable, read_tensor
+from search_spaces.onnx.folding import Known, assumed, constant, from_assumed, is_learnable, read_tensor
 from search_spaces.onnx.reader import Reader, node_attrs
 
 
@@ -31,7 +31,7 @@ def _shape(reader: Reader, node: onnx.NodeProto) -> list[Known] | None:
     if dims is None:
         return None
     first, second = (np.array([pair[i] for pair in dims], np.int64) for i in (0, 1))
-    return [between(first, second, "int64")]
+    return [from_assumed(first, second, "int64")]
 
 
 def _size(reader: Reader, node: onnx.NodeProto) -> list[Known] | None:
@@ -39,7 +39,7 @@ def _size(reader: Reader, node: onnx.NodeProto) -> list[Known] | None:
     if dims is None:
         return None
     first, second = (np.array(np.prod([pair[i] for pair in dims], dtype=np.int64)) for i in (0, 1))
-    return [between(first, second, "int64")]
+    return [from_assumed(first, second, "int64")]
 
 
 def _identity(reader: Reader, node: onnx.NodeProto) -> list[Known] | None:

@@ -58,14 +58,14 @@ def _conv(
     pads = _pads(padding, kernel, dilations, rank)
     if r.owned_shape(weight) is None:
         given: dict[str, Value] = {"group": groups, "strides": strides, "pads": pads, "dilations": dilations}
-        return _plus(r, r.own("Conv", input, r.as_value(weight), **given), bias, rank)
+        return _plus(r, r.add_node("Conv", input, r.as_value(weight), **given), bias, rank)
     own = _owned(r, weight, bias)
     if own is None:
         r.take(weight)
     conv = Convolution(
         inputs * groups, channels, tuple(kernel), strides, pads, dilations, groups, bias is not None and own is not None
     )
-    y = r.own("Conv", input, **dict(conv.attrs))
+    y = r.add_node("Conv", input, **dict(conv.attrs))
     return y if own is not None else _plus(r, y, bias, rank)
 
 
@@ -87,7 +87,7 @@ def _conv_transpose(
     if (own := _owned(r, weight, bias)) is None:
         raise InputError("a transposed convolution whose weights are computed or shared is not supported")
     sides = _each(padding, rank, 0)
-    return r.own(
+    return r.add_node(
         "ConvTranspose", input, bias=int(own[1] is not None), channels=int(weight.shape[1]) * groups, group=groups,
         kernel_shape=tuple(weight.shape[2:]), strides=_each(stride, rank), pads=(*sides, *sides),
         output_padding=_each(output_padding, rank, 0), dilations=_each(dilation, rank),
@@ -100,12 +100,12 @@ def _linear(r: Recorder, input: Tensor, weight: Tensor, bias: Tensor | None = No
         raise InputError(f"a linear layer with weights {list(weight.shape)} has an input of shape {list(input.shape)}")
     features = weight.shape[0]
     if r.owned_shape(weight) is None or input.dim() < 2:
-        turned = r.own("Transpose", r.as_value(weight), perm=(1, 0))
-        return _plus(r, r.own("MatMul", input, turned), bias, 0)
+        turned = r.add_node("Transpose", r.as_value(weight), perm=(1, 0))
+        return _plus(r, r.add_node("MatMul", input, turned), bias, 0)
     own = _owned(r, weight, bias)
     if own is None:
         r.take(weight)
-    y = r.own("Linear", input, features=features, bias=int(own is not None and bias is not None))
+    y = r.add_node("Linear", input, features=features, bias=int(own is not None and bias is not None))
     return y if own is not None else _plus(r, y, bias, 0)
 
 
@@ -114,7 +114,7 @@ def _linear_without_bias(r: Recorder, x: Tensor, weight: Tensor) -> Tensor | Non
     if r.owned_shape(weight) is None or weight.shape[0] != x.shape[-1]:
         return None
     r.take(weight, transposed=True)
-    return r.own("Linear", x, features=int(weight.shape[1]), bias=0)
+    return r.add_node("Linear", x, features=int(weight.shape[1]), bias=0)
 
 
 @handles("matmul", "bmm", "mm", "__matmul__")
@@ -147,21 +147,21 @@ def _addmm(r: Recorder, input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: floa
 @handles("einsum")
 def _einsum(r: Recorder, equation: str, *operands: Any) -> Tensor:
     tensors = operands[0] if len(operands) == 1 and isinstance(operands[0], list | tuple) else operands
-    return r.own("Einsum", *tensors, equation=equation.replace(" ", ""))
+    return r.add_node("Einsum", *tensors, equation=equation.replace(" ", ""))
 
 
 @handles("embedding")
 def _embedding(r: Recorder, input: Tensor, weight: Tensor, *_: Any, **__: Any) -> Tensor:
     if r.owned_shape(weight) is None:
-        return r.own("Gather", r.as_value(weight), r.as_value(input))
+        return r.add_node("Gather", r.as_value(weight), r.as_value(input))
     r.take(weight)
-    return r.own("Embedding", r.as_value(input), features=int(weight.shape[1]), rows=int(weight.shape[0]))
+    return r.add_node("Embedding", r.as_value(input), features=int(weight.shape[1]), rows=int(weight.shape[0]))
 
 
 @handles("prelu")
 def _prelu(r: Recorder, input: Tensor, weight: Tensor) -> Tensor:
     ones = [1] * (input.dim() - 2)
-    return r.own("PRelu", input, r.call(torch.reshape, weight, [-1, *ones]) if weight.numel() > 1 else weight)
+    return r.add_node("PRelu", input, r.call(torch.reshape, weight, [-1, *ones]) if weight.numel() > 1 else weight)
 
 
 # --- normalizations --------------------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ def _batch_norm(
     owned = (weight is None) == (bias is None) and _owned(r, weight, bias) is not None
     statistics = running_mean, running_var
     r.keep(*(lambda x=x: r.computed(x) for x in statistics))
-    y = r.own("BatchNorm", input, affine=int(owned and weight is not None), epsilon=_epsilon(eps))
+    y = r.add_node("BatchNorm", input, affine=int(owned and weight is not None), epsilon=_epsilon(eps))
     return y if owned else _scaled(r, y, weight, bias, input.dim() - 2)
 
 
@@ -201,10 +201,10 @@ def _layer_norm(
     axis = input.dim() - len(normalized_shape)
     own = _owned(r, weight, bias) if weight is not None or bias is None else None
     if own is None:
-        y = r.own("LayerNormalization", input, affine=0, axis=axis, epsilon=_epsilon(eps))
+        y = r.add_node("LayerNormalization", input, affine=0, axis=axis, epsilon=_epsilon(eps))
         return _scaled(r, y, weight, bias, 0) if len(normalized_shape) == 1 else _affine(r, y, weight, bias)
     affine, shift = int(weight is not None), int(bias is not None or weight is None)
-    return r.own("LayerNormalization", input, affine=affine, axis=axis, bias=shift, epsilon=_epsilon(eps))
+    return r.add_node("LayerNormalization", input, affine=affine, axis=axis, bias=shift, epsilon=_epsilon(eps))
 
 
 def _affine(r: Recorder, y: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
@@ -218,7 +218,7 @@ def _group_norm(
     eps: float = 1e-5, *_: Any,
 ) -> Tensor:  # fmt: skip
     affine = weight is not None and bias is not None and _owned(r, weight, bias) is not None
-    y = r.own("GroupNormalization", input, affine=int(affine), epsilon=_epsilon(eps), num_groups=num_groups)
+    y = r.add_node("GroupNormalization", input, affine=int(affine), epsilon=_epsilon(eps), num_groups=num_groups)
     return y if affine else _scaled(r, y, weight, bias, input.dim() - 2)
 
 
@@ -231,7 +231,7 @@ def _instance_norm(
     if not use_input_stats:
         raise InputError("instance normalization by running statistics is not supported")
     affine = weight is not None and bias is not None and _owned(r, weight, bias) is not None
-    y = r.own("InstanceNormalization", input, affine=int(affine), epsilon=_epsilon(eps))
+    y = r.add_node("InstanceNormalization", input, affine=int(affine), epsilon=_epsilon(eps))
     return y if affine else _scaled(r, y, weight, bias, input.dim() - 2)
 
 
@@ -259,7 +259,7 @@ def _max_pool(
     kernel, sides = _each(kernel_size, rank), _each(padding, rank, 0)
     strides = kernel if stride is None or stride == [] else _each(stride, rank)
     attrs = {"dilations": _each(dilation, rank), "pads": (*sides, *sides), "strides": strides}
-    return r.own("MaxPool", input, ceil_mode=int(ceil_mode), kernel_shape=kernel, **attrs)
+    return r.add_node("MaxPool", input, ceil_mode=int(ceil_mode), kernel_shape=kernel, **attrs)
 
 
 @handles("avg_pool1d", "avg_pool2d", "avg_pool3d")
@@ -275,7 +275,7 @@ def _avg_pool(
     attrs: dict[str, Value] = {"pads": (*sides, *sides), "strides": strides}
     if any(sides):
         attrs["count_include_pad"] = int(count_include_pad)
-    return r.own("AveragePool", input, ceil_mode=int(ceil_mode), kernel_shape=kernel, **attrs)
+    return r.add_node("AveragePool", input, ceil_mode=int(ceil_mode), kernel_shape=kernel, **attrs)
 
 
 def _adaptive_sizes(input: Tensor, output_size: Any) -> list[int]:
@@ -307,10 +307,10 @@ def _adaptive(r: Recorder, x: Tensor, sizes: list[int], pool: str, reduction: st
         return reduced(r, reduction, x, tuple(range(2, x.dim())), True)
     if all(n % size == 0 for n, size in zip(before, sizes, strict=True)):
         kernel = tuple([n // size for n, size in zip(before, sizes, strict=True)])
-        return r.own(pool, x, kernel_shape=kernel, strides=kernel)
+        return r.add_node(pool, x, kernel_shape=kernel, strides=kernel)
     for axis, (n, size) in enumerate(zip(before, sizes, strict=True), start=2):
         if n == size:
             continue
         windows = [sliced(r, x, axis, i * n // size, -(-(i + 1) * n // size)) for i in range(size)]
-        x = r.own("Concat", *[reduced(r, reduction, w, axis, True) for w in windows], axis=axis)
+        x = r.add_node("Concat", *[reduced(r, reduction, w, axis, True) for w in windows], axis=axis)
     return x

@@ -99,7 +99,7 @@ def _clip(r: Recorder, x: Tensor, low: Number | None, high: Number | None) -> Te
     if any(value is None for value in bounds.values()):
         x = x if low is None else _maximum(r, x, low)
         return x if high is None else _minimum(r, x, high)
-    return r.own("Clip", x, **bounds)  # type: ignore[arg-type]
+    return r.add_node("Clip", x, **bounds)  # type: ignore[arg-type]
 
 
 @handles("leaky_relu")
@@ -171,7 +171,7 @@ def _expm1(r: Recorder, input: Tensor) -> Tensor:
 @handles("cumsum")
 def _cumsum(r: Recorder, input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
     x = cast(r, input, dtype or (None if input.is_floating_point() else torch.int64))
-    return r.own("CumSum", x, axis=dim % input.dim())
+    return r.add_node("CumSum", x, axis=dim % input.dim())
 
 
 # --- types -----------------------------------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ _multiply_any = _binary("Mul", neutral=1)
 def _multiply(r: Recorder, input: Number, other: Number) -> Tensor:
     for x, number in ((input, other), (other, input)):
         if isinstance(x, Tensor) and r.is_value(x) and _is_number(r, number, 0):
-            return r.own("Zero", x)
+            return r.add_node("Zero", x)
     return _multiply_any(r, input, other)
 
 
@@ -315,7 +315,7 @@ def _extremum(op: str) -> Any:
         number, x = (input, other) if not isinstance(input, Tensor) or r.is_constant(input) else (other, input)
         bound = r.setting(number)
         if isinstance(bound, int | float) and isinstance(x, Tensor):
-            return r.own("Clip", x, **{"min" if op == "Max" else "max": bound})
+            return r.add_node("Clip", x, **{"min" if op == "Max" else "max": bound})
         return (_maximum if op == "Max" else _minimum)(r, input, other)
 
     return handler
@@ -391,9 +391,9 @@ def reduced(r: Recorder, op: str, x: Tensor, dim: Any, keepdim: bool) -> Tensor:
     """
     axes = _axes(x, dim)
     if op == "ReduceMean" and keepdim and x.dim() > 2 and axes == tuple(range(2, x.dim())):
-        return r.own("GlobalAveragePool", x)
+        return r.add_node("GlobalAveragePool", x)
     attrs: dict[str, Value] = {} if keepdim else {"keepdims": 0}
-    return r.own(op, x, **attrs) if dim is None and not keepdim else r.own(op, x, axes=axes, **attrs)
+    return r.add_node(op, x, **attrs) if dim is None and not keepdim else r.add_node(op, x, axes=axes, **attrs)
 
 
 def _reduction(op: str) -> Any:
@@ -428,7 +428,7 @@ def _extreme(op: str, arg: str, pairwise: str) -> Any:
 def _arg_extreme(op: str) -> Any:
     def handler(r: Recorder, input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
         x = r.call(torch.flatten, input) if dim is None else input
-        return r.own(op, x, axis=(dim or 0) % x.dim(), keepdims=int(keepdim))
+        return r.add_node(op, x, axis=(dim or 0) % x.dim(), keepdims=int(keepdim))
 
     return handler
 
@@ -485,4 +485,4 @@ def _norm(
 @handles("topk")
 def _topk(r: Recorder, input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
     given: dict[str, Value] = {"K": (k,), "axis": dim, "largest": int(largest), "sorted": int(sorted)}
-    return r.own("TopK", input, **given), r.own("TopK", input, output=1, **given)
+    return r.add_node("TopK", input, **given), r.add_node("TopK", input, output=1, **given)

@@ -42,12 +42,12 @@ def reshaped(r: Recorder, x: Tensor, sizes: Sequence[int]) -> Tensor:
     if sizes == before:
         return r.alias(x)
     if len(sizes) == 2 and len(before) > 2 and sizes[0] == before[0]:
-        return r.view_of(x, r.own("Flatten", x))
+        return r.view_of(x, r.add_node("Flatten", x))
     target = []
     for i, size in enumerate(sizes):
         stays = i < len(before) and size == before[i]
         target.append(0 if stays else -1 if r.is_batch(size) else size)
-    return r.view_of(x, r.own("Reshape", x, shape=tuple(target)))
+    return r.view_of(x, r.add_node("Reshape", x, shape=tuple(target)))
 
 
 @handles("reshape_as", "view_as")
@@ -76,12 +76,12 @@ def _unflatten(r: Recorder, input: Tensor, dim: int, sizes: Sequence[int]) -> Te
 def _squeeze(r: Recorder, input: Tensor, dim: Any = None) -> Tensor:
     asked = range(input.dim()) if dim is None else (dim,) if isinstance(dim, int) else dim
     axes = tuple([d % input.dim() for d in asked if input.shape[d] == 1])
-    return r.view_of(input, r.own("Squeeze", input, axes=axes)) if axes else r.alias(input)
+    return r.view_of(input, r.add_node("Squeeze", input, axes=axes)) if axes else r.alias(input)
 
 
 @handles("unsqueeze")
 def _unsqueeze(r: Recorder, input: Tensor, dim: int) -> Tensor:
-    return r.view_of(input, r.own("Unsqueeze", input, axes=(dim % (input.dim() + 1),)))
+    return r.view_of(input, r.add_node("Unsqueeze", input, axes=(dim % (input.dim() + 1),)))
 
 
 @handles("permute")
@@ -89,7 +89,7 @@ def _permute(r: Recorder, input: Tensor, *dims: Any) -> Tensor:
     perm = tuple([d % input.dim() for d in _sizes(dims)])
     if perm == tuple(range(input.dim())):
         return r.alias(input)
-    return r.view_of(input, r.own("Transpose", input, perm=perm))
+    return r.view_of(input, r.add_node("Transpose", input, perm=perm))
 
 
 @handles("transpose", "swapaxes", "swapdims")
@@ -122,7 +122,7 @@ def _expand(r: Recorder, input: Tensor, *sizes: Any, size: Any = None) -> Tensor
     if any(r.is_batch(new) and new != r.batch for new in wanted):
         raise InputError("expand to a multiple of the batch size is not supported")
     target = tuple([1 if new == -1 else 0 if r.is_batch(new) else new for new in wanted])
-    return r.view_of(input, r.own("Expand", input, shape=target))
+    return r.view_of(input, r.add_node("Expand", input, shape=target))
 
 
 @handles("expand_as")
@@ -149,7 +149,9 @@ def sliced(r: Recorder, x: Tensor, axis: int, start: int, end: int, step: int = 
     given = {"axes": (axis,), "ends": (end,), "starts": (start,)}
     if r.is_batch(x.shape[axis]):
         raise InputError("a slice along the batch is not supported: all samples must be computed alike")
-    return r.view_of(x, r.own("Slice", x, **given) if step == 1 else r.own("Slice", x, **given, steps=(step,)))
+    return r.view_of(
+        x, r.add_node("Slice", x, **given) if step == 1 else r.add_node("Slice", x, **given, steps=(step,))
+    )
 
 
 @handles("split", "split_with_sizes", "tensor_split")
@@ -185,7 +187,7 @@ def _narrow(r: Recorder, input: Tensor, dim: int, start: int, length: int) -> Te
 
 @handles("select")
 def _select(r: Recorder, input: Tensor, dim: int, index: int) -> Tensor:
-    return r.view_of(input, r.own("Gather", input, axis=dim % input.dim(), indices=index))
+    return r.view_of(input, r.add_node("Gather", input, axis=dim % input.dim(), indices=index))
 
 
 @handles("__getitem__")
@@ -245,7 +247,7 @@ def _index_select(r: Recorder, input: Tensor, dim: int, index: Tensor) -> Tensor
 
 @handles("gather", "take_along_dim")
 def _gather(r: Recorder, input: Tensor, dim: int, index: Tensor, **_: Any) -> Tensor:
-    return r.own("GatherElements", input, index, axis=dim % input.dim())
+    return r.add_node("GatherElements", input, index, axis=dim % input.dim())
 
 
 @handles("__setitem__")
@@ -299,13 +301,13 @@ def _cat(r: Recorder, tensors: Sequence[Tensor], dim: int = 0, *, axis: int | No
     parts = [x if x.dtype == dtype else r.call(Tensor.to, x, dtype) for x in parts]
     if len(parts) == 1:  # exporters may omit a concatenation of one tensor
         return r.tensor(r.value(parts[0]))
-    return r.own("Concat", *parts, axis=(dim if axis is None else axis) % parts[0].dim())
+    return r.add_node("Concat", *parts, axis=(dim if axis is None else axis) % parts[0].dim())
 
 
 @handles("stack")
 def _stack(r: Recorder, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     at = dim % (tensors[0].dim() + 1)
-    return _cat(r, [r.own("Unsqueeze", x, axes=(at,)) for x in tensors], at)
+    return _cat(r, [r.add_node("Unsqueeze", x, axes=(at,)) for x in tensors], at)
 
 
 @handles("pad", "constant_pad_nd")
@@ -318,7 +320,7 @@ def _pad(r: Recorder, input: Tensor, pad: Sequence[int], mode: str = "constant",
         begin[-1 - i], end[-1 - i] = pad[2 * i], pad[2 * i + 1]
     kinds = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
     attrs = {"constant_value": value} if value and mode == "constant" else {}
-    return r.own("Pad", input, mode=kinds[mode], pads=(*begin, *end), **attrs)
+    return r.add_node("Pad", input, mode=kinds[mode], pads=(*begin, *end), **attrs)
 
 
 @handles("roll")
@@ -337,7 +339,7 @@ def _roll(r: Recorder, input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
 def _flip(r: Recorder, input: Tensor, *dims: Any) -> Tensor:
     axes = tuple([d % input.dim() for d in _sizes(dims)])
     backwards = {"starts": (-1,) * len(axes), "ends": (-_END,) * len(axes), "steps": (-1,) * len(axes)}
-    return r.own("Slice", input, axes=axes, **backwards)
+    return r.add_node("Slice", input, axes=axes, **backwards)
 
 
 @handles("repeat", "tile")
@@ -353,7 +355,7 @@ def _repeat(r: Recorder, input: Tensor, *repeats: Any, dims: Any = None) -> Tens
             raise InputError("repeating by the batch size is not supported")
         x = _expand(r, x, [n if r.is_batch(n) else -1 for n in times])
         times = [1 if r.is_batch(n) else n for n in times]
-    return r.tensor(r.value(x)) if set(times) == {1} else r.own("Tile", x, repeats=tuple(times))
+    return r.tensor(r.value(x)) if set(times) == {1} else r.add_node("Tile", x, repeats=tuple(times))
 
 
 @handles("repeat_interleave")
@@ -390,15 +392,15 @@ HANDLERS["new_tensor"] = lambda r, input, data, dtype=None, **_: torch.tensor(da
 
 @handles("tril", "triu")
 def _tril(r: Recorder, input: Tensor, diagonal: int = 0) -> Tensor:
-    return r.own("Trilu", input, k=diagonal, upper=0)
+    return r.add_node("Trilu", input, k=diagonal, upper=0)
 
 
-HANDLERS["triu"] = lambda r, input, diagonal=0: r.own("Trilu", input, k=diagonal)
+HANDLERS["triu"] = lambda r, input, diagonal=0: r.add_node("Trilu", input, k=diagonal)
 
 
 @handles("pixel_shuffle")
 def _pixel_shuffle(r: Recorder, input: Tensor, upscale_factor: int) -> Tensor:
-    return r.own("DepthToSpace", input, blocksize=upscale_factor, mode="CRD")
+    return r.add_node("DepthToSpace", input, blocksize=upscale_factor, mode="CRD")
 
 
 @handles("pixel_unshuffle")
@@ -411,7 +413,7 @@ def _pixel_unshuffle(r: Recorder, input: Tensor, downscale_factor: int) -> Tenso
 
 @handles("channel_shuffle")
 def _channel_shuffle(r: Recorder, input: Tensor, groups: int) -> Tensor:
-    return r.own("ChannelShuffle", input, groups=groups)
+    return r.add_node("ChannelShuffle", input, groups=groups)
 
 
 @handles("interpolate", "upsample")
@@ -441,7 +443,7 @@ def _interpolate(
     if not kept:
         return input
     attrs |= {"axes": tuple([2 + i for i in kept]), name: tuple([values[i] for i in kept])}
-    return r.own("Resize", input, **attrs)
+    return r.add_node("Resize", input, **attrs)
 
 
 # --- windows ---------------------------------------------------------------------------------------------------------
@@ -481,4 +483,4 @@ def _grid_sample(
     r: Recorder, input: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool
 ) -> Tensor:
     mode, padding = ("linear", "nearest", "cubic")[interpolation_mode], ("zeros", "border", "reflection")[padding_mode]
-    return r.own("GridSample", input, grid, mode=mode, padding_mode=padding, align_corners=int(align_corners))
+    return r.add_node("GridSample", input, grid, mode=mode, padding_mode=padding, align_corners=int(align_corners))

@@ -36,14 +36,14 @@ HANDLERS: dict[str, Handler] = {}
 """By name of a torch function, the handler that adds its operators; it is called with recorder and arguments."""
 
 # Functions whose results do not depend on the numbers of a tensor.
-_QUESTIONS = frozenset(
+_DATA_FREE = frozenset(
     {"dim", "size", "numel", "nelement", "stride", "is_contiguous", "element_size", "is_floating_point", "is_complex",
      "get_device", "storage_offset", "__len__", "ndimension", "__repr__", "__format__", "type", "is_same_size",
      "result_type", "can_cast", "is_signed", "requires_grad_", "is_tensor", "__hash__", "is_inference", "is_conj",
      "is_neg", "untyped_storage", "data_ptr"}
 )  # fmt: skip
 # Functions whose results are plain values or shapes that depend on the numbers of a tensor.
-_ANSWERS = frozenset(
+_DATA_DEPENDENT = frozenset(
     {"__bool__", "item", "tolist", "numpy", "__int__", "__float__", "__index__", "__contains__", "equal", "allclose",
      "nonzero", "__array__", "is_nonzero", "unique", "masked_select", "bincount"}
 )  # fmt: skip
@@ -173,9 +173,9 @@ class Recorder(TorchFunctionMode):
             else:
                 attrs[formal[i]] = setting
         arranged = standard.arrange(op, inputs, attrs, len(operands))
-        return self.own(op, *arranged, **attrs)
+        return self.add_node(op, *arranged, **attrs)
 
-    def own(self, op: str, *inputs: int | Tensor, **attrs: Value) -> Tensor:
+    def add_node(self, op: str, *inputs: int | Tensor, **attrs: Value) -> Tensor:
         """Add an operator whose inputs are all values; return its result."""
         numbers = tuple([self.value(x) if isinstance(x, Tensor) else x for x in inputs])
         return self.tensor(self.emit(op, numbers, tuple(attrs.items())))
@@ -352,7 +352,7 @@ class Recorder(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = function_name(func)
-        if name in _QUESTIONS:
+        if name in _DATA_FREE:
             return func(*args, **kwargs)
         if func.__name__ == "__get__" and name not in _VIEWS:
             return torch.device("cpu") if name == "device" else func(*args, **kwargs)
@@ -377,7 +377,7 @@ class Recorder(TorchFunctionMode):
             handler, in_place = HANDLERS.get(name[:-1]), True
         elif handler is None and name.startswith("__i") and name.endswith("__"):
             handler, in_place = HANDLERS.get(f"__{name[3:]}"), True
-        if name in _ANSWERS:
+        if name in _DATA_DEPENDENT:
             raise InputError(f"{name.strip('_')} depends on the data, but the architecture must not")
         if handler is None and isinstance(func, python_types.FunctionType) and func not in self._opened:
             return self._inside(func, args, kwargs)
@@ -418,7 +418,7 @@ class Recorder(TorchFunctionMode):
 
     def _derive(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a function of weights without data, and remember the call."""
-        if function_name(func) in _ANSWERS:
+        if function_name(func) in _DATA_DEPENDENT:
             raise InputError(f"{function_name(func).strip('_')} depends on weights, but the architecture must not")
         sources: dict[int, nn.Parameter] = {}
         for x in tensors_in((args, kwargs)):

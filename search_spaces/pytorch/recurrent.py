@@ -65,12 +65,12 @@ def _layer(
         own = []
         for i in outputs:
             r.keep(*numbers)
-            own.append(r.own(op, x, bias=int(has_biases), **attrs, **({"output": i} if i else {})))
+            own.append(r.add_node(op, x, bias=int(has_biases), **attrs, **({"output": i} if i else {})))
         r.add_owner(own, weights)
         return own
     shapes = [(gates, int(x.shape[-1])), (gates, hidden), *([(2 * gates,)] if has_biases else [])]
     params = [r.param((directions, *shape), made) for shape, made in zip(shapes, numbers, strict=True)]
-    return [r.own(op, x, *params, **attrs, **({"output": i} if i else {})) for i in outputs]
+    return [r.add_node(op, x, *params, **attrs, **({"output": i} if i else {})) for i in outputs]
 
 
 def _onnx_weights(r: Recorder, op: str, weights: Sequence[Tensor], directions: int) -> list[Numbers]:

@@ -7,7 +7,7 @@ import pytest
 
 from predictors import create, load
 from predictors.base import Predictions
-from predictors.calibration import spread, widening
+from predictors.calibration import widen, widening_factors
 from predictors.simple import Ridge
 from search_spaces import InputError, get_space
 
@@ -21,8 +21,8 @@ def texts() -> list[str]:
 
 def test_spread_keeps_the_median() -> None:
     samples = np.array([[1.0, 2.0, 4.0], [0.0, 0.0, 3.0]])
-    assert spread(samples, 2.0).tolist() == [[0.0, 2.0, 6.0], [0.0, 0.0, 6.0]]
-    assert (spread(samples, 1.0) == samples).all()
+    assert widen(samples, 2.0).tolist() == [[0.0, 2.0, 6.0], [0.0, 0.0, 6.0]]
+    assert (widen(samples, 1.0) == samples).all()
 
 
 class Sure:
@@ -36,8 +36,8 @@ class Sure:
 def test_widening_calibrates_intervals_that_are_too_narrow(texts: list[str]) -> None:
     values = np.random.default_rng(1).normal(size=len(texts))
     groups = np.arange(len(texts)) % 8
-    factor = widening(lambda rows, metric: Sure(), texts, {"x": values}, groups)["x"]  # type: ignore[arg-type, return-value]
-    drawn = spread(Sure().predict(texts, ["x"], 64, 5).samples[:, :, 0], factor)
+    factor = widening_factors(lambda rows, metric: Sure(), texts, {"x": values}, groups)["x"]  # type: ignore[arg-type, return-value]
+    drawn = widen(Sure().predict(texts, ["x"], 64, 5).samples[:, :, 0], factor)
     low, high = np.quantile(drawn, [0.05, 0.95], axis=1)
     assert 5 < factor < 20
     assert np.mean((low <= values) & (values <= high)) >= 0.8
@@ -46,7 +46,7 @@ def test_widening_calibrates_intervals_that_are_too_narrow(texts: list[str]) -> 
 def test_a_metric_with_few_values_is_not_widened(texts: list[str]) -> None:
     values = np.full(len(texts), np.nan)
     values[:4] = range(4)
-    assert widening(lambda rows, metric: Ridge(), texts, {"x": values}, np.arange(len(texts)) % 3) == {"x": 1.0}
+    assert widening_factors(lambda rows, metric: Ridge(), texts, {"x": values}, np.arange(len(texts)) % 3) == {"x": 1.0}
 
 
 def test_an_rlm_saves_its_widening_and_accepts_further_measurements(texts: list[str], tmp_path) -> None:  # type: ignore[no-untyped-def]

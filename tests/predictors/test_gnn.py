@@ -161,7 +161,7 @@ def test_a_network_starts_with_the_weights_and_words_of_its_base(base: str) -> N
     assert "Sigmoid" in vocabulary.words[len(words) :]
     sizes = before._network.config
     network = Network(Config(len(vocabulary), 1, sizes.width, sizes.layers, sizes.members))
-    network.begin_like(before._network)
+    network.copy_pretrained(before._network)
     known = collate([text_graph(text) for text in some_texts(4)])
     with torch.no_grad():
         own = network.embed(known, vocabulary.features(known.kinds))

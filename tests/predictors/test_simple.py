@@ -53,7 +53,7 @@ def test_leave_one_out_errors_are_those_of_leaving_one_out() -> None:
     values = inputs @ rng.normal(size=5) + 0.1 * rng.normal(size=30)
     _, errors = _ridge(inputs, values)
     refitted = [
-        values[i] - (inputs[i] @ line.weights + line.start)
+        values[i] - (inputs[i] @ line.weights + line.intercept)
         for i in range(30)
         for line in [_ridge(np.delete(inputs, i, 0), np.delete(values, i))[0]]
     ]

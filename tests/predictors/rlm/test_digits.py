@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictors.rlm.digits import LARGEST, MINUS, NUMBER_LENGTH, NUMBER_TOKENS, PLUS, ZERO, allowed, decode, encode
+from predictors.rlm.digits import MAX_SCORE, MINUS, NUMBER_LENGTH, NUMBER_TOKENS, PLUS, ZERO, allowed, decode, encode
 
-SCORES = st.floats(-LARGEST, LARGEST)
+SCORES = st.floats(-MAX_SCORE, MAX_SCORE)
 
 
 @pytest.mark.parametrize(
@@ -33,9 +33,9 @@ def test_written_scores_keep_their_order(one: float, other: float) -> None:
     assert low <= high
 
 
-@given(st.floats(LARGEST, 1e300))
+@given(st.floats(MAX_SCORE, 1e300))
 def test_scores_beyond_the_largest_are_clipped(score: float) -> None:
-    np.testing.assert_allclose(decode(encode(np.array([score, -score]))), [LARGEST, -LARGEST])
+    np.testing.assert_allclose(decode(encode(np.array([score, -score]))), [MAX_SCORE, -MAX_SCORE])
 
 
 def test_the_grammar_allows_exactly_numbers() -> None:

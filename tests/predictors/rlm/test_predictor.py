@@ -144,7 +144,7 @@ def test_a_context_is_read_once_and_forgotten_with_its_examples(
 
 def test_predictions_do_not_depend_on_the_batch_size(small_base: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = _fitted(small_base).predict(TEXTS, list(VALUES), samples=8).samples
-    monkeypatch.setattr("predictors.rlm.predictor.NUMBERS", 50)
+    monkeypatch.setattr("predictors.rlm.predictor.MAX_NUMBERS", 50)
     parts = _fitted(small_base).predict(TEXTS, list(VALUES), samples=8).samples
     assert np.mean(np.abs(whole - parts) > 0.05) < 0.01
 

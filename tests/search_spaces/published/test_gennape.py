@@ -233,9 +233,9 @@ def test_inception_size_counts_the_choices() -> None:
         if len(paths) > 1:
             break
         count += 1
-        following = chooser.following()
-        assert following is not None
-        chooser = EnumerationChooser(following)
+        next_positions = chooser.next_positions()
+        assert next_positions is not None
+        chooser = EnumerationChooser(next_positions)
     two = 8**2 * 3 + 2 * 8 * 2 * 3 + 2 * 8 * 2
     three = 8**3 * 3 + 3 * 64 * 2 * 3 + 3 * 64 * 2 * 3
     assert count == 8 + two + three
