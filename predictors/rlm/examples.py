@@ -55,8 +55,8 @@ class Group(NamedTuple):
 def groups(states: np.ndarray) -> list[Group]:
     """Divide n stored examples with states (n, S) into groups; up to `MAX_EXAMPLES` examples are one group.
 
-    With more, every group holds the `MAX_EXAMPLES // 2` examples nearest to its center, and examples spread over all states that every
-    group shares. The group of a query depends on the query's state alone.
+    With more, every group holds the `MAX_EXAMPLES // 2` examples nearest to its center, and examples spread over all
+    states that every group shares. The group of a query depends on the query's state alone.
     """
     states = compared(states)
     if len(states) <= MAX_EXAMPLES:
