@@ -43,7 +43,7 @@ class Network:
         spreads: for each metric, low and high value of repeated measurements, and their description.
         test: values that must not guide a choice, such as test scores; only for networks on the front.
         predicted: mean and standard deviation of each metric before it was measured.
-        violation: the largest constraint violation; at most 0 if all constraints are satisfied.
+        violation: largest constraint violation, relative to its bound; at most 0 if all are satisfied.
         on_front: True if no network of any of the searches dominates it.
         place: index on the front of the first search.
         file: name of its files in the folder `front`, without extension; None if it has none there.
