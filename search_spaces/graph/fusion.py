@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 from search_spaces.graph.ir import Attrs, Graph, Node, Shape
@@ -174,7 +175,7 @@ def _swapped(before: Shape, split: Shape, perm: Any, after: Shape) -> tuple[str,
 
 def _renumbered(graph: Graph, nodes: Sequence[Node]) -> Graph:
     """The graph reduced to these nodes, with values renumbered."""
-    values = [*graph.inputs, *[value for node in nodes for value in node.outputs]]
+    values = [*graph.inputs, *chain.from_iterable([node.outputs for node in nodes])]
     if values == list(range(len(graph.shapes))):  # nothing was fused
         return graph
     number = {value: i for i, value in enumerate(values)}

@@ -36,6 +36,7 @@ def schema(op: str) -> OpSchema | None:
     return None
 
 
+@lru_cache(maxsize=1024)
 def opset(op: str) -> int:
     """The opset that a model with this operator needs: 21, or the later one that introduced it."""
     found = schema(op)

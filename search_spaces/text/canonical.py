@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
@@ -84,23 +85,22 @@ def _remembered(raw: RawBlock) -> CanonicalBlock:
 
 
 def _canonical(raw: RawBlock) -> CanonicalBlock:
-    search = None if _has_one_order(raw) else _Search(raw)
-    leaf = search.run() if search else _as_it_stands(raw)
-    holes: list[int] = []
-    items = []
-    for op, inputs, attrs, outputs in leaf.body.items:
-        hollow, ranks = _emptied(op, attrs)
-        items.append(Item(op, inputs, hollow, outputs))
-        holes += ranks
-    body = Block(raw.inputs, tuple(items), leaf.body.outputs)
+    operators = [_operator(item.op, item.attrs) for item in raw.items]
+    search = None if _has_one_order(raw) else _Search(raw, operators)
+    leaf = search.run() if search else _as_it_stands(raw, operators)
+    ordered = [operators[i] for i in leaf.order]
+    body = leaf.block([operator.hollow for operator in ordered])
     swaps, tied_inputs, tied_outputs = (
         (search.swaps, search.tied_inputs, search.tied_outputs) if search else ({}, False, False)
     )
     swappable = raw.inputs == 2 and bool(swaps) and not tied_outputs
     mirror = tuple([swaps[i] for i in leaf.order]) if swappable else ()
-    certificate = "" if raw.ordered_inputs else _digest(body) + _SWAPPABLE * swappable
+    certificate = ""
+    if not raw.ordered_inputs:
+        certificate = _digest(body, [operator.hollow_text for operator in ordered]) + _SWAPPABLE * swappable
     ambiguous = tied_outputs or (tied_inputs and not swappable)
-    return CanonicalBlock(body, tuple(holes), leaf.inputs, leaf.outputs, leaf.order, certificate, ambiguous, mirror)
+    holes = tuple([rank for operator in ordered for rank in operator.holes])
+    return CanonicalBlock(body, holes, leaf.inputs, leaf.outputs, leaf.order, certificate, ambiguous, mirror)
 
 
 def _has_one_order(raw: RawBlock) -> bool:
@@ -115,31 +115,44 @@ def _has_one_order(raw: RawBlock) -> bool:
     return True
 
 
-def _as_it_stands(raw: RawBlock) -> _Leaf:
-    lines = [(0, tuple(sorted(item.inputs)) if commutes(item.op) else item.inputs) for item in raw.items]
-    return _Leaf(raw, tuple(range(raw.inputs)), tuple(range(len(raw.items))), lines, list(raw.outputs), ())
+def _as_it_stands(raw: RawBlock, operators: list[_Operator]) -> _Leaf:
+    lines = [
+        (0, tuple(sorted(item.inputs)) if operator.commutes else item.inputs)
+        for item, operator in zip(raw.items, operators, strict=True)
+    ]
+    order = tuple(range(len(raw.items)))
+    return _Leaf(raw, operators, tuple(range(raw.inputs)), order, lines, list(raw.outputs), ())
 
 
-@lru_cache(maxsize=4096)
-def _emptied(op: str, attrs: ItemAttrs) -> tuple[ItemAttrs, tuple[int, ...]]:
-    """An operator's attributes with holes for their numbers, and the ranks of these."""
+@dataclass(eq=False, slots=True)
+class _Operator:
+    """An operator with its attributes, or a call of a function.
+
+    `text`: the attributes as `repr` writes them. `hollow`, `hollow_text`: with holes for their numbers. `holes`: the
+    ranks of these.
+    """
+
+    commutes: bool
+    text: str
+    hollow: ItemAttrs
+    hollow_text: str
+    holes: tuple[int, ...]
+
+
+@lru_cache(maxsize=16384)
+def _operator(op: str, attrs: ItemAttrs) -> _Operator:
     hollow = tuple([(name, _HOLE if isinstance(value, Ref) else value) for name, value in attrs])
-    return hollow, tuple([int(value.name) for _, value in attrs if isinstance(value, Ref)])
+    holes = tuple([int(value.name) for _, value in attrs if isinstance(value, Ref)])
+    return _Operator(commutes(op), repr(attrs), hollow, repr(hollow), holes)
 
 
-@lru_cache(maxsize=4096)
-def _written(op: str, attrs: ItemAttrs) -> str:
-    """An operator's attributes as `repr` writes them; most recur."""
-    return repr(attrs)
-
-
-def _digest(body: Block) -> str:
-    """A hash of what `repr` writes of the body."""
-    items = "".join([
-        f"Item(op={op!r}, inputs={inputs}, attrs={_written(op, attrs)}, outputs={outputs}), "
-        for op, inputs, attrs, outputs in body.items
+def _digest(body: Block, attrs: list[str]) -> str:
+    """A hash of what `repr` writes of the body, whose items' attributes are given as it writes them."""
+    items = ", ".join([
+        f"Item(op={op!r}, inputs={inputs}, attrs={text}, outputs={outputs})"
+        for (op, inputs, _, outputs), text in zip(body.items, attrs, strict=True)
     ])  # fmt: skip
-    items = items[:-1] if len(body.items) == 1 else items[:-2]
+    items += "," * (len(attrs) == 1)
     text = f"Block(inputs={body.inputs}, items=({items}), outputs={body.outputs}, params={body.params})"
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
@@ -154,28 +167,31 @@ class _Leaf:
     def __init__(
         self,
         raw: RawBlock,
+        operators: list[_Operator],
         inputs: tuple[int, ...],
         order: tuple[int, ...],
         lines: list[tuple[int, tuple[int, ...]]],
         results: list[int],
         colours: tuple[int, ...],
     ) -> None:
-        self.raw, self.inputs, self.order, self.lines, self.colours = raw, inputs, order, lines, colours
+        self.raw, self.operators = raw, operators
+        self.inputs, self.order, self.lines, self.colours = inputs, order, lines, colours
         outputs = tuple(range(len(results)))
         self.outputs = outputs if raw.ordered_inputs else tuple(sorted(outputs, key=results.__getitem__))
         self.results = tuple([results[o] for o in self.outputs])
 
-    @cached_property
-    def body(self) -> Block:
-        items = []
-        for i, (_, read) in zip(self.order, self.lines, strict=True):
-            op, _, attrs, outputs = self.raw.items[i]
-            items.append(Item(op, read, attrs, outputs))
+    def block(self, attrs: Sequence[ItemAttrs]) -> Block:
+        """The block in this order, with these attributes of its items."""
+        items = [
+            Item(self.raw.items[i].op, read, own, self.raw.items[i].outputs)
+            for i, (_, read), own in zip(self.order, self.lines, attrs, strict=True)
+        ]
         return Block(self.raw.inputs, tuple(items), self.results)
 
     @cached_property
     def digest(self) -> str:
-        return _digest(self.body)
+        block = self.block([self.raw.items[i].attrs for i in self.order])
+        return _digest(block, [self.operators[i].text for i in self.order])
 
     def looks_like(self, other: _Leaf) -> bool:
         """True if both orders give the same block."""
@@ -198,31 +214,35 @@ class _Search:
     that says which output, and as which input. `neighbours`: all these entities.
     """
 
-    def __init__(self, raw: RawBlock) -> None:
-        self.raw = raw
+    def __init__(self, raw: RawBlock, operators: list[_Operator]) -> None:
+        self.raw, self.operators = raw, operators
         labels: dict[tuple, int] = {}
-        self.labels = [labels.setdefault((item.op, item.attrs, item.outputs), len(labels)) for item in raw.items]
+        self.labels = [
+            labels.setdefault((item.op, operator.text, item.outputs), len(labels))
+            for item, operator in zip(raw.items, operators, strict=True)
+        ]
+        self.commutes = [False] * raw.inputs + [operator.commutes for operator in operators]
         self.first_value = list(range(raw.inputs))
         self.values = [(i, 0) for i in range(raw.inputs)]
         for i, item in enumerate(raw.items, start=raw.inputs):
             self.first_value.append(len(self.values))
             self.values += [(i, k) for k in range(item.outputs)]
-        count = raw.inputs + len(raw.items)
-        self.commutes = [False] * raw.inputs + [commutes(item.op) for item in raw.items]
-        self.sources: list[list[tuple[int, int]]] = [[] for _ in range(count)]
-        self.users: list[list[tuple[int, int]]] = [[] for _ in range(count)]
         outputs = max([item.outputs for item in raw.items], default=1)
-        for i, item in enumerate(raw.items, start=raw.inputs):
-            self.sources[i] = [self.values[v] for v in item.inputs]
-            for position, (entity, k) in enumerate(self.sources[i], start=1):
-                self.users[entity].append((i, k if self.commutes[i] else outputs * position + k))
         self.width = outputs * (1 + max([len(item.inputs) for item in raw.items], default=0))
+        self.sources: list[list[tuple[int, int]]] = [[] for _ in range(raw.inputs)]
+        self.users: list[list[tuple[int, int]]] = [[] for _ in self.first_value]
+        for i, item in enumerate(raw.items, start=raw.inputs):
+            sources = [self.values[v] for v in item.inputs]
+            self.sources.append(sources)
+            step = 0 if self.commutes[i] else outputs
+            for position, (entity, k) in enumerate(sources, start=1):
+                self.users[entity].append((i, step * position + k))
         self.neighbours = [
-            [*dict.fromkeys([e for e, _ in (*sources, *users)])]
+            [*{e: None for e, _ in sources}, *{e: None for e, _ in users}]
             for sources, users in zip(self.sources, self.users, strict=True)
         ]
         self.leaves = 0
-        size = len(raw.items) + sum(len(item.inputs) for item in raw.items)
+        size = len(raw.items) + sum([len(item.inputs) for item in raw.items])
         self.max_leaves = min(_MAX_LEAVES, max(1, _MAX_LEAF_VALUES // max(1, size)))
         self.swaps: dict[int, int] = {}
         self.tied_inputs = self.tied_outputs = False
@@ -240,9 +260,9 @@ class _Search:
         outside = set(raw.outputs)
         keys: list[tuple] = [("", "", e if raw.ordered_inputs else 0, ()) for e in range(raw.inputs)]
         value = raw.inputs
-        for item in raw.items:
+        for item, operator in zip(raw.items, self.operators, strict=True):
             escapes = tuple([v in outside for v in range(value, value + item.outputs)])
-            keys.append((item.op, _written(item.op, item.attrs), len(item.inputs), escapes))
+            keys.append((item.op, operator.text, len(item.inputs), escapes))
             value += item.outputs
         return Partition.by(keys)
 
@@ -346,4 +366,5 @@ class _Search:
         if len(lines) < len(raw.items):
             raise NotConvexError
         results = [number[v] for v in raw.outputs]
-        return _Leaf(raw, inputs, tuple(order), lines, results, tuple([colours[raw.inputs + i] for i in order]))
+        ordered = tuple([colours[raw.inputs + i] for i in order])
+        return _Leaf(raw, self.operators, inputs, tuple(order), lines, results, ordered)

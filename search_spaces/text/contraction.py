@@ -34,15 +34,23 @@ class _Node:
     __slots__ = ("inputs", "outputs", "parts", "slots", "slots_of", "symbol")
 
     def __init__(
-        self, symbol: int, inputs: list[int], slots: list[int], outputs: list[int], parts: Pair | None = None
-    ) -> None:
+        self, symbol: int, inputs: list[int], slots: list[int], outputs: list[int], slots_of: dict[int, list[int]],
+        parts: Pair | None = None,
+    ) -> None:  # fmt: skip
         self.symbol, self.inputs, self.slots, self.outputs, self.parts = symbol, inputs, slots, outputs, parts
-        self.slots_of: dict[int, list[int]] = {}
-        for value, slot in zip(inputs, slots, strict=True):
-            if value in self.slots_of:
-                self.slots_of[value].append(slot)
-            else:
-                self.slots_of[value] = [slot]
+        self.slots_of = slots_of
+
+
+def _slots_of(inputs: list[int], slots: list[int]) -> dict[int, list[int]]:
+    if len(inputs) == 1:
+        return {inputs[0]: slots}
+    found: dict[int, list[int]] = {}
+    for value, slot in zip(inputs, slots, strict=True):
+        if value in found:
+            found[value].append(slot)
+        else:
+            found[value] = [slot]
+    return found
 
 
 _Key = tuple[int, int, tuple[Pair, ...], tuple[bool, ...], tuple[Pair, ...]]
@@ -79,10 +87,7 @@ class Contraction:
         for block in blocks:
             self._add(block)
         flat = [label for own in labels for label in own]
-        keys = [
-            (*label, tuple([bool(self.users[v] or v in self.outside) for v in node.outputs]))
-            for label, node in zip(flat, self.nodes, strict=True)
-        ]
+        keys = [(*label, self._is_read(node.outputs)) for label, node in zip(flat, self.nodes, strict=True)]
         ranks: dict[Hashable, int] = {key: rank for rank, key in enumerate(sorted(set(keys)))}
         for key, node in zip(keys, self.nodes, strict=True):
             node.symbol = ranks[key]
@@ -92,22 +97,27 @@ class Contraction:
         self.rules: dict[int, Pair] = {}
         self.kinds: dict[_Key, _Kind] = {}
         self.kind_of: dict[Pair, _Kind] = {}
+        self.waiting: dict[Pair, Pair | None] = {}
         self.changed: dict[_Kind, None] = {}
         self.queue: list[tuple[int, int, _Key]] = []
 
     def _add(self, block: Block) -> None:
-        first = len(self.owner)
-        self.owner += [None] * block.inputs
-        self.users += [{} for _ in range(block.inputs)]
-        for item in block.items:
-            node, inputs = len(self.nodes), [first + v for v in item.inputs]
-            slots = [0] * len(inputs) if commutes(item.op) else list(range(len(inputs)))
-            self.nodes.append(_Node(-1, inputs, slots, list(range(len(self.owner), len(self.owner) + item.outputs))))
+        nodes, owner, users, first = self.nodes, self.owner, self.users, len(self.owner)
+        owner += [None] * block.inputs
+        users += [{} for _ in range(block.inputs)]
+        for op, read, _, outputs in block.items:
+            node, made = len(nodes), len(owner)
+            inputs = [first + v for v in read]
+            slots = [0] * len(inputs) if len(inputs) < 2 or commutes(op) else list(range(len(inputs)))
+            nodes.append(_Node(-1, inputs, slots, list(range(made, made + outputs)), _slots_of(inputs, slots)))
             for value in inputs:
-                self.users[value][node] = None
-            self.owner += [node] * item.outputs
-            self.users += [{} for _ in range(item.outputs)]
-        self.outside |= {first + v for v in block.outputs}
+                users[value][node] = None
+            owner += [node] * outputs
+            users += [{} for _ in range(outputs)]
+        self.outside.update([first + v for v in block.outputs])
+
+    def _is_read(self, values: list[int]) -> tuple[bool, ...]:
+        return tuple([bool(self.users[v]) or v in self.outside for v in values])
 
     def run(self) -> None:
         """Contract the commonest kind of pair until none is there twice."""
@@ -146,12 +156,16 @@ class Contraction:
         for pair in chosen:
             between = self._between(pair, kind)
             if between is not None:
-                self._contract(pair, kind.symbol, between)
+                self._contract(pair, kind, between)
 
     # --- kinds
 
     def _producers(self, node: int) -> list[int]:
-        owners = dict.fromkeys([self.owner[v] for v in self.nodes[node].inputs])
+        inputs = self.nodes[node].inputs
+        if len(inputs) == 1:
+            owner = self.owner[inputs[0]]
+            return [] if owner is None else [owner]
+        owners = dict.fromkeys([self.owner[v] for v in inputs])
         return [owner for owner in owners if owner is not None]
 
     def _consumers(self, node: int) -> list[int]:
@@ -162,9 +176,11 @@ class Contraction:
 
     def _key(self, pair: Pair) -> _Key:
         first, second = self.nodes[pair[0]], self.nodes[pair[1]]
-        reads, also = second.slots_of, first.slots_of
-        links = [(i, slot) for i, value in enumerate(first.outputs) if value in reads for slot in reads[value]]
-        inner = tuple([self._inner(value, pair[1]) for value in first.outputs])
+        made, reads, also = first.outputs, second.slots_of, first.slots_of
+        if len(made) == len(second.inputs) == 1:
+            return first.symbol, second.symbol, ((0, second.slots[0]),), (self._inner(made[0], pair[1]),), ()
+        links = [(i, slot) for i, value in enumerate(made) if value in reads for slot in reads[value]]
+        inner = tuple([self._inner(value, pair[1]) for value in made])
         shared: list[Pair] = []
         if not reads.keys().isdisjoint(also):
             common = min(reads, also, key=len)  # a node of thousands of inputs is looked at from each of its producers
@@ -179,8 +195,22 @@ class Contraction:
         return len(users) == 1 and user in users and value not in self.outside
 
     def _notice(self, pair: Pair) -> None:
-        if len(self.nodes[pair[0]].inputs) + len(self.nodes[pair[1]].inputs) > _MAX_INPUTS:
+        """Sort a pair in by its key; the first one of two symbols waits for a second, since its key may not matter."""
+        first, second = self.nodes[pair[0]], self.nodes[pair[1]]
+        if len(first.inputs) + len(second.inputs) > _MAX_INPUTS:
             return
+        symbols = (first.symbol, second.symbol)
+        if symbols not in self.waiting:
+            self.waiting[symbols] = pair
+            return
+        other = self.waiting[symbols]
+        if other is not None:
+            self.waiting[symbols] = None
+            if other[0] in self.at and other[1] in self.at:
+                self._sort_in(other)
+        self._sort_in(pair)
+
+    def _sort_in(self, pair: Pair) -> None:
         key = self._key(pair)
         kind = self.kinds.get(key)
         if kind is None:
@@ -220,38 +250,43 @@ class Contraction:
                 return None
         return found
 
-    def _contract(self, pair: Pair, symbol: int, between: dict[int, None]) -> None:
-        node = len(self.nodes)
-        first, second = self.nodes[pair[0]], self.nodes[pair[1]]
+    def _contract(self, pair: Pair, kind: _Kind, between: dict[int, None]) -> None:
+        node, (begin, end) = len(self.nodes), pair
+        producers = [p for p in dict.fromkeys(self._producers(begin) + self._producers(end)) if p != begin]
+        consumers = [c for c in dict.fromkeys(self._consumers(begin) + self._consumers(end)) if c != end]
+        self._forget(pair)
         for part in pair:
-            for producer in self._producers(part):
+            for producer in producers:
                 self._forget((producer, part))
-        for part in pair:
-            for consumer in self._consumers(part):
+            for consumer in consumers:
                 self._forget((part, consumer))
-        offset = max(first.slots, default=-1) + 1
-        outer = [(v, slot) for v, slot in zip(second.inputs, second.slots, strict=True) if self.owner[v] != pair[0]]
-        merged = _Node(
-            symbol,
-            first.inputs + [v for v, _ in outer],
-            first.slots + [offset + slot for _, slot in outer],
-            [v for v in first.outputs if not self._inner(v, pair[1])] + second.outputs,
-            pair,
-        )
+        merged = self._merged(pair, kind)
         self.nodes.append(merged)
         for value in merged.outputs:
             self.owner[value] = node
-            self.users[value].pop(pair[1], None)
+            self.users[value].pop(end, None)
         for value in merged.slots_of:
             users = self.users[value]
-            users.pop(pair[0], None)
-            users.pop(pair[1], None)
+            users.pop(begin, None)
+            users.pop(end, None)
             users[node] = None
         self._place(node, pair, between)
-        for producer in self._producers(node):
+        for producer in producers:
             self._notice((producer, node))
-        for consumer in self._consumers(node):
+        for consumer in consumers:
             self._notice((node, consumer))
+
+    def _merged(self, pair: Pair, kind: _Kind) -> _Node:
+        first, second = self.nodes[pair[0]], self.nodes[pair[1]]
+        shown = [v for v, inner in zip(first.outputs, kind.key[3], strict=True) if not inner] if kind.shown else []
+        symbol, outputs = kind.symbol, shown + second.outputs
+        outer = [(v, slot) for v, slot in zip(second.inputs, second.slots, strict=True) if self.owner[v] != pair[0]]
+        if not outer:
+            return _Node(symbol, first.inputs, first.slots, outputs, first.slots_of, pair)
+        offset = max(first.slots, default=-1) + 1
+        inputs = first.inputs + [v for v, _ in outer]
+        slots = first.slots + [offset + slot for _, slot in outer]
+        return _Node(symbol, inputs, slots, outputs, _slots_of(inputs, slots), pair)
 
     def _place(self, node: int, pair: Pair, between: dict[int, None]) -> None:
         """Put the new node into the order, behind it what was in between and needs it."""
