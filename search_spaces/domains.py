@@ -45,6 +45,7 @@ class Steps(Sequence[float]):
         return float(f"{self.low + index % len(self) * self.step:.12g}")
 
     def find(self, value: Choice) -> Choice:
+        """The step equal to a value within `_TOLERANCE`; `MISSING` if there is none."""
         place = (value - self.low) / self.step if _is_number(value) else inf
         near = isfinite(place) and 0 <= round(place) < len(self) and abs(place - round(place)) < _TOLERANCE
         return self[round(place)] if near else MISSING
@@ -67,12 +68,14 @@ class Interval:
     whole: bool = False
 
     def draw(self, rng: np.random.Generator) -> float:
+        """A random number of the range."""
         low, high = (self.low - 0.5, self.high + 0.5) if self.whole else (self.low, self.high)
         value = exp(rng.uniform(log(low), log(high))) if self.log else rng.uniform(low, high)
         value = min(max(round(value) if self.whole else value, self.low), self.high)
         return int(value) if self.whole else float(value)
 
     def find(self, value: Choice) -> Choice:
+        """The value in the type of the range; `MISSING` if it is outside, or not an integer where only these count."""
         inside = _is_number(value) and self.low <= value <= self.high
         if self.whole:
             return int(value) if inside and value == int(value) else MISSING

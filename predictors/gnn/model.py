@@ -37,7 +37,7 @@ class Config:
 
 
 class Linear(nn.Module):
-    """A linear layer per member: (K, ..., inputs) -> (K, ..., outputs)."""
+    """A linear layer per member."""
 
     def __init__(self, members: int, inputs: int, outputs: int, scale: float = 1.0) -> None:
         super().__init__()
@@ -45,6 +45,7 @@ class Linear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(members, 1, outputs))
 
     def forward(self, x: Tensor) -> Tensor:
+        """(K, n, inputs) to (K, n, outputs)."""
         return torch.baddbmm(self.bias, x, self.weight)
 
     def split(self, x: Tensor, first: int) -> tuple[Tensor, Tensor]:
@@ -93,6 +94,7 @@ class Edges(NamedTuple):
 
     @classmethod
     def of(cls, level: Level) -> Edges:
+        """The edges of one level's blocks."""
         source = torch.cat([2 * level.source, 2 * level.target + 1])
         target = torch.cat([2 * level.target, 2 * level.source + 1])
         return cls(source, target, _counts(target, 2 * len(level.node_kind)).rsqrt()[target])

@@ -76,6 +76,7 @@ class ContextAttention(nn.Module):
         return torch.cat([key, place, -place.square().sum(-1, keepdim=True) / 2], -1) * sharpness, self._split(value)
 
     def forward(self, y: Tensor, coordinates: Tensor, keys: tuple[Tensor, Tensor]) -> Tensor:
+        """Output (B, q, D) for tokens y (B, q, D) with coordinates (B, q, C); `keys` are those of the examples."""
         query, place = self._split(self.query(y)), self._split(self.place(coordinates))
         query = torch.cat([query, place, torch.ones_like(place[..., :1])], -1)
         key, value = keys
@@ -124,6 +125,7 @@ class LeastSquares(nn.Module):
         return self._project((key @ weights - leverage * value) / rest, leverage / rest)
 
     def forward(self, y: Tensor, coordinates: Tensor, solved: tuple[Tensor, Tensor, Tensor, Tensor]) -> Tensor:
+        """Output (B, q, D) for queries y (B, q, D) with coordinates (B, q, C); `solved` is the result of `solve`."""
         inverse, weights, _, _ = solved
         key = self._key(y, coordinates)
         return self._project(key @ weights, ((key @ inverse) * key).sum(-1, keepdim=True))

@@ -169,6 +169,7 @@ class TextEncoder(nn.Module):
         self.proxies = nn.Linear(QUALITY, PROXIES, bias=False)
 
     def forward(self, batch: Batch) -> Tensor:
+        """States (B, S) of a batch."""
         flow = Flow(batch)
         angle = (batch.numbers[..., None] * self.frequency).flatten(1)
         numbers = torch.cat([batch.numbers / 8, angle.sin(), angle.cos()], 1)

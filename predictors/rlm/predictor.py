@@ -41,7 +41,9 @@ MAX_BY_VALUE = MAX_SCORE / 2  # largest absolute score of an example under a lin
 class StateReader(Protocol):
     """Maps n texts to states (n, S), float32: the model's own encoder or a backbone."""
 
-    def states(self, texts: Sequence[str]) -> np.ndarray: ...
+    def states(self, texts: Sequence[str]) -> np.ndarray:
+        """States (n, S), float32, of n texts."""
+        ...
 
 
 @lru_cache(maxsize=4)
@@ -119,6 +121,7 @@ class RLM(Predictor):
     # --- learning
 
     def fit(self, architectures: Inputs, metrics: Metrics) -> Self:
+        """As `Predictor.fit`: store the examples, after fine-tuning on them if `steps` is set."""
         texts = as_texts(architectures)
         values = as_targets(architectures, metrics)
         model = self.model

@@ -29,6 +29,8 @@ def fuse(graph: Graph) -> Graph:
 
 
 class _Fusion:
+    """Applies rules to the nodes of a graph in order."""
+
     def __init__(self, graph: Graph, rules: dict[str, Rule]) -> None:
         self.graph, self.rules = graph, rules
         self.made = {value: node for node in graph.nodes for value in node.outputs}

@@ -263,6 +263,8 @@ def _cell(net: Network, before: Tensor, last: Tensor, channels: int, after_reduc
 
 @register_space("nasnet")
 class NASNet(CellSpace):
+    """The cells of NASNet (arXiv 1707.07012)."""
+
     operations = (
         "skip_connect",
         "conv_3x1_1x3",
@@ -282,6 +284,8 @@ class NASNet(CellSpace):
 
 @register_space("amoeba")
 class Amoeba(CellSpace):
+    """The cells of AmoebaNet (arXiv 1802.01548)."""
+
     operations = (
         "skip_connect",
         "sep_conv_3x3",
@@ -296,6 +300,8 @@ class Amoeba(CellSpace):
 
 @register_space("pnas")
 class PNAS(CellSpace):
+    """The cells of PNASNet (arXiv 1712.00559)."""
+
     operations = (
         "sep_conv_3x3",
         "sep_conv_5x5",
@@ -311,11 +317,15 @@ class PNAS(CellSpace):
 
 @register_space("enas")
 class ENAS(CellSpace):
+    """The cells of ENAS' micro search (arXiv 1802.03268)."""
+
     operations = ("skip_connect", "sep_conv_3x3", "sep_conv_5x5", "avg_pool_3x3", "max_pool_3x3")
 
 
 @register_space("darts")
 class DARTS(CellSpace):
+    """The cells of DARTS (arXiv 1806.09055)."""
+
     operations = ("none", *genotypes.COMPACT_OPERATIONS)
     nodes = 4
     loose_output = False
