@@ -26,7 +26,7 @@ MAX_GP_POINTS = 1000  # the time of a fit grows with the cube of the number of p
 
 
 class _GP(Predictor):
-    """One Gaussian process per metric: Matérn-5/2 kernel and noise, fitted by marginal likelihood.
+    """One Gaussian process per metric: Matérn-5/2 kernel and noise, fitted by maximum marginal likelihood.
 
     Inputs are standardized, targets are normal scores. Given metrics are further inputs.
     """

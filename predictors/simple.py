@@ -242,7 +242,7 @@ def _unit(values: np.ndarray) -> float:
 
 
 def _by_tree(forest: RandomForestRegressor, inputs: np.ndarray) -> np.ndarray:
-    """Predictions (trees, n) of the single trees."""
+    """Predictions (trees, n) of the individual trees."""
     if not len(inputs):
         return np.zeros((len(forest.estimators_), 0))
     return np.stack([tree.predict(inputs) for tree in forest.estimators_])

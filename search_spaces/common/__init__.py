@@ -1,1 +1,1 @@
-"""Helpers of all packages, independent of networks: errors, atomic writes, plug-ins, garbage collection."""
+"""Helpers for all packages, independent of networks: errors, atomic writes, plug-ins, garbage collection."""

@@ -70,7 +70,7 @@ def pick(
     """The object that `file.py:name` names, among those defined in the file.
 
     Args:
-        reference: the reference; its name may be omitted if one object only fits and is meant.
+        reference: the reference; its name may be omitted if exactly one object fits and is meant.
         what: what the object is used as, for messages.
         wanted: description of the objects that fit, for messages.
         fits: True for objects that may be named.

@@ -11,7 +11,7 @@ _kept: list[object] = []  # keeps libraries alive, and with them their operators
 def prepare_torchvision() -> bool:
     """Make torchvision importable; True if its operators had to be declared.
 
-    The default wheel is of a CUDA build. With a CPU build of torch its compiled operators are missing, but importing
+    The default wheel is built for CUDA. With a CPU build of torch its compiled operators are missing, but importing
     torchvision needs their names.
     """
     try:
