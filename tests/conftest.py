@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,20 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("NAS_CACHE", str(folder))
     monkeypatch.delenv("NAS_DATA", raising=False)
     return folder
+
+
+@pytest.fixture(scope="module")
+def brief_guidance() -> Iterator[None]:
+    """Guided searches evolve 40 candidates per fit and graph networks train for 4 steps, for claims on other things."""
+    from nas.searching.sampler import PredictorSampler
+    from predictors.gnn import predictor
+
+    with pytest.MonkeyPatch.context() as patch:
+        defaults = PredictorSampler.__init__.__kwdefaults__
+        assert defaults is not None
+        patch.setitem(defaults, "fresh", 40)
+        patch.setattr(predictor, "_steps", lambda n: 4)
+        yield
 
 
 @pytest.fixture(scope="session")

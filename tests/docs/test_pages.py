@@ -24,6 +24,7 @@ from predictors.testing import check_predictor
 from search_spaces import InputError, get_space, list_spaces, registry
 from search_spaces.testing import check_space
 
+pytestmark = pytest.mark.usefixtures("brief_guidance")
 PAGES = (
     "index.md",
     "concepts/text.md",

@@ -15,6 +15,7 @@ import predictors
 from experiments.pretraining.whole_table import Kind
 from search_spaces import InputError
 
+pytestmark = pytest.mark.usefixtures("brief_guidance")
 needs_tables = pytest.mark.skipif("NAS_DATA" not in os.environ, reason="NAS_DATA names no folder with the tables")
 
 

@@ -21,7 +21,7 @@ def test_a_guided_search_is_timed_with_its_fits_and_a_full_pool(monkeypatch: pyt
         proposed = propose(self, *args)
         pools.append(len(self._candidates))
         started = time.process_time()
-        while time.process_time() - started < 0.5:  # a slow fit
+        while time.process_time() - started < 0.25:  # a slow fit
             pass
         return proposed
 
@@ -29,4 +29,4 @@ def test_a_guided_search_is_timed_with_its_fits_and_a_full_pool(monkeypatch: pyt
     monkeypatch.setattr(search_speed, "OBJECTIVES", "digits_accuracy,cpu_latency_ms")
     seconds = search_speed.per_evaluation("ridge", load_benchmark("digits201"), 60, (6, 16))
     assert pools[:3] == [60, 60, 60]
-    assert seconds > 0.1  # two slow fits in ten evaluations
+    assert seconds > 0.05  # two slow fits in ten evaluations

@@ -17,6 +17,7 @@ from nas import cli
 from nas.cli.console import print_table
 from search_spaces import get_space
 
+pytestmark = pytest.mark.usefixtures("brief_guidance")
 SPACE = get_space("nasbench201", channels=4, cells=1, input_shape=(1, 8, 8))
 ARCHS = [f"|{a}~0|+|{b}~0|{c}~1|+|skip_connect~0|none~1|{d}~2|" for a, b, c, d in [
     ("none", "none", "nor_conv_3x3", "nor_conv_1x1"), ("skip_connect", "none", "nor_conv_1x1", "nor_conv_3x3"),
@@ -181,7 +182,7 @@ def test_compare_gives_the_same_scores_with_any_number_of_processes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("NAS_CACHE", str(tmp_path / "cache"))
-    command = (*compare_command(tmp_path), "--predictors", "ridge,gnn", "--sizes", "12", "--seeds", "2", "--json")
+    command = (*compare_command(tmp_path), "--predictors", "ridge,rlm", "--sizes", "12", "--seeds", "2", "--json")
     rows = []
     for jobs in ("1", "2"):
         assert run(monkeypatch, *command, "--jobs", jobs) == 0
