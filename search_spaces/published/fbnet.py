@@ -100,7 +100,7 @@ class FBNet(SearchSpace):
         }
 
     def ask(self, trial: Trial) -> list[str]:
-        """The block of every layer."""
+        """Choose the block of every layer."""
         return [trial.suggest_categorical(_choice(layer), NAMES) for layer in range(LAYERS)]
 
     def build(self, trial: Trial, net: Network) -> Tensor:

@@ -1,4 +1,4 @@
-"""HiAML (Mills et al., arXiv 2211.17226): four stages, each of one of 14 small residual blocks."""
+"""HiAML (Mills et al., arXiv 2211.17226): four stages, each built from one of 14 small residual blocks."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class HiAML(Family):
         return len(BLOCKS) ** STAGES
 
     def ask(self, trial: Trial) -> list[str]:
-        """The block of every stage."""
+        """Choose the block of every stage."""
         return [trial.suggest_categorical(f"stage{stage}", tuple(BLOCKS)) for stage in range(STAGES)]
 
     def build(self, trial: Trial, net: Network) -> Tensor:

@@ -73,7 +73,7 @@ class Inception(Family):
         return self.channels * 2**stage
 
     def ask(self, trial: Trial) -> list[tuple[int, list[Path]]]:
-        """Number of blocks of every stage, and the paths of each."""
+        """Choose the number of blocks of every stage, and the paths of each."""
         return [_suggest_stage(trial, f"stage{stage}", self._width(stage)) for stage in range(STAGES)]
 
     def build(self, trial: Trial, net: Network) -> Tensor:
@@ -187,7 +187,7 @@ def _block(net: Network, x: Tensor, paths: list[Path], channels: int, stride: in
 
 
 def _path(net: Network, x: Tensor, path: Path, stride: int) -> Tensor:
-    """The operations of a path; the first convolution has the stride."""
+    """Build the operations of a path; the first convolution has the stride."""
     strided = next(i for i, name in enumerate(path.operations) if name in CONVOLUTIONS)
     resizing = [i for i, name in enumerate(path.operations) if name in RESIZING]
     for i, name in enumerate(path.operations):

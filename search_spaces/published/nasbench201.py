@@ -61,7 +61,7 @@ class NASBench201(SearchSpace):
         }
 
     def ask(self, trial: Trial) -> Edges:
-        """The operation of every edge."""
+        """Choose the operation of every edge."""
         return {edge: trial.suggest_categorical(_NAMES[edge], OPERATIONS) for edge in EDGES}
 
     def build(self, trial: Trial, net: Network) -> Tensor:

@@ -116,7 +116,7 @@ class CellSpace(SearchSpace):
     # --- choices
 
     def ask(self, trial: Trial) -> _Design:
-        """The network's size and both cells' edges."""
+        """Choose the size of the network, and the edges of both cells."""
         return _Design(
             _choose(trial, "width", self.widths),
             _choose(trial, "cells", self.depths),
