@@ -255,7 +255,7 @@ class Recorder(TorchFunctionMode):
         return isinstance(x, Tensor) and not self.is_value(x) and not self.is_weight(x)
 
     def setting(self, x: Tensor | float) -> Value | None:
-        """A constant operand as the value of an attribute; None if it is not constant, too long, or not a vector."""
+        """A constant operand as the value of an attribute; None if it is not constant, too long, or a matrix."""
         if not isinstance(x, Tensor):
             return standard.number(x)
         if not self.is_constant(x) or x.is_meta or x.numel() > MAX_WRITTEN_NUMBERS or not x.numel():
