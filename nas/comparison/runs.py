@@ -16,7 +16,8 @@ from nas.benchmarks import Benchmark, load_benchmark
 from nas.comparison.folders import claim, searched_table
 from nas.comparison.studies import Studies
 from nas.evaluation.log_file import LOG_NAME, log_to
-from nas.searching.by_cost.loop import EPOCHS, SECONDS, check_policy, search_by_cost
+from nas.searching.by_cost.loop import EPOCHS, SECONDS, search_by_cost
+from nas.searching.by_cost.policies import check_policy
 from nas.searching.by_cost.runs import RULED_OUT_KEY
 from nas.searching.evaluators import (
     Evaluator,

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nas.searching.by_cost.loop import BUDGET_KEY, EPOCHS, SECONDS, check_policy, search_by_cost
+from nas.searching.by_cost.loop import BUDGET_KEY, EPOCHS, SECONDS, search_by_cost
+from nas.searching.by_cost.policies import check_policy
 from nas.searching.by_cost.runs import COST_KEY
 from nas.searching.loop import EVALUATIONS_KEY, LIMITS_KEY, SOURCE_KEY, search
 from nas.searching.objectives import parse_constraints

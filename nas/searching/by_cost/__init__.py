@@ -1,1 +1,1 @@
-"""Search by cost: trainings are begun, paused after a few epochs, continued or stopped."""
+"""Search by cost: start trainings, pause them after a few epochs, continue or stop them."""

@@ -1,7 +1,7 @@
 """Asynchronous successive halving and Hyperband for several objectives, by non-dominated sorting.
 
-After "ASHA" (Li et al. 2020) and its multi-objective form (Schmucker et al. 2021): of all networks at a fidelity the
-best share is trained further. Networks of one front are ordered so that each is far from those before it.
+ASHA (Li et al. 2020) promotes the best share of the networks at each fidelity. The multi-objective form (Schmucker et
+al. 2021) ranks them by non-dominated sorting and orders each front so that every network is far from those before it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,18 @@ from nas.searching.evolution import random_unseen
 if TYPE_CHECKING:
     from search_spaces import SearchSpace
 
-REDUCTION = 3  # of so many networks at a fidelity, one is trained further
+REDUCTION = 3  # networks at a fidelity per network that is promoted
 
 
 def best_order(losses: np.ndarray) -> np.ndarray:
-    """Rows of losses (n, m), better fronts first; rows with infinite losses last."""
+    """Order rows by non-dominated sorting.
+
+    Args:
+        losses: (n, m) losses, minimized.
+
+    Returns:
+        (n,) row numbers, better fronts first; rows with infinite losses last.
+    """
     import moocore
 
     finite = np.flatnonzero(np.isfinite(losses).all(1))
@@ -33,7 +40,7 @@ def best_order(losses: np.ndarray) -> np.ndarray:
 
 
 def _spread(losses: np.ndarray, rows: np.ndarray) -> list[int]:
-    """Rows in an order in which each is the farthest from those before it, from the best in the first loss on."""
+    """Order rows from the lowest first loss on; each next row is the farthest from those before it."""
     span = np.ptp(losses, axis=0)
     points = losses[rows] / np.where(span > 0, span, 1.0)
     chosen = [int(points[:, 0].argmin())]
@@ -46,18 +53,42 @@ def _spread(losses: np.ndarray, rows: np.ndarray) -> list[int]:
 
 
 class Halving:
-    """ASHA from the fidelity `first` on; with the last one, plain full trainings of random networks."""
+    """Asynchronous successive halving of random networks.
+
+    Args:
+        space: search space of new networks.
+        fidelities: epochs after which trainings pause.
+        seed: seed of all random choices.
+        first: index of the lowest fidelity that is used. With that of the last one, all trainings are full.
+    """
 
     def __init__(self, space: SearchSpace, fidelities: Fidelities, seed: int, first: int = 0) -> None:
         self.space, self.fidelities, self.seed = space, fidelities, seed
         self.levels = fidelities.levels[first:]
 
     def decide(self, runs: Runs, epochs_left: float) -> Job | None:
-        """The next job that fits into so many epochs; None if there is none."""
+        """Choose the next job.
+
+        Args:
+            runs: trainings so far.
+            epochs_left: epochs that the job may take.
+
+        Returns:
+            The job, or None if none fits.
+        """
         return self.promote(list(runs.runs.values()), runs, epochs_left) or self.begin(runs, epochs_left)
 
     def promote(self, runs: list[Run], known: Runs, epochs_left: float) -> Job | None:
-        """Train one of the best of these networks further, those of the highest fidelity first."""
+        """Continue one of the best networks.
+
+        Args:
+            runs: networks that compete with each other.
+            known: trainings so far.
+            epochs_left: epochs that the job may take.
+
+        Returns:
+            The job at the highest fidelity where one fits, or None.
+        """
         for level, following in list(pairwise(self.levels))[::-1]:
             if self.fidelities.epochs(level, following) > epochs_left:
                 continue
@@ -69,7 +100,7 @@ class Halving:
         return None
 
     def begin(self, known: Runs, epochs_left: float) -> Job | None:
-        """Train a random new network up to the first fidelity."""
+        """Start a random new network; None if its first stretch does not fit or the space is exhausted."""
         if self.fidelities.epochs(0, self.levels[0]) > epochs_left:
             return None
         rng = np.random.default_rng([self.seed, len(known)])
@@ -78,7 +109,10 @@ class Halving:
 
 
 class Hyperband:
-    """Brackets of `Halving` that begin at each fidelity; the one that has been given least begins the next network."""
+    """Hyperband (Li et al. 2018): one bracket of `Halving` per fidelity at which it starts.
+
+    The bracket that has used the fewest epochs starts the next network.
+    """
 
     def __init__(self, space: SearchSpace, fidelities: Fidelities, seed: int) -> None:
         self.fidelities = fidelities
@@ -87,18 +121,18 @@ class Hyperband:
         }
 
     def decide(self, runs: Runs, epochs_left: float) -> Job | None:
-        """See `Halving.decide`."""
+        """Choose the next job. See `Halving.decide`."""
         members: dict[int, list[Run]] = {level: [] for level in self.brackets}
         for run in runs.trained:
             members[min([*run.values, run.running or self.fidelities.last])].append(run)
         for level, bracket in self.brackets.items():
             if job := bracket.promote(members[level], runs, epochs_left):
                 return job
-        given = {level: sum(self._epochs(run) for run in group) for level, group in members.items()}
-        ordered = sorted(self.brackets, key=given.__getitem__)
+        epochs = {level: sum(self._epochs(run) for run in group) for level, group in members.items()}
+        ordered = sorted(self.brackets, key=epochs.__getitem__)
         return next((job for level in ordered if (job := self.brackets[level].begin(runs, epochs_left))), None)
 
     def _epochs(self, run: Run) -> int:
-        """What a network has been given, with what it is being given."""
+        """Epochs of a network, including those of a running stretch."""
         path = [0, *sorted({*run.values, *([run.running] if run.running else [])})]
         return sum(self.fidelities.epochs(a, b) for a, b in pairwise(path))

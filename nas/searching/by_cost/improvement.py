@@ -1,9 +1,8 @@
-"""Start, continue or stop by expected hypervolume improvement per predicted cost.
+"""Start, continue or stop trainings by expected hypervolume improvement per predicted cost.
 
-A predictor decodes the learning curve of a network from its beginning, as far as it is known. A new network is worth
-the best ratio of expected improvement and expected epochs among all plans that train it to the next fidelity and go on
-from there where it scores above a threshold: trainings that will be stopped are cheap. A paused one has to be trained
-further for sure.
+A predictor samples the rest of each network's learning curve, given its known beginning. A plan trains a network to the
+next fidelity and continues from there if its score exceeds a threshold, so a training that will probably be stopped
+costs little. A network is worth the highest ratio of expected improvement to expected cost among its plans.
 """
 
 from __future__ import annotations
@@ -29,39 +28,45 @@ if TYPE_CHECKING:
     from predictors import Predictor
     from search_spaces import Architecture, SearchSpace
 
-N_STARTUP = 20  # networks that are begun before the first fit; half as many where there is one fidelity
-N_FULL = 4  # of these, trained to the end before the first fit
-FRESH = 100  # new candidates of a fit
-CANDIDATES = 64  # the best of them, of which curves are sampled
-EPOCH_COST = "epoch_cost"  # the metric by which a predictor learns what an epoch costs, where networks differ
-SAMPLES = 32  # curves of a network
-THRESHOLDS = 8  # at which a training may be stopped
-DECISIONS, NETWORKS_PER_DECISION = 4, 20  # decisions of a fit: four, and one for every so many networks
+N_STARTUP = 20  # networks that start before the first fit; half as many with a single fidelity
+N_FULL = 4  # of these, networks that are trained fully before the first fit
+FRESH = 100  # new candidates per fit
+CANDIDATES = 64  # the best candidates, whose curves are sampled
+EPOCH_COST = "epoch_cost"  # metric of the predictor: cost of an epoch, if networks differ in it
+SAMPLES = 32  # curves per network
+THRESHOLDS = 8  # plans per network
+DECISIONS, NETWORKS_PER_DECISION = 4, 20  # jobs per fit: four, and one more per 20 networks
 
 
 def best_ratio(gains: np.ndarray, order: np.ndarray, sure: np.ndarray, further: np.ndarray) -> np.ndarray:
-    """The best expected gain per cost (n,) among plans that stop at a threshold.
+    """Highest expected gain per cost among plans that continue a training above a threshold.
 
-    gains: (n, s) that samples add in the end. order: (n, s) columns of samples, the best at the next fidelity first.
-    sure: (n,) what the next fidelity costs. further: (n,) what the rest of the training costs.
+    Args:
+        gains: (n, s) hypervolume that each sample adds at the last fidelity.
+        order: (n, s) sample numbers, the best at the next fidelity first.
+        sure: (n,) cost of the stretch to the next fidelity.
+        further: (n,) cost of the rest of the training.
+
+    Returns:
+        (n,) ratio.
     """
     samples = gains.shape[1]
-    shares = np.arange(1, THRESHOLDS + 1) / THRESHOLDS  # of the samples that are trained to the end
+    shares = np.arange(1, THRESHOLDS + 1) / THRESHOLDS  # of samples that exceed the threshold
     counts = np.maximum(1, (shares * samples).astype(int))
     total = np.take_along_axis(gains, order, 1).cumsum(1)[:, counts - 1] / samples
     return (total / (sure[:, None] + counts / samples * further[:, None])).max(1)
 
 
 class ImprovementPerCost:
-    """Decides by a predictor's curves.
+    """Policy that decides by predicted learning curves.
 
     Args:
-        space: where new networks come from.
+        space: search space of new networks.
         predictor: makes an unfitted predictor for each fit.
-        reader: of the study's metrics.
-        trained: which of them training gives; the others are known of every network that was begun.
-        fidelities: at which networks are paused.
-        seed: of all random choices.
+        reader: reader of the study's metrics.
+        trained: metrics that need training. The others are known of every network whose training has started.
+        fidelities: epochs at which trainings pause.
+        seed: seed of all random choices.
     """
 
     def __init__(
@@ -84,7 +89,15 @@ class ImprovementPerCost:
         self._texts: dict[Architecture, str] = {}
 
     def decide(self, runs: Runs, epochs_left: float) -> Job | None:
-        """The next job that fits into so many epochs; None if there is none."""
+        """Choose the next job.
+
+        Args:
+            runs: trainings so far.
+            epochs_left: epochs that the job and the rest of its training may take.
+
+        Returns:
+            The job; None if none fits, or if a running stretch has to end first.
+        """
         if len(runs.trained) < self.n_startup and (job := self._begin(runs, epochs_left)):
             return job
         for level in self.fidelities.levels[-2::-1]:
@@ -97,13 +110,13 @@ class ImprovementPerCost:
                 if _is_open(job, runs) and (job.until is None or self._fits(job.begun, epochs_left)):
                     return job
             if not runs.finished:
-                return None  # what is running has to end first
+                return None  # a running stretch has to end first
             self._plan = deque(self._planned(runs, epochs_left))
             if not self._plan:
                 return None
 
     def _fits(self, begun: int, epochs_left: float) -> bool:
-        """True if so many epochs are enough to train to the end: before it, nothing counts."""
+        """True if the epochs suffice for the rest of a training: only full trainings count for the front."""
         return self.fidelities.rest(begun) <= epochs_left
 
     # --- before the first fit
@@ -120,7 +133,7 @@ class ImprovementPerCost:
         return None if architecture is None else Job(architecture, 0, self.fidelities.levels[0])
 
     def _continue_best(self, runs: Runs, level: int, epochs_left: float) -> Job | None:
-        """Of the networks that are paused at a fidelity, the one that adds most to the front there."""
+        """Continue the network, of those paused at a fidelity, that adds most to the front at this fidelity."""
         able = [run for run in runs.paused if run.reached == level]
         if not able or not self._fits(level, epochs_left):
             return None
@@ -139,7 +152,7 @@ class ImprovementPerCost:
     # --- by predictions
 
     def _planned(self, runs: Runs, epochs_left: float) -> list[Job]:
-        """The next decisions, best first, and networks to stop."""
+        """Jobs of a fit: first the networks to stop, then those to train, best first."""
         rng = np.random.default_rng([self.seed, len(runs), runs.epochs])
         known = [run for run in runs.runs.values() if run.values]
         columns = self._columns(known)
@@ -167,9 +180,9 @@ class ImprovementPerCost:
     def _framed(
         self, runs: Runs, paused: np.ndarray, samples: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-        """Losses (n, s, m) of all samples and weights (n, s), and the free boxes of each sample.
+        """Losses (n, s, m) of all samples, their weights (n, s), and the free boxes of each sample.
 
-        The frame holds the front that is expected in the end of all networks that were begun.
+        Losses are scaled by the front that all started networks are expected to have after full training.
         """
         reader, true = self.reader, runs.losses(runs.finished, self.fidelities.last)
         front = true[non_dominated(true)]
@@ -182,7 +195,7 @@ class ImprovementPerCost:
         return (reader.losses(samples) - ideal) / unit, weights, [boxes] * samples.shape[1]
 
     def _new(self, fitted: Predictor, runs: Runs, rng: np.random.Generator) -> list[Architecture]:
-        """The best new networks by estimates at the first fidelity, of which most examples are known."""
+        """The best new networks by estimates at the first fidelity, where the predictor has most examples."""
         level = self.fidelities.levels[0]
         names = [self._key(metric, level) for metric in self.reader.metrics]
 
@@ -200,7 +213,7 @@ class ImprovementPerCost:
         return found[:CANDIDATES]
 
     def _untrained(self, found: list[Architecture], runs: Runs) -> list[Architecture]:
-        """Without those whose text was begun, once trainings of equal texts have had equal accuracies always."""
+        """Drop duplicates of started networks if all trainings of duplicates have had equal accuracies."""
         texts = self._written(list(runs.runs))
         reached = [
             ((text, level), [values[metric] for metric in self.accuracies])
@@ -216,10 +229,11 @@ class ImprovementPerCost:
     def _sampled(
         self, fitted: Predictor, runs: Sequence[Run], columns: dict[str, np.ndarray], seed: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Samples (n, SAMPLES, metrics) of values in the end, (n, SAMPLES) of the first loss at the next fidelity, and
-        the costs (n,) of an epoch.
+        """Joint samples of learning curves, given the known values.
 
-        Samples are joint: a curve, and what is conditioned on it.
+        Returns:
+            Values (n, SAMPLES, metrics) at the last fidelity, the leading loss (n, SAMPLES) at the next fidelity, and
+            the cost (n,) of an epoch.
         """
         given = {name: np.array([self._value(run, name) for run in runs]) for name in columns}
         inputs = self._inputs(fitted, [run.architecture for run in runs])
@@ -239,14 +253,14 @@ class ImprovementPerCost:
         return final, following, np.maximum(costs, 1e-12)
 
     def _expected(self, samples: np.ndarray) -> dict[str, list[float]]:
-        """Mean and standard deviation of each metric by samples (SAMPLES, metrics) of one network."""
+        """Mean and standard deviation of each metric over samples (SAMPLES, metrics) of one network."""
         return {
             metric: [float(column.mean()), float(column.std() if np.ptp(column) else 0)]
             for metric, column in zip(self.reader.metrics, samples.T, strict=True)
         }
 
     def _columns(self, runs: Sequence[Run]) -> dict[str, np.ndarray]:
-        """What the predictor learns of networks: values (n,) by metric and fidelity, NaN where they are not known."""
+        """Targets of the predictor: values (n,) by metric and fidelity, NaN where unknown."""
         names = [self._key(m, level) for m in self.reader.metrics for level in self.fidelities.levels]
         columns = {name: np.array([self._value(run, name) for run in runs]) for name in dict.fromkeys(names)}
         if np.nanmax(costs := np.array([run.epoch_cost for run in runs])) > np.nanmin(costs):
@@ -254,7 +268,7 @@ class ImprovementPerCost:
         return {name: column for name, column in columns.items() if not np.isnan(column).all()}
 
     def _key(self, metric: str, level: int) -> str:
-        """What the predictor calls a metric at a fidelity: in the end, and without training, it has its own name."""
+        """Name of a metric at a fidelity for the predictor: its own at the last one, or if it needs no training."""
         key = self.reader.keys[self.reader.metrics.index(metric)]
         if metric not in self.trained or level == self.fidelities.last:
             return key
@@ -281,7 +295,7 @@ class ImprovementPerCost:
 
 
 def _is_open(job: Job, runs: Runs) -> bool:
-    """True if nothing has been decided about the network since the job was planned."""
+    """True if the network is still where it was when the job was planned."""
     run = runs.runs.get(job.architecture)
     return job.begun == 0 if run is None else run.reached == job.begun and run.running is None and not run.ended
 
@@ -295,9 +309,17 @@ def _chosen(
     further: np.ndarray,
     count: int,
 ) -> tuple[list[int], np.ndarray]:
-    """Rows of `count` networks of the best ratios, each of which counts as trained for the next; mask of the hopeless.
+    """Choose networks greedily by their ratios; each chosen one counts as fully trained for the next choice.
 
-    losses: (n, s, m) in the end. weights: (n, s). boxes: per sample. order, sure, further: see `best_ratio`.
+    Args:
+        losses: (n, s, m) losses of samples at the last fidelity.
+        weights: (n, s) 0 for samples that break a constraint, else 1.
+        boxes: free boxes of each sample.
+        order, sure, further: see `best_ratio`.
+        count: networks to choose.
+
+    Returns:
+        Rows of the chosen networks, best first, and a mask (n,) of networks of which no sample improves the front.
     """
     chosen: list[int] = []
     hopeless = np.zeros(len(losses), bool)

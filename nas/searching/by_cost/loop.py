@@ -1,4 +1,4 @@
-"""The loop of a search by cost: ask a policy what to train further, train it, keep everything in an Optuna study."""
+"""The loop of a search by cost: a policy chooses the next stretch of a training, and an Optuna study records it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import optuna
@@ -17,8 +16,7 @@ from optuna.trial import FixedTrial, TrialState, create_trial
 
 from nas.evaluation.metrics import check_metrics
 from nas.searching import optuna_adapter
-from nas.searching.by_cost.halving import Halving, Hyperband
-from nas.searching.by_cost.improvement import ImprovementPerCost
+from nas.searching.by_cost.policies import make_policy
 from nas.searching.by_cost.runs import (
     BEGUN_KEY,
     COST_KEY,
@@ -26,7 +24,6 @@ from nas.searching.by_cost.runs import (
     STOPPED_KEY,
     UNTIL_KEY,
     VALUES_KEY,
-    Fidelities,
     Job,
     Runs,
 )
@@ -45,33 +42,24 @@ from nas.searching.trial_log import describe_trial, has_result
 from nas.searching.trials import FAILED_KEY, TrialReader
 from nas.searching.weights import WEIGHTS_FOLDER_KEY, WeightFolder
 from nas.searching.workers import MAX_TAKEN_UP, Worker
-from predictors import create, list_predictors
 from predictors.metrics import Metric
-from predictors.registry import is_predictor
-from search_spaces.common.errors import InputError, describe, unknown
+from search_spaces.common.errors import InputError, describe
 from search_spaces.repeatable import check_repeatable
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
     from optuna.trial import FrozenTrial
 
+    from nas.searching.by_cost.policies import Policy
     from nas.searching.evaluators import Evaluator
     from predictors import Predictor
     from search_spaces import SearchSpace
 
 log = logging.getLogger(__name__)
-BASELINES = ("asha", "hyperband", "random")  # random: full trainings of random networks
-BUDGET_KEY = "nas:budget"  # study user attribute: what may be spent, in the unit of the cost
-EPOCHS, SECONDS = "epochs", "seconds"  # costs; any other is a metric, the cost of an epoch
-MAX_RULED_OUT = 1000  # networks in a row that break a constraint before their training, after which a process ends
+BUDGET_KEY = "nas:budget"  # study user attribute: the budget, in the unit of the cost
+EPOCHS, SECONDS = "epochs", "seconds"  # units of cost; any other is a metric that gives the cost of an epoch
+MAX_RULED_OUT = 1000  # a process ends after so many networks in a row that break a constraint before their training
 _POLL_SECONDS = 0.2
-
-
-class Policy(Protocol):
-    """Decides what to train further, or to stop."""
-
-    def decide(self, runs: Runs, epochs_left: float) -> Job | None:
-        """The next job that fits into so many epochs; None if there is none, or none before what is running ends."""
 
 
 def search_by_cost(
@@ -93,23 +81,30 @@ def search_by_cost(
     predictor: Callable[[], Predictor] | None = None,
     callbacks: Sequence[Callable[[optuna.Study, FrozenTrial], None]] = (),
 ) -> SearchResult:
-    """Begin, pause, continue and stop trainings until a budget is spent; only those to the end count for the front.
+    """Start, pause, continue and stop trainings until the budget is spent. Only full trainings count for the front.
 
-    The study has a trial for every stretch of a training: pruned ones are paused. Their intermediate values are the
-    learning curves. A search that was interrupted, even by SIGKILL, goes on where it was, and several processes may
-    share it: no stretch is lost or trained twice.
+    Each stretch of a training is a trial of the study; the trials of paused trainings are pruned ones. Intermediate
+    values of trials are the learning curves. An interrupted search, even after SIGKILL, continues where it was. Several
+    processes may share it: no stretch is lost or trained twice.
 
     Args:
+        space: search space.
+        objectives: see `nas.search`, as are all arguments that are missing here.
         evaluator: a `TableEvaluator`, or a `MeasuredEvaluator` or `FunctionEvaluator` with a folder for checkpoints.
-        policy: a predictor's name, whose curves say what improves the front most per cost, or a baseline: asha,
-            hyperband, random.
-        fidelities: rising epochs at which a training may pause; the last is the whole training.
-        budget: what may be spent, in the unit of the cost. A stretch that would exceed it is not begun, but each
-            further process may add one.
-        cost: "epochs", "seconds" (of training, as measured), or a metric of the evaluator: the cost of an epoch.
+        policy: name of a predictor, which predicts learning curves to choose what improves the front most per cost; or
+            a baseline: asha, hyperband or random.
+        fidelities: rising epochs at which a training may pause; the last is the full training.
+        budget: budget of the search, in the unit of the cost. No stretch starts that would exceed it, but each further
+            process may add one.
+        cost: "epochs", "seconds" (of training, as measured), or a metric of the evaluator that gives the cost of an
+            epoch.
         predictor: makes the predictor of each fit; by default a new one of the policy's name.
 
-    The other arguments are those of `nas.search`. Raises InputError as it does.
+    Returns:
+        Result of all full trainings.
+
+    Raises:
+        InputError: for arguments that do not fit together, or after too many failed trainings in a row.
     """
     if isinstance(evaluator, TableEvaluator):
         space = among_rows(space, evaluator.rows)
@@ -142,32 +137,8 @@ def search_by_cost(
     return SearchResult.of_study(study, reader)
 
 
-def check_policy(name: str) -> None:
-    """Raise InputError for a name that `search_by_cost` does not take."""
-    if name not in BASELINES and not is_predictor(name):
-        raise unknown("sampler of a search by cost", name, sorted([*BASELINES, *list_predictors()]))
-
-
-def make_policy(
-    name: str,
-    space: SearchSpace,
-    reader: TrialReader,
-    trained: Sequence[str],
-    fidelities: Fidelities,
-    seed: int,
-    predictor: Callable[[], Predictor] | None = None,
-) -> Policy:
-    """The policy of a name that `search_by_cost` takes; trained: the metrics that training gives."""
-    check_policy(name)
-    if name == "hyperband":
-        return Hyperband(space, fidelities, seed)
-    if name in BASELINES:
-        return Halving(space, fidelities, seed, first=0 if name == "asha" else len(fidelities.levels) - 1)
-    return ImprovementPerCost(space, predictor or partial(create, name), reader, trained, fidelities, seed)
-
-
 class _Loop:
-    """The loop of one process; everything that must survive it is in the study."""
+    """The loop of one process. Everything that must survive the process is in the study."""
 
     def __init__(
         self,
@@ -186,8 +157,8 @@ class _Loop:
         settings = study.user_attrs[SETTINGS_KEY]
         self.label = f"{settings['sampler']}-{settings['seed']}"  # in the log, as the search's journal is named
         self.logged = {trial.number for trial in study.get_trials(deepcopy=False) if has_result(trial)}
-        self.failures: list[str] = []  # reasons of the stretches that failed in a row in this process
-        self.ruled_out = 0  # networks in a row
+        self.failures: list[str] = []  # reasons of the last stretches of this process, as long as all failed
+        self.ruled_out = 0  # the last networks of this process, as long as all were ruled out
         running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)) if worker.alone else []
         self.interrupted = [optuna_adapter.trial_id(trial) for trial in running]
 
@@ -221,7 +192,7 @@ class _Loop:
                 progress(self._progress())
 
     def _log_finished(self) -> bool:
-        """Log the stretches that have finished since the last call, in any process, and pass them on; True if any."""
+        """Log stretches that any process has finished since the last call, and call the callbacks. True if any."""
         trials = [trial for trial in optuna_adapter.stored_trials(self.study) if has_result(trial)]
         new = [trial for trial in trials if trial.number not in self.logged]
         for trial in new:
@@ -236,7 +207,7 @@ class _Loop:
         return Runs(self.reader, self.stages.fidelities, optuna_adapter.stored_trials(self.study), marks)
 
     def _unfinished(self) -> optuna.Trial | None:
-        """A stretch that a process which is gone did not finish."""
+        """The trial of a stretch whose process ended before it was finished."""
         while (trial := self._left_behind()) is not None:
             if self._is_first(trial, self._runs()):
                 return trial
@@ -244,9 +215,9 @@ class _Loop:
         return None
 
     def _is_first(self, trial: optuna.Trial, runs: Runs) -> bool:
-        """False where an earlier trial is of the same stretch: processes may decide alike, and be killed at once.
+        """False if an earlier trial has the same stretch.
 
-        What was stored first counts, and all processes agree on that.
+        Processes may choose the same stretch at the same time. All agree on which trial was stored first.
         """
         architecture = self.reader.architecture(trial.params)
         until = trial.user_attrs.get(UNTIL_KEY)
@@ -260,7 +231,7 @@ class _Loop:
         return optuna_adapter.pop_waiting(self.study)
 
     def _begin(self, runs: Runs) -> optuna.Trial | None:
-        """A trial of the stretch that the policy decides for."""
+        """A new trial for the stretch that the policy chooses."""
         while (job := self.policy.decide(runs, self._epochs_left(runs))) is not None:
             if job.until is None:
                 self.study.set_user_attr(STOPPED_KEY + self.reader.space.format(job.architecture), True)
@@ -276,7 +247,7 @@ class _Loop:
         return None
 
     def _template(self, job: Job, runs: Runs) -> FrozenTrial:
-        """A running trial with the job's choices, and the curve of the stretches before."""
+        """A running trial with the job's choices and the learning curve so far."""
         chosen = FixedTrial(job.architecture.as_dict())
         self.reader.space.choose(chosen)
         curve, values = self._curve(runs, job)
@@ -290,7 +261,7 @@ class _Loop:
         )
 
     def _curve(self, runs: Runs, job: Job) -> tuple[dict[str, Any], dict[int, float]]:
-        """User attributes (curve, spreads) and intermediate values of the stretch before."""
+        """User attributes (curve, spreads) and intermediate values of the previous stretch."""
         number = runs.jobs.get((job.architecture, job.begun))
         if number is None:
             return {}, {}
@@ -300,7 +271,7 @@ class _Loop:
         return curve, before.intermediate_values
 
     def _epochs_left(self, runs: Runs) -> float:
-        """Epochs that the rest of the budget is expected to pay for."""
+        """Epochs that the rest of the budget pays for, at the mean cost of an epoch so far."""
         if self.cost == EPOCHS:
             return self.budget - runs.spent - runs.pending
         if not runs.epochs:
@@ -341,7 +312,7 @@ class _Loop:
         self._finish(trial, row, until)
 
     def _broken(self, known: Mapping[str, float]) -> str:
-        """A constraint that a network breaks by what is known before its training, and by which value; "" if none."""
+        """The constraint that the untrained metrics break, with the value; "" if none."""
         for constraint in self.reader.constraints:
             value = np.array(known.get(constraint.metric, math.nan))
             if constraint.violation(value) > 0:
@@ -349,7 +320,7 @@ class _Loop:
         return ""
 
     def _rule_out(self, trial: optuna.Trial, known: Mapping[str, float], broken: str, seconds: float) -> None:
-        """End a trial before its training: it costs no epoch, and a predictor learns from what was measured."""
+        """End a trial before its training. It costs no epoch, and predictors learn from the measured values."""
         self.ruled_out += 1
         trial.set_user_attr(COST_KEY, self._cost(known, 0, seconds))
         trial.set_user_attr(VALUES_KEY, dict(known))
@@ -357,13 +328,13 @@ class _Loop:
         optuna_adapter.prune(self.study, trial)
 
     def _cost(self, values: Mapping[str, float], epochs: int, seconds: float) -> float:
-        """Of a stretch, in the unit of the cost."""
+        """Cost of a stretch, in the unit of the budget."""
         if self.cost == SECONDS:
             return seconds
         return float(epochs * values[self.cost]) if epochs and self.cost != EPOCHS else float(epochs)
 
     def _finish(self, trial: optuna.Trial, row: np.ndarray, until: int) -> None:
-        """Store the values (metrics,) of a stretch."""
+        """Store the values (metrics,) of a finished stretch."""
         if until < self.stages.fidelities.last:
             optuna_adapter.prune(self.study, trial)
             return

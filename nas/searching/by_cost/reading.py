@@ -1,4 +1,4 @@
-"""What a search by cost would do next, and which trainings it has paused, read from its study."""
+"""Read the trainings of a search by cost, and its next jobs, from its study."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import math
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from nas.searching.by_cost.loop import EPOCHS, make_policy
+from nas.searching.by_cost.loop import EPOCHS
+from nas.searching.by_cost.policies import make_policy
 from nas.searching.by_cost.runs import BEGUN_KEY, COST_KEY, STOPPED_KEY, UNTIL_KEY, Fidelities, Job, Run, Runs
 from nas.searching.loop import SOURCE_KEY
 from nas.searching.objectives import parse_constraints
@@ -33,7 +34,16 @@ def read_runs(result: SearchResult) -> Runs:
 
 
 def next_jobs(result: SearchResult, space: SearchSpace, count: int) -> list[Job]:
-    """What the search would train next, best first, were its budget not spent; of a space, or of a table's rows."""
+    """The jobs that the search would start next if it had budget left.
+
+    Args:
+        result: result of `search_by_cost`.
+        space: space of new networks, or the rows of a table.
+        count: most jobs.
+
+    Returns:
+        Up to `count` jobs, in their order.
+    """
     return list(islice(_jobs(result, space), count))
 
 
@@ -62,15 +72,18 @@ def _fidelities(result: SearchResult) -> Fidelities:
 
 
 def _continues(result: SearchResult) -> bool:
-    """True if trainings go on from where they were paused, by what that has cost."""
+    """True if trainings resume where they paused: a continued stretch then costs only its own epochs.
+
+    Also True where the cost is not in epochs.
+    """
     attrs = [trial.user_attrs for trial in result.study.get_trials(deepcopy=False)]
-    gone_on = (known for known in attrs if known.get(BEGUN_KEY) and COST_KEY in known)
-    one = next(gone_on, None) if _settings(result)["cost"] == EPOCHS else None
+    continued = (known for known in attrs if known.get(BEGUN_KEY) and COST_KEY in known)
+    one = next(continued, None) if _settings(result)["cost"] == EPOCHS else None
     return one is None or bool(one[COST_KEY] == one[UNTIL_KEY] - one[BEGUN_KEY])
 
 
 def _trained(result: SearchResult) -> list[str]:
-    """Metrics that training gives: those that its trials have reported, or that the user's function returns."""
+    """Metrics that need training: those that trials have reported, or that the user's function returns."""
     own = result.study.user_attrs.get(SOURCE_KEY, {}).get("evaluator", {}).get("metrics")
     epochs = (
         values

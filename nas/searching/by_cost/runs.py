@@ -1,7 +1,8 @@
-"""What a study knows of trainings: how far each network was trained, what it scored there, and what that cost.
+"""The trainings of a study: how far each network was trained, its values there, and the cost.
 
-A study has a trial for every stretch of a training. A stretch that ends before the last fidelity is a pruned trial: the
-network is paused. The one that ends there is a complete trial, and only these count for the front.
+Each stretch of a training, from one fidelity to the next, is a trial. A stretch that ends before the last fidelity is a
+pruned trial, and its network is paused. One that ends at the last fidelity is a complete trial. Only complete trials
+count for the front.
 """
 
 from __future__ import annotations
@@ -23,18 +24,21 @@ if TYPE_CHECKING:
     from nas.searching.trials import TrialReader
     from search_spaces import Architecture
 
-UNTIL_KEY = "nas:until"  # trial user attribute: the fidelity up to which the trial trains
-BEGUN_KEY = "nas:begun"  # trial user attribute: the fidelity from which it goes on, 0 for a new network
+UNTIL_KEY = "nas:until"  # trial user attribute: the fidelity at which the stretch ends
+BEGUN_KEY = "nas:begun"  # trial user attribute: the fidelity at which the stretch starts, 0 for a new network
 VALUES_KEY = "nas:values"  # trial user attribute: values by metric at the end of the stretch
-COST_KEY = "nas:cost"  # trial user attribute: what the stretch cost
-RULED_OUT_KEY = "nas:ruled_out"  # trial user attribute: the constraint that was broken before any training
-STOPPED_KEY = "nas:stopped:"  # study user attribute, with the network's notation: its training does not go on
+COST_KEY = "nas:cost"  # trial user attribute: cost of the stretch, in the unit of the budget
+RULED_OUT_KEY = "nas:ruled_out"  # trial user attribute: the constraint that the network broke before its training
+STOPPED_KEY = "nas:stopped:"  # study user attribute, followed by the network's notation: its training is stopped
 
 
 class Fidelities(NamedTuple):
-    """Rising fidelities, the whole training the last. continues: a training goes on from the fidelity before.
+    """Epochs at which trainings may pause.
 
-    Where it does not, as in tables of separate trainings, every fidelity is paid for from the beginning.
+    Attributes:
+        levels: rising epochs; the last is the full training.
+        continues: True if a training resumes where it paused. Otherwise, as in tables of separate trainings, each
+            fidelity costs all epochs from the first on.
     """
 
     levels: tuple[int, ...]
@@ -42,34 +46,43 @@ class Fidelities(NamedTuple):
 
     @classmethod
     def of(cls, levels: Sequence[int], continues: bool) -> Fidelities:
-        """Checked: InputError unless they are whole numbers that rise from 1 on."""
+        """Check and make fidelities.
+
+        Raises:
+            InputError: unless the levels rise and are 1 or more.
+        """
         if not levels or levels[0] < 1 or any(a >= b for a, b in pairwise(levels)):
-            raise InputError(f"fidelities {','.join(map(str, levels))}: give rising whole numbers, as 12,200")
+            raise InputError(f"fidelities {','.join(map(str, levels))}: give rising whole numbers, such as 12,200")
         return cls(tuple(levels), continues)
 
     @property
     def last(self) -> int:
+        """Epochs of a full training."""
         return self.levels[-1]
 
     def after(self, reached: int) -> int | None:
-        """The next fidelity; None after the last one."""
+        """The next fidelity after `reached`; None after the last one."""
         return next((level for level in self.levels if level > reached), None)
 
     def epochs(self, begun: int, until: int) -> int:
-        """What one stretch trains."""
+        """Epochs of one stretch."""
         return until - begun if self.continues else until
 
     def rest(self, begun: int) -> int:
-        """What all stretches train from a fidelity to the last one, with a pause at each between."""
+        """Epochs of all stretches from `begun` to the last fidelity, with a pause at each fidelity between."""
         path = [begun, *(level for level in self.levels if level > begun)]
         return sum(self.epochs(a, b) for a, b in pairwise(path))
 
 
 class Job(NamedTuple):
-    """A decision: train a network further, from `begun` until `until`; stop it, where `until` is None.
+    """A decision about one network.
 
-    predicted: mean and standard deviation of each metric in the end, where a predictor decided; a standard deviation of
-    0 where the value is known.
+    Attributes:
+        architecture: the network.
+        begun: the fidelity at which the stretch starts, 0 for a new network.
+        until: the fidelity at which the stretch ends; None to stop the training for good.
+        predicted: mean and standard deviation of each metric at the last fidelity, if a predictor decided. The standard
+            deviation of a known value is 0.
     """
 
     architecture: Architecture
@@ -80,32 +93,49 @@ class Job(NamedTuple):
 
 @dataclass
 class Run:
-    """A network whose training was begun: values by fidelity and metric, and where it is being trained to.
+    """The training of one network.
 
-    At fidelity 0 are values that need no training, of a network that was ruled out by them.
+    Attributes:
+        architecture: the network.
+        values: values by fidelity and metric. Fidelity 0 holds the metrics that need no training, of a network that
+            broke a constraint by them.
+        running: the fidelity at which the running stretch ends; None if none runs.
+        ended: True if the training failed or was stopped.
+        epoch_cost: cost of an epoch in the last stretch, NaN if none is finished.
     """
 
     architecture: Architecture
     values: dict[int, dict[str, float]] = field(default_factory=dict)
     running: int | None = None
-    ended: bool = False  # it failed, or was stopped
-    epoch_cost: float = np.nan  # of the last stretch
+    ended: bool = False
+    epoch_cost: float = np.nan
 
     @property
     def reached(self) -> int:
-        """The highest fidelity that has been reached, 0 for none."""
+        """The highest fidelity with values; 0 for none."""
         return max(self.values, default=0)
 
     @property
     def ruled_out(self) -> bool:
-        """True if it broke a constraint before its training."""
+        """True if the network broke a constraint before its training."""
         return 0 in self.values
 
 
 class Runs:
     """All trainings of a study.
 
-    spent: what finished stretches cost, in the unit of the cost. pending: epochs of those that are running.
+    Args:
+        reader: reader of the study's metrics.
+        fidelities: epochs at which trainings may pause.
+        trials: trials of the study, in their order.
+        stopped: notations of networks that were stopped.
+
+    Attributes:
+        runs: training of each network.
+        jobs: number of the first trial of each stretch, by network and the fidelity at which it ends.
+        spent: cost of all finished stretches, in the unit of the budget.
+        epochs: epochs of all finished stretches.
+        pending: epochs of all running stretches.
     """
 
     def __init__(
@@ -114,8 +144,8 @@ class Runs:
         self.reader, self.fidelities = reader, fidelities
         self.runs: dict[Architecture, Run] = {}
         self.spent, self.pending = 0.0, 0
-        self.epochs = 0  # of finished stretches
-        self.jobs: dict[tuple[Architecture, int], int] = {}  # number of the first trial of each stretch
+        self.epochs = 0
+        self.jobs: dict[tuple[Architecture, int], int] = {}
         for trial in trials:
             self._add(trial)
         for notation in stopped:
@@ -128,7 +158,7 @@ class Runs:
             return
         failed = FAILED_KEY in attrs
         if trial.state == TrialState.FAIL and not failed:
-            return  # given up by a process that is gone: another trial has taken it up
+            return  # its process ended, and another trial repeats the stretch
         begun, until = attrs[BEGUN_KEY], attrs[UNTIL_KEY]
         run = self.runs.setdefault(architecture, Run(architecture))
         self.jobs.setdefault((architecture, until), trial.number)
@@ -153,22 +183,30 @@ class Runs:
 
     @property
     def trained(self) -> list[Run]:
-        """Networks that were not ruled out."""
+        """Networks that no constraint ruled out before their training."""
         return [run for run in self.runs.values() if not run.ruled_out]
 
     @property
     def finished(self) -> list[Run]:
-        """Networks that were trained to the end."""
+        """Networks trained to the last fidelity."""
         return [run for run in self.runs.values() if self.fidelities.last in run.values]
 
     @property
     def paused(self) -> list[Run]:
-        """Networks whose training may go on."""
+        """Networks whose training may continue."""
         last = self.fidelities.last
         return [r for r in self.runs.values() if 0 < r.reached < last and r.running is None and not r.ended]
 
     def losses(self, runs: Sequence[Run], level: int) -> np.ndarray:
-        """Losses (n, m) of networks at a fidelity; infinite where a constraint is broken."""
+        """Losses of networks at a fidelity.
+
+        Args:
+            runs: networks with values at the fidelity.
+            level: the fidelity.
+
+        Returns:
+            (n, m) losses, minimized; infinite for networks that break a constraint.
+        """
         metrics = self.reader.metrics
         values = np.array([[run.values[level][metric] for metric in metrics] for run in runs]).reshape(-1, len(metrics))
         losses = self.reader.losses(values)

@@ -1,4 +1,4 @@
-"""Evaluators whose trainings pause: a table of several fidelities, built-in training, a function of the user's own."""
+"""Evaluators whose trainings pause: tables with fidelities, the built-in training, and functions of the user."""
 
 from __future__ import annotations
 
@@ -26,28 +26,50 @@ Values = Mapping[str, float]
 
 
 class StagedEvaluator(Protocol):
-    """Trains networks from one fidelity to another. trained: the metrics that depend on it; the others do not."""
+    """Trains networks from one fidelity to another.
+
+    Attributes:
+        metrics: all metrics.
+        trained: metrics that depend on training.
+        fidelities: epochs at which trainings may pause.
+    """
 
     metrics: tuple[str, ...]
     trained: tuple[str, ...]
     fidelities: Fidelities
 
     def measure(self, architecture: Architecture, record: TrialRecord) -> dict[str, float]:
-        """The metrics that need no training."""
+        """Measure the metrics that need no training."""
 
     def advance(
         self, architecture: Architecture, begun: int, until: int, known: Values, record: TrialRecord
     ) -> dict[str, float]:
-        """All metrics at the fidelity `until`; known: those at the fidelity `begun`, of a new network as measured."""
+        """Train a network further.
+
+        Args:
+            architecture: the network.
+            begun: the fidelity at which the stretch starts, 0 for a new network.
+            until: the fidelity at which the stretch ends.
+            known: values at the fidelity `begun`; for a new network, those of `measure`.
+            record: record of the trial.
+
+        Returns:
+            All metrics at the fidelity `until`.
+        """
 
     def forget(self, architecture: Architecture) -> None:
-        """Remove what a training that has ended needs no more."""
+        """Remove the checkpoint of a network whose training has ended."""
 
 
 def staged(evaluator: Evaluator, levels: Sequence[int]) -> StagedEvaluator:
-    """The evaluator with trainings that pause at these fidelities.
+    """Make an evaluator whose trainings pause.
 
-    Raises InputError for an evaluator that has no such fidelities.
+    Args:
+        evaluator: the evaluator.
+        levels: rising epochs; the last is the full training.
+
+    Raises:
+        InputError: if the evaluator cannot pause at these fidelities.
     """
     if isinstance(evaluator, TableEvaluator):
         return _Table(evaluator, levels)
@@ -59,9 +81,10 @@ def staged(evaluator: Evaluator, levels: Sequence[int]) -> StagedEvaluator:
 
 
 class _Table:
-    """A benchmark's columns such as `accuracy@12` or `accuracy_12epochs`; the last fidelity is the metric itself.
+    """Columns of a benchmark such as `accuracy@12` or `accuracy_12epochs`. The last fidelity is the metric itself.
 
-    `accuracy@12` is a point of the learning curve of one training, `accuracy_12epochs` is of a training of its own.
+    `accuracy@12` is a point of the learning curve of a full training, `accuracy_12epochs` the result of a separate
+    training of 12 epochs.
     """
 
     def __init__(self, evaluator: TableEvaluator, levels: Sequence[int]) -> None:
@@ -97,7 +120,7 @@ class _Table:
 
 
 class _Checkpoints:
-    """Files for the states of paused trainings, one for each architecture."""
+    """Checkpoint files of paused trainings, one per architecture."""
 
     def __init__(self, space: SearchSpace, folder: Path | None) -> None:
         if folder is None:
@@ -114,7 +137,7 @@ class _Checkpoints:
 
 
 class _Training:
-    """The built-in training, of as many epochs as the last fidelity. It goes on from its checkpoint, bit for bit."""
+    """The built-in training, of as many epochs as the last fidelity. It resumes from its checkpoint, bit for bit."""
 
     def __init__(self, evaluator: MeasuredEvaluator, levels: Sequence[int]) -> None:
         self.fidelities = Fidelities.of(levels, continues=True)
@@ -152,10 +175,10 @@ class _Training:
 
 
 class _Function:
-    """A function of the user's own, which is told to end at a fidelity: its `report` then returns False.
+    """A function of the user that trains. To pause it at a fidelity, its `report` returns False there.
 
-    One that takes a `checkpoint` goes on from there. Any other begins again, and every fidelity is paid for from the
-    beginning.
+    A function with a parameter `checkpoint` resumes from that file. Any other starts again for each fidelity, which
+    then costs all epochs from the first on.
     """
 
     def __init__(self, evaluator: FunctionEvaluator, levels: Sequence[int]) -> None:
@@ -202,4 +225,4 @@ def _measured(
 
 def _check_trained(trained: Sequence[str], metrics: Sequence[str]) -> None:
     if not trained:
-        raise InputError(f"fidelities need an objective that training gives; {', '.join(metrics)} need none")
+        raise InputError(f"fidelities need an objective that depends on training, unlike {', '.join(metrics)}")
