@@ -1,7 +1,7 @@
-"""What each part of the pretraining is worth: `python -m experiments.pretraining.ablation` (hours).
+"""Ablation of the pretraining tasks: `python -m experiments.pretraining.ablation` (hours).
 
-The encoder is that of `rlm-generated`. For each row, reader and decoder are trained anew, from the same weights and for
-the same number of steps, with one kind of task left out. Then the RLM learns 50 networks of each family of
+All rows use the encoder of `rlm-generated`. For each row, reader and decoder are trained from the same initial weights
+and for the same number of steps, without one kind of task. Then the RLM learns 50 networks of each family of
 `experiments.family_tables` and ranks the others (Kendall's τ). Trainings and rows resume after an interruption.
 """
 
@@ -49,7 +49,7 @@ PRIORS = {
 
 
 def train(name: str, out: Path, generated: int, with_proxies: int, steps: int) -> Path:
-    """The checkpoint of a row; reader and decoder are trained for so many steps unless it is there."""
+    """Train reader and decoder for a row, unless its checkpoint exists. Returns the folder of the checkpoint."""
     from accelerate import Accelerator
 
     import predictors
@@ -71,7 +71,7 @@ def train(name: str, out: Path, generated: int, with_proxies: int, steps: int) -
 
 
 def _fresh(trained: Model) -> Model:
-    """A model with the trained encoder, and random weights of reader and decoder."""
+    """A model with the trained encoder, and with random weights in reader and decoder."""
     import torch
 
     from predictors.rlm.model import Model
@@ -88,7 +88,7 @@ _STATES: list[SpaceStates] = []
 def _spaces(
     model: Model, bank: Path, generated: int, with_proxies: int, bar: Callable[[str, int, int], None]
 ) -> list[SpaceStates]:
-    """The encoder's states of all generated spaces, read once."""
+    """The encoder's states of all generated spaces, computed once per process."""
     from experiments.pretraining.bank import build_bank, generated_files, load_space
     from experiments.pretraining.pretrain import read_states
 
@@ -99,7 +99,7 @@ def _spaces(
 
 
 def score(checkpoint: str, family: str, metric: str, tested: int, seed: int) -> Scores:
-    """Kendall's τ on at most `tested` networks of a family, of which `LEARNED` others are examples."""
+    """Kendall's τ on at most `tested` networks of a family, with `LEARNED` others as examples."""
     from scipy.stats import kendalltau
 
     from predictors.rlm.predictor import RLM
@@ -125,7 +125,7 @@ def main(
     quick: Quick = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train, learn and rank; a table of means over the families and seeds."""
+    """Train, learn and rank; print a table of means over the families and seeds."""
     names, tested, families = chosen(only, list(PRIORS)), TESTED, {m: available(m) for m in FAMILIES}
     if quick:
         steps, generated, with_proxies, seeds, tested, names = 2, 4, 0, 1, 50, names[:2]

@@ -63,6 +63,12 @@ def test_networks_below_the_floor_do_not_count() -> None:
     assert reference.igd_plus(TABLE[-1:]) == np.inf
 
 
+def test_a_network_at_the_floor_counts() -> None:
+    reference = Reference.of_table(TABLE, OBJECTIVES, floor=70.0)
+    assert len(reference.true_front) == 3
+    assert reference.ratio(TABLE[2:3]) > 0
+
+
 def test_igd_plus_is_zero_for_the_true_front_and_infinite_for_nothing() -> None:
     reference = Reference.of_table(TABLE, OBJECTIVES, FLOOR)
     assert reference.igd_plus(TABLE) == 0.0

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nas.searching.pareto import hypervolume, non_dominated
-from nas.searching.progress import FRAME_POINTS, GrowingFront, SearchProgress
+from nas.searching.progress import FRAME_POINTS, GrowingFront, SearchProgress, labelled
 
 
 @pytest.mark.parametrize("m", [1, 2, 3, 5])
@@ -32,3 +32,11 @@ def test_progress_is_printed_as_one_line() -> None:
     assert str(SearchProgress(3, 20, 2, 0.51234, {})) == "2 on the front, hypervolume 0.512"
     some = SearchProgress(3, 20, 2, 0.51234, {"accuracy": 91.25, "latency_ms": 0.5})
     assert str(some) == "2 on the front, hypervolume 0.512, best accuracy 91.25, latency_ms 0.5"
+
+
+def test_progress_of_several_searches_is_added_up() -> None:
+    calls: list[tuple[str, int, int]] = []
+    report = labelled(lambda *call: calls.append(call), "seed 2", number=2, count=5)
+    assert report is not None
+    report(SearchProgress(3, 20, 2, 0.5, {}))
+    assert calls == [("seed 2: 2 on the front, hypervolume 0.500", 2 * 20 + 3, 5 * 20)]
