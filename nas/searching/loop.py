@@ -32,7 +32,7 @@ from nas.searching.storage import address, open_storage
 from nas.searching.trial_log import describe_trial
 from nas.searching.trials import FAILED_KEY, TrialReader, is_evaluated
 from nas.searching.weights import WEIGHTS_FOLDER_KEY, WeightFolder
-from nas.searching.workers import MAX_TAKEN_UP, Worker
+from nas.searching.workers import FATAL, Worker
 from predictors.metrics import Metric
 from search_spaces.common.errors import InputError, describe
 from search_spaces.repeatable import check_repeatable
@@ -271,7 +271,7 @@ class _Search:
                 repeats = 0
             trial = self._next_trial()
             if self.worker.is_fatal(trial):
-                self._fail(trial, f"it ended {MAX_TAKEN_UP + 1} processes in a row: it may need too much memory")
+                self._fail(trial, FATAL)
                 self._sync()
                 continue
             with self.worker.evaluating(trial):

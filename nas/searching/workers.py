@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 
 _WORKER_KEY = "nas:worker:"  # prefix of a study user attribute for each worker: running or finished
 _OWNER_KEY = "nas:worker"  # trial user attribute: the worker that evaluates it
-_TAKEN_UP_KEY = "nas:taken_up"  # trial user attribute: restarts in a row without a new epoch between them
+_RESTARTS_KEY = "nas:taken_up"  # trial user attribute: restarts in a row without a new epoch between them
 _EPOCHS_KEY = "nas:epochs_before"  # trial user attribute: epochs reported before the last restart
 _RUNNING, _FINISHED = "running", "finished"
-MAX_TAKEN_UP = 2  # restarts of a trial, so that a trial that kills each process does not end the search
+MAX_RESTARTS = 2  # of a trial, so that a trial that kills each process does not end the search
+FATAL = f"it ended {MAX_RESTARTS + 1} processes in a row: it may need too much memory"  # why such a trial fails
 RECLAIM_INTERVAL_SECONDS = 2.0
 
 
@@ -75,7 +76,7 @@ class Worker:
             before = trial.user_attrs
             trial.set_user_attr(_OWNER_KEY, self.name)
             if before.get(_OWNER_KEY):
-                trial.set_user_attr(_TAKEN_UP_KEY, _times_in_vain(before) + 1)
+                trial.set_user_attr(_RESTARTS_KEY, _vain_restarts(before) + 1)
                 trial.set_user_attr(_EPOCHS_KEY, _epochs(before))
             try:
                 yield
@@ -85,9 +86,9 @@ class Worker:
                 raise
 
     def is_fatal(self, trial: optuna.Trial) -> bool:
-        """True if the trial has ended `MAX_TAKEN_UP + 1` processes in a row without a new epoch of training."""
+        """True if the trial has ended `MAX_RESTARTS + 1` processes in a row without a new epoch of training."""
         attrs = trial.user_attrs
-        return bool(attrs.get(_OWNER_KEY)) and _times_in_vain(attrs) >= MAX_TAKEN_UP
+        return bool(attrs.get(_OWNER_KEY)) and _vain_restarts(attrs) >= MAX_RESTARTS
 
     def reclaim_stale_trials(self) -> None:
         """Enqueue the running trials of workers that are gone, for the next workers that ask."""
@@ -159,9 +160,9 @@ def _epochs(attrs: Mapping[str, Any]) -> int:
     return sum(key.startswith(EPOCH_KEY) for key in attrs)
 
 
-def _times_in_vain(attrs: Mapping[str, Any]) -> int:
+def _vain_restarts(attrs: Mapping[str, Any]) -> int:
     """Restarts of a trial since its training last reported a new epoch."""
-    return 0 if _epochs(attrs) > attrs.get(_EPOCHS_KEY, 0) else attrs.get(_TAKEN_UP_KEY, 0)
+    return 0 if _epochs(attrs) > attrs.get(_EPOCHS_KEY, 0) else attrs.get(_RESTARTS_KEY, 0)
 
 
 @contextmanager

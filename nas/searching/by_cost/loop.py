@@ -41,7 +41,7 @@ from nas.searching.storage import StorageError
 from nas.searching.trial_log import describe_trial, has_result
 from nas.searching.trials import FAILED_KEY, TrialReader
 from nas.searching.weights import WEIGHTS_FOLDER_KEY, WeightFolder
-from nas.searching.workers import MAX_TAKEN_UP, Worker
+from nas.searching.workers import FATAL, Worker
 from predictors.metrics import Metric
 from search_spaces.common.errors import InputError, describe
 from search_spaces.repeatable import check_repeatable
@@ -183,7 +183,7 @@ class _Loop:
                 time.sleep(_POLL_SECONDS)
                 continue
             if self.worker.is_fatal(trial):
-                self._fail(trial, f"{MAX_TAKEN_UP + 1} processes ended over it: it may take too much memory")
+                self._fail(trial, FATAL)
                 continue
             with self.worker.evaluating(trial):
                 self._train(trial, runs)

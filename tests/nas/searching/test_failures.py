@@ -16,7 +16,7 @@ from nas.searching.loop import MAX_FAILURES
 from nas.searching.objectives import parse_constraints, parse_objectives
 from nas.searching.record import TrialRecord
 from nas.searching.trials import TrialReader
-from nas.searching.workers import MAX_TAKEN_UP
+from nas.searching.workers import MAX_RESTARTS
 from search_spaces import Architecture, Infeasible, InputError, SearchSpace, get_space
 from search_spaces.graph.builder import Network, Tensor
 
@@ -162,7 +162,7 @@ def kill_during(storage: Path, number: int, times: int, error: type[BaseExceptio
 
 
 def test_a_network_that_ends_every_process_is_given_up_after_two_more_tries(tmp_path: Path) -> None:
-    begun = kill_during(tmp_path / "j.log", 4, 1 + MAX_TAKEN_UP, Killed)
+    begun = kill_during(tmp_path / "j.log", 4, 1 + MAX_RESTARTS, Killed)
     assert len(set(begun)) == 1
     evaluator = Costs()
     result = search(SPACE, OBJECTIVES, evaluator, "random", 8, storage=tmp_path / "j.log")
