@@ -8,13 +8,15 @@ BIN := .venv/bin
 demo: .venv/ready
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m experiments.demo
 
-# One thread for each of two processes: threads that wait for each other on busy cores take several times as long.
+# One thread for each of two processes: threads that wait for each other on busy cores take several times as long. Each
+# process starts with one half of the tests, so that the tests of a file share their fixtures; who ends first helps.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 test: .venv/ready
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	$(PYTEST)
 
 # The daily loop: without tests that are slow or that need real tables.
 test-fast: .venv/ready
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not data"
+	$(PYTEST) -m "not slow and not data"
 
 lint: .venv/ready
 	$(BIN)/ruff check .

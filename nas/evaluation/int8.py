@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nas.evaluation.goals import goal_of
 from nas.evaluation.latency import open_session, random_inputs
 from search_spaces.common.errors import InputError
 
@@ -67,6 +66,8 @@ def quantize(model: onnx.ModelProto, samples: np.ndarray | None = None) -> bytes
 def score(model: bytes, data: Dataset, part: Part) -> float:
     """Accuracy in %, or root mean square error, of a serialized model on one part of a data set."""
     import torch
+
+    from nas.evaluation.goals import goal_of
 
     session = open_session(model)
     name, goal = session.get_inputs()[0].name, goal_of(data)

@@ -21,13 +21,13 @@ from nas.evaluation.latency import CPU, Latency, LatencyTask, time_model, time_s
 from nas.evaluation.metrics import check_metrics
 from nas.evaluation.tasks import TrainingTask, training_task
 from nas.evaluation.trainable import State, Trainable
-from nas.evaluation.training import Report, train
 from search_spaces.common.errors import InputError
 from search_spaces.graph.costs import graph_flops, graph_params
 
 if TYPE_CHECKING:
     import onnx
 
+    from nas.evaluation.training import Report
     from search_spaces.graph.ir import Shape
 
 Progress = Callable[[str, int, int], None]
@@ -197,6 +197,8 @@ class Measurement:
         report: Report | None,
         until: int | None,
     ) -> Measurements:
+        from nas.evaluation.training import train
+
         trained = train(
             network, data, self.seeds, self.training, device=self.device, checkpoint=checkpoint,
             progress=progress and (lambda done, total: progress("training, epochs", done, total)), report=report,

@@ -7,23 +7,19 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
-
-from nas.evaluation.module import GraphModule
 from search_spaces import TorchSpace
 from search_spaces.common.errors import InputError
-from search_spaces.pytorch import is_lazy, record_with_numbers, run
 from search_spaces.text.program import compact
 from search_spaces.text.syntax import write
 
 if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor, nn
+
     from search_spaces import Architecture, SearchSpace
     from search_spaces.graph.ir import Graph
 
-State = dict[str, Tensor]
+State = dict[str, "Tensor"]
 """Tensors of a module by name, as in `torch.nn.Module.state_dict`."""
 
 
@@ -60,6 +56,11 @@ class Trainable:
         Raises:
             InputError: an operator cannot be trained, or the networks cannot train side by side.
         """
+        import torch
+
+        from nas.evaluation.module import GraphModule
+        from search_spaces.pytorch import is_lazy, run
+
         if self.build is None:
             return GraphModule(self.graph, replicas)
         if replicas > 1:
@@ -72,12 +73,17 @@ class Trainable:
 
     def outputs(self, module: nn.Module, x: Tensor) -> Tensor:
         """The module's output for a batch; the first tensor if there are several."""
+        from torch import Tensor
+        from torch.utils._pytree import tree_leaves
+
         named = isinstance(self.example, Mapping)
         made = module(**{next(iter(self.example)): x}) if named else module(x)
         return made if isinstance(made, Tensor) else next(y for y in tree_leaves(made) if isinstance(y, Tensor))
 
     def state(self, module: nn.Module, replica: int = 0) -> State:
         """A CPU copy of one network's tensors, by their names in `module()`."""
+        from nas.evaluation.module import GraphModule
+
         if isinstance(module, GraphModule):
             return module.state_of(replica)
         return {name: tensor.detach().cpu().clone() for name, tensor in module.state_dict().items()}
@@ -88,6 +94,9 @@ class Trainable:
         Raises:
             InputError: the state belongs to another network.
         """
+        from nas.evaluation.module import GraphModule
+        from search_spaces.pytorch import record_with_numbers
+
         module = self.module()
         try:
             module.load_state_dict(dict(state))

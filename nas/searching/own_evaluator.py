@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from nas.evaluation.measurement import Measurement, measurement_of
 from nas.evaluation.trainable import State, Trainable
@@ -158,6 +157,8 @@ class FunctionEvaluator:
         Raises:
             EvaluatorError: the function lacks a metric, returns no numbers, or changed the module's parameters.
         """
+        import torch
+
         torch.manual_seed(INITIAL_SEED)
         module = network.module()
         names = module.state_dict().keys()

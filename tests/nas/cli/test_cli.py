@@ -68,6 +68,11 @@ def test_help_answers_at_once() -> None:
     assert 0.05 < min(times) < limit
 
 
+def test_searches_and_workers_import_torch_only_to_train() -> None:
+    code = "import sys, nas.searching.joining as _; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 def test_help_imports_nothing_heavy() -> None:
     code = "import sys, nas.cli; sys.exit(bool({'torch', 'optuna', 'transformers', 'matplotlib'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

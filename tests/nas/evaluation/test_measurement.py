@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nas.evaluation import measurement
+from nas.evaluation import measurement, training
 from nas.evaluation.datasets import Dataset, digits
 from nas.evaluation.latency import LatencyTask
 from nas.evaluation.measurement import Measurement
@@ -45,8 +45,8 @@ def test_everything_can_be_measured(space: SearchSpace, data: Dataset) -> None:
 
 
 def test_nothing_but_what_is_asked_for_is_measured(space: SearchSpace, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("train", "time_model"):
-        monkeypatch.delattr(measurement, name)
+    monkeypatch.delattr(training, "train")
+    monkeypatch.delattr(measurement, "time_model")
     arch = space.sample(np.random.default_rng(0))
     found = Measurement(("flops",))(Trainable.of(space, arch), space.to_onnx(arch))
     assert {metric: v.value for metric, v in found.values.items()} == {"flops": space.flops(arch)}
@@ -55,7 +55,7 @@ def test_nothing_but_what_is_asked_for_is_measured(space: SearchSpace, monkeypat
 def test_accuracy_is_the_mean_over_the_seeds(
     space: SearchSpace, data: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measurement, "train", lambda *_, **__: Trained([80.0, 90.0], [70.0, 80.0], 1, {}))
+    monkeypatch.setattr(training, "train", lambda *_, **__: Trained([80.0, 90.0], [70.0, 80.0], 1, {}))
     arch = space.sample(np.random.default_rng(0))
     found = Measurement((data.metric,), data, (0, 1))(Trainable.of(space, arch), space.to_onnx(arch)).values
     accuracy = found[data.metric]
@@ -86,7 +86,7 @@ def test_evaluator_measures_each_different_network_once(
         checkpoint.touch()
         return Trained([math.nan if len(trained) == 2 else 50.0], [40.0], 0, {})
 
-    monkeypatch.setattr(measurement, "train", train)
+    monkeypatch.setattr(training, "train", train)
     rng = np.random.default_rng(0)
     archs = [space.sample(rng) for _ in range(2)]
     evaluator = MeasuredEvaluator(space, Measurement((data.metric, "params"), data), tmp_path / "training")
