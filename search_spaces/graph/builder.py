@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import lru_cache
+from collections.abc import Callable, Hashable, Mapping
+from functools import lru_cache, partial
 from typing import Any, Literal, NamedTuple, NoReturn
 
 from search_spaces.common.errors import InputError, unknown
@@ -26,6 +25,9 @@ class Tensor(NamedTuple):
 
     number: int
     shape: Shape
+
+
+_tensor: Callable[[tuple[int, Shape]], Tensor] = partial(tuple.__new__, Tensor)  # in two thirds of the time
 
 
 class _Copied(NamedTuple):
@@ -61,6 +63,22 @@ _NO_AFFINE: Attrs = (("affine", 0),)
 _SIXTH = shortest(1 / 6)
 
 
+class _Block:
+    """The context of `Network.block`."""
+
+    def __init__(self, net: Network, name: str) -> None:
+        self.net, self.name = net, name
+
+    def __enter__(self) -> None:
+        self.outer = self.net._scope
+        key = (self.outer, self.name)
+        self.net._blocks[key] += 1
+        self.net._scope = (*self.outer, f"{self.name}{self.net._blocks[key]}")
+
+    def __exit__(self, *error: object) -> None:
+        self.net._scope = self.outer
+
+
 class Network:
     """Builder of one architecture, the argument `net` of `SearchSpace.build`.
 
@@ -90,16 +108,9 @@ class Network:
         methods = [method for method in dir(type(self)) if not method.startswith("_")]
         raise AttributeError(str(unknown("method of the builder", name, methods)))
 
-    @contextmanager
-    def block(self, name: str) -> Iterator[None]:
+    def block(self, name: str) -> _Block:
         """Prefix the names of the nodes added inside in ONNX files: `cell1/…`, `cell2/…`."""
-        outer, key = self._scope, (self._scope, name)
-        self._blocks[key] += 1
-        self._scope = (*outer, f"{name}{self._blocks[key]}")
-        try:
-            yield
-        finally:
-            self._scope = outer
+        return _Block(self, name)
 
     def repeated(
         self, name: str, build: Callable[..., Tensor], inputs: tuple[Tensor, ...], *settings: Hashable
@@ -129,13 +140,12 @@ class Network:
         first, scope, depth = block.first, self._scope, block.depth
         shift = len(self._shapes) - first
         number = {old.number: new.number for old, new in zip(block.inputs, inputs, strict=True)}
-        self._nodes += [
-            node((
-                op, tuple([v + shift if v >= first else number[v] for v in read]), (made[0] + shift,), attrs,
-                scope + inner[depth:],
-            ))
-            for op, read, made, attrs, inner in block.nodes
-        ]  # fmt: skip
+        for op, read, made, attrs, inner in block.nodes:
+            if len(read) == 1:
+                copied: tuple[int, ...] = (number.get(read[0], read[0] + shift),)
+            else:
+                copied = tuple([number.get(v, v + shift) for v in read])
+            self._nodes.append(node((op, copied, (made[0] + shift,), attrs, scope + inner[depth:])))
         self._shapes += block.shapes
         output = block.output.number
         return Tensor(output + shift if output >= first else number[output], block.output.shape)
@@ -151,7 +161,7 @@ class Network:
         Raises:
             InputError: if the operator is not supported, or attributes and shapes do not match.
         """
-        if isinstance(attrs, Mapping):
+        if not isinstance(attrs, tuple):
             attrs = tuple(sorted([(name, tuple(v) if isinstance(v, list) else v) for name, v in attrs.items()]))
         number = len(self._shapes)
         if len(inputs) == 1:
@@ -162,7 +172,7 @@ class Network:
             shape = output_shape(op, attrs, tuple([x.shape for x in inputs]))
         self._nodes.append(node((op, read, (number,), attrs, self._scope)))
         self._shapes.append(shape)
-        return Tensor(number, shape)
+        return _tensor((number, shape))
 
     def conv(
         self, x: Tensor, channels: int | None = None, kernel: int | tuple[int, int] = 3, stride: int = 1,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -34,9 +35,12 @@ class _Fusion:
     def __init__(self, graph: Graph, rules: dict[str, Rule]) -> None:
         self.graph, self.rules = graph, rules
         self.made = {value: node for node in graph.nodes for value in node.outputs}
-        self.uses = Counter([v for node in graph.nodes for v in node.inputs])
-        self.uses.update(graph.outputs)
         self.swallowed: set[int] = set()
+
+    @cached_property
+    def uses(self) -> Counter[int]:
+        """How often each value is read. Most networks that might be fused never get here."""
+        return Counter([*chain.from_iterable([node.inputs for node in self.graph.nodes]), *self.graph.outputs])
 
     def run(self) -> Graph:
         nodes = [self._made(node) if node.op in self.rules else node for node in self.graph.nodes]
