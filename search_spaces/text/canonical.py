@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from search_spaces.graph.operators import COMMUTATIVE
-from search_spaces.text.blocks import Block, Item, ItemAttrs, Ref
+from search_spaces.text.blocks import Block, Item, ItemAttrs, Ref, new_item
 from search_spaces.text.partition import Partition
 
 _MAX_LEAVES = 64
@@ -183,7 +183,7 @@ class _Leaf:
     def block(self, attrs: Sequence[ItemAttrs]) -> Block:
         """The block in this order, with these attributes of its items."""
         items = [
-            Item(self.raw.items[i].op, read, own, self.raw.items[i].outputs)
+            new_item((self.raw.items[i].op, read, own, self.raw.items[i].outputs))
             for i, (_, read), own in zip(self.order, self.lines, attrs, strict=True)
         ]
         return Block(self.raw.inputs, tuple(items), self.results)

@@ -220,8 +220,8 @@ class Contraction:
         self.changed[kind] = None
 
     def _forget(self, pair: Pair) -> None:
-        kind = self.kind_of.pop(pair, None)
-        if kind is not None and pair in kind.pairs:
+        kind = self.kind_of.pop(pair)
+        if pair in kind.pairs:
             del kind.pairs[pair]
             self.changed[kind] = None
 
@@ -255,11 +255,11 @@ class Contraction:
         producers = [p for p in dict.fromkeys(self._producers(begin) + self._producers(end)) if p != begin]
         consumers = [c for c in dict.fromkeys(self._consumers(begin) + self._consumers(end)) if c != end]
         self._forget(pair)
-        for part in pair:
-            for producer in producers:
-                self._forget((producer, part))
-            for consumer in consumers:
-                self._forget((part, consumer))
+        for neighbours in [
+            *[(p, part) for part in pair for p in producers], *[(part, c) for part in pair for c in consumers],
+        ]:  # fmt: skip
+            if neighbours in self.kind_of:
+                self._forget(neighbours)
         merged = self._merged(pair, kind)
         self.nodes.append(merged)
         for value in merged.outputs:
@@ -277,6 +277,7 @@ class Contraction:
             self._notice((node, consumer))
 
     def _merged(self, pair: Pair, kind: _Kind) -> _Node:
+        assert kind.symbol is not None
         first, second = self.nodes[pair[0]], self.nodes[pair[1]]
         shown = [v for v, inner in zip(first.outputs, kind.key[3], strict=True) if not inner] if kind.shown else []
         symbol, outputs = kind.symbol, shown + second.outputs
@@ -292,7 +293,11 @@ class Contraction:
         """Put the new node into the order, behind it what was in between and needs it."""
         begin, end = self.at.pop(pair[0]), self.at.pop(pair[1])
         self.order[begin] = None
-        start = min([self.at[n] for n in between], default=end)
+        if not between:
+            self.order[end] = node
+            self.at[node] = end
+            return
+        start = min([self.at[n] for n in between])
         window = [n for n in self.order[start:end] if n is not None]
         moved = [*[n for n in window if n not in between], node, *[n for n in window if n in between]]
         self.order[start : end + 1] = [*moved, *[None] * (end + 1 - start - len(moved))]

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 
 from search_spaces.graph.ir import Attrs, Graph, Value
 from search_spaces.text.blocks import PARAMETRIC, ItemAttrs, Ref
@@ -42,8 +43,7 @@ class Line:
 
 def placed_lines(graph: Graph) -> list[tuple[int, Line]]:
     """The graph's nodes as lines with their first values."""
-    uses = Counter([value for node in graph.nodes for value in node.inputs])
-    uses.update(graph.outputs)
+    uses = Counter([*chain.from_iterable([node.inputs for node in graph.nodes]), *graph.outputs])
     lines = []
     for op, inputs, outputs, attrs, _ in graph.nodes:
         first = outputs[0]

@@ -7,7 +7,8 @@ chains where each reads the one before it alone; in a chain, what is repeated on
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import partial
 from itertools import chain
 from typing import NamedTuple, TypeVar, cast
 
@@ -35,6 +36,8 @@ class Link(NamedTuple):
     inner: list[int]
     structure: Structure
 
+
+_link: Callable[[tuple[list[int], int, list[int], Structure]], Link] = partial(tuple.__new__, Link)
 
 Chain = list[tuple[Link, list[End[Link]]]]
 """Links, and what hangs on each."""
@@ -255,7 +258,7 @@ class Piece:
             linked = self.after.get(first) == node
             inner = [i for i in self.inner.get(node, ()) if not linked or i != first]
             nodes = self._nodes(node, inner) if inner else [node]
-            link = Link(nodes, node, inner, self._structure(nodes, self.labels))
+            link = _link((nodes, node, inner, self._structure(nodes, self.labels)))
             found.append((link, [self._end(end) for end in self.ends.get(node, ())]))
             node = first if linked else None
         return found[::-1]

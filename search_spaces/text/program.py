@@ -16,7 +16,7 @@ from search_spaces.common.collecting import collection_paused
 from search_spaces.common.errors import InputError
 from search_spaces.graph.ir import Graph, Node, Shape, Value
 from search_spaces.graph.operators import canonical_attrs, output_shape
-from search_spaces.text.blocks import Block, Item, Ref
+from search_spaces.text.blocks import Block, Item, Ref, new_item
 from search_spaces.text.lines import Line, placed_lines
 from search_spaces.text.regions import regions
 from search_spaces.text.repeats import length, repeats
@@ -83,9 +83,9 @@ def _program(graph: Graph, root: Scope) -> Program:
             if op in names:
                 given = zip(arguments[op], attrs, strict=True)
                 attrs = tuple({p.name: value for p, (_, value) in given if isinstance(p, Ref)}.items())
-                item = Item(names[op], inputs, attrs, outputs)
-            elif attrs != item.attrs:
-                item = Item(op, inputs, attrs, outputs)
+                item = new_item((names[op], inputs, attrs, outputs))
+            elif attrs:
+                item = new_item((op, inputs, attrs, outputs))
             items.append(item)
         return body._replace(items=tuple(items))
 

@@ -36,10 +36,18 @@ class _UnconnectedError(Exception):
 class _Regions:
     def __init__(self, graph: Graph, lines: Sequence[tuple[int, Line]]) -> None:
         self.graph, self.lines, self.count = graph, tuple([line for _, line in lines]), len(lines)
-        self.labels = _ranks([line.label for line in self.lines])
-        unread = any(0 in uses for uses in {line.uses for line in self.lines})
+        self.pieces: dict[tuple[Line, ...], Piece] = {}
+        distinct = set(self.lines)
+        self.labels = self._ranks({line: line.label for line in distinct})
+        unread = any(0 in line.uses for line in distinct)
         # Labels with widths and kernel sizes tell apart what nobody reads, and nothing else.
-        self.exact = _ranks([_exact_label(line) for line in self.lines]) if unread else self.labels
+        self.exact = self._ranks({line: _exact_label(line) for line in distinct}) if unread else self.labels
+
+    def _ranks(self, labels: dict[Line, Label]) -> tuple[int, ...]:
+        """The labels of the lines as numbers that do not depend on the nodes' order."""
+        ranks = {label: rank for rank, label in enumerate(sorted(set(labels.values())))}
+        numbers = {line: ranks[label] for line, label in labels.items()}
+        return tuple([numbers[line] for line in self.lines])
 
     def paths(self) -> list[Path]:
         """For every node the blocks around it, without those that are there just once."""
@@ -112,12 +120,18 @@ class _Regions:
 
     def _piece(self, start: int, end: int) -> Piece:
         """The lines between two cuts, behind the node that is left at the first."""
+        lines = self.lines[start:end]
+        if lines in self.pieces:
+            return self.pieces[lines]
         inputs = 0 if start else len(self.graph.inputs)
         read = tuple([value for value in self.graph.outputs if value < inputs])
         analysed = _analysed if end - start <= _MAX_CACHED_LINES else _analysed.__wrapped__
         labels = self.labels[start:end]
         exact = labels if self.exact is self.labels else self.exact[start:end]
-        return analysed(self.lines[start:end], labels, exact, inputs, read, start == 0, end == self.count)
+        piece = analysed(lines, labels, exact, inputs, read, start == 0, end == self.count)
+        if start and end < self.count:
+            self.pieces[lines] = piece
+        return piece
 
 
 @lru_cache(maxsize=1024)
@@ -161,9 +175,3 @@ def _single(label: int) -> Link:
 
 def _exact_label(line: Line) -> Label:
     return (line.op, repr(line.attrs), len(line.inputs))
-
-
-def _ranks(labels: list[Label]) -> tuple[int, ...]:
-    """Labels as numbers that do not depend on the nodes' order."""
-    ranks = {label: rank for rank, label in enumerate(sorted(set(labels)))}
-    return tuple([ranks[label] for label in labels])

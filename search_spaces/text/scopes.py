@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from search_spaces.graph.ir import Graph, Value
-from search_spaces.text.blocks import Item, ItemAttrs, Ref
+from search_spaces.text.blocks import ItemAttrs, Ref, new_item
 from search_spaces.text.canonical import CanonicalBlock, NotConvexError, RawBlock, canonical
 from search_spaces.text.lines import Line
 
@@ -164,7 +164,7 @@ def _canonical(children: Sequence[Child], graph: Graph | None) -> Scope:
     numbers = sorted(distinct_numbers, key=lambda n: (isinstance(n, tuple), n))
     ranks = {n: _rank(i) for i, n in enumerate(numbers)}
     items = [
-        Item(child.op, tuple([local[first + v] for v in child.inputs]), child.ranked(ranks), len(child.outputs))
+        new_item((child.op, tuple([local[first + v] for v in child.inputs]), child.ranked(ranks), len(child.outputs)))
         for first, child in children
     ]
     form = canonical(RawBlock(len(inputs), tuple(items), tuple([local[v] for v in outputs]), graph is not None))

@@ -85,9 +85,8 @@ def _lines(block: Block) -> str:
     return "".join(lines)
 
 
-@lru_cache(maxsize=4096)
 def _opset(block: Block) -> int:
-    return max([opset(item.op) for item in block.items], default=OPSET)
+    return max([opset(op) for op in {item.op for item in block.items}], default=OPSET)
 
 
 def _domain(item: Item) -> str:
