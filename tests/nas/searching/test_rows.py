@@ -93,7 +93,7 @@ def test_a_table_without_any_complete_row_is_refused(cache: Path, tmp_path: Path
         search(table.space, ",".join(METRICS), TableEvaluator(table, METRICS), "random", 3)
 
 
-def test_the_nearest_row_shares_most_choices_and_is_not_taken() -> None:
+def test_proposals_become_the_nearest_rows_that_are_not_taken() -> None:
     rows = [SPACE.sample(np.random.default_rng(seed)) for seed in range(20)]
     space, rng = RowSpace(SPACE, rows), np.random.default_rng(0)
     for row in rows:
@@ -107,6 +107,10 @@ def test_the_nearest_row_shares_most_choices_and_is_not_taken() -> None:
     assert shared(other) == max(shared(row) for row in rows[1:])
     assert space.nearest(rows[0].as_dict(), set(rows), rng) is None
     assert {space.sample(rng) for _ in range(200)} == set(rows)
+    assert all(space.mutate(row, rng) in {*rows} - {row} for row in rows)
+    children = {space.crossover(rows[0], rows[1], rng) for _ in range(20)}
+    assert children <= set(rows)
+    assert len(children) > 1
     assert set(space.enumerate()) == set(rows)
 
 
