@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from search_spaces import SearchSpace
 from search_spaces.graph.builder import Network, Tensor
+
+settings.register_profile("brief", max_examples=40)  # where a test says no other number
+settings.load_profile("brief")
 
 
 class Switches(SearchSpace):

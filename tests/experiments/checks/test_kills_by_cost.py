@@ -11,6 +11,7 @@ from experiments.checks import kills_by_cost
 from experiments.checks.kills_by_cost import judged, work
 
 
+@pytest.mark.slow
 def test_a_training_with_other_weights_or_another_curve_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -150,7 +150,7 @@ def test_networks_side_by_side_compute_what_each_computes_alone(case: str) -> No
             torch.testing.assert_close(alone(x), y, atol=1e-5, rtol=1e-5)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     op=st.sampled_from(["MaxPool", "AveragePool"]),
     kernel=st.tuples(st.integers(1, 4), st.integers(1, 4)),

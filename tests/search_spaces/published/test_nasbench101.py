@@ -199,10 +199,10 @@ def test_vertex_that_feeds_a_narrower_one_is_cut() -> None:
 
 def test_random_cells_are_mostly_large_and_different() -> None:
     space, rng = get_space("nasbench101", channels=8, modules=1), np.random.default_rng(0)
-    archs = [space.sample(rng) for _ in range(300)]
+    archs = [space.sample(rng) for _ in range(150)]
     sizes = [6 - [dict(arch.choices)[f"op{v}"] for v in range(1, 6)].count("none") for arch in archs]
     assert np.mean(sizes) > 4.5
-    assert len({space.to_text(arch) for arch in archs}) > 280
+    assert len({space.to_text(arch) for arch in archs}) > 140
 
 
 @pytest.mark.parametrize("canonical", [False, True])

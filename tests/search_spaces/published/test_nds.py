@@ -189,7 +189,7 @@ def test_order_of_nodes_and_branches_does_not_change_the_text(name: str, seed: i
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_one_other_operation_or_width_changes_the_text(name: str, seed: int) -> None:
     space, rng = _space(name, cells=3, input_shape=(1, 8, 8)), np.random.default_rng(seed)

@@ -87,7 +87,7 @@ def test_a_repeated_word_is_a_run_between_other_things(word: list[int], times: i
     assert runs(labels, [1] * len(labels)) == [(2, len(word), times)]
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(edges(), st.data())
 def test_no_path_leaves_a_block_and_comes_back(producers: Edges, data: st.DataObject) -> None:
     ops = [data.draw(st.sampled_from(["Relu", "Tanh"])) for _ in producers]
