@@ -1,4 +1,4 @@
-"""The compact text of a graph: repeated blocks as functions, lines in canonical order, ONNX's own syntax."""
+"""The compact text of a graph: repeated blocks are functions, lines stand in canonical order, the syntax is ONNX's."""
 
 from search_spaces.text.program import compact, expand
 from search_spaces.text.syntax import TEXT_VERSION, fingerprint, read, write

@@ -1,4 +1,4 @@
-"""Blocks: what programs are made of, the main part and every function. Values are numbered, not named."""
+"""Blocks: the main part and the functions of a program. Values are numbered, not named."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import NamedTuple
 from search_spaces.graph.ir import Value
 
 PARAMETRIC = frozenset({"channels", "features", "kernel"})
-"""Attributes in which the calls of one function may differ."""
+"""Attributes that may be parameters of a function."""
 
 
 class Ref(NamedTuple):
-    """An attribute value that a function takes as its parameter `name`."""
+    """An attribute value that is the parameter `name` of a function."""
 
     name: str
 
@@ -22,7 +22,12 @@ ItemAttrs = tuple[tuple[str, Value | Ref], ...]
 
 
 class Item(NamedTuple):
-    """One line of a block: an operator, or a call of a function by its name."""
+    """One line of a block: an operator, or the call of a function by its name.
+
+    Attributes:
+        inputs: numbers of the values that it reads.
+        outputs: number of values that it produces.
+    """
 
     op: str
     inputs: tuple[int, ...]
@@ -31,11 +36,17 @@ class Item(NamedTuple):
 
 
 new_item: Callable[[tuple[str, tuple[int, ...], ItemAttrs, int]], Item] = partial(tuple.__new__, Item)
-"""An item of its fields, in two thirds of the time of `Item`: blocks have dozens."""
+"""`Item` from a tuple of its fields; a third faster, since blocks have dozens of items."""
 
 
 class Block(NamedTuple):
-    """Values 0..inputs-1 are the block's inputs; every item's outputs are numbered on from there."""
+    """A sequence of items. Values 0 to `inputs - 1` are the inputs; the outputs of the items follow in order.
+
+    Attributes:
+        inputs: number of inputs.
+        outputs: numbers of the values that the block returns.
+        params: names of the parameters of a function.
+    """
 
     inputs: int
     items: tuple[Item, ...]

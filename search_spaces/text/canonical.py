@@ -1,7 +1,7 @@
-"""One order for the lines of a block, whatever order they came in.
+"""The canonical order of the lines of a block, which does not depend on their given order.
 
-Colour refinement (Weisfeiler and Leman) over the lines and their neighbours; lines that it leaves tied are told apart
-one at a time, in every way that is no mere symmetry, and the smallest result counts (McKay, "Practical graph
+Colour refinement (Weisfeiler and Leman) over the lines and their neighbours. Lines with equal colours are then
+individualized one at a time; of all ways that are not symmetric, the smallest result is taken (McKay, "Practical graph
 isomorphism", 1981).
 """
 
@@ -20,19 +20,21 @@ from search_spaces.text.blocks import Block, Item, ItemAttrs, Ref, new_item
 from search_spaces.text.partition import Partition
 
 _MAX_LEAVES = 64
-_MAX_LEAF_VALUES = 30_000  # values made and read in all leaves of a block, which take time by them
-_MAX_CACHED_LINES = 128  # lines of a block; larger ones would fill the memory
+_MAX_LEAF_VALUES = 30_000  # values produced and read in all leaves of a block; limits the time
+_MAX_CACHED_LINES = 128  # larger blocks are not cached, to limit memory
 _HOLE = Ref("0")
 
 
 class NotConvexError(Exception):
-    """A block with a call that would have to run before and after another line."""
+    """A cycle: a call would have to run both before and after another line."""
 
 
 class RawBlock(NamedTuple):
-    """A block as it stands: what the canonical form is computed (and remembered) from.
+    """A block in its given order, from which the canonical form is computed.
 
-    In `items` a number that a function may take as a parameter is a `Ref` to its rank among the block's distinct ones.
+    Attributes:
+        items: items in which each number that may be a parameter is a `Ref` to its rank among the numbers of the block.
+        ordered_inputs: True for a whole network, whose inputs and outputs keep their order.
     """
 
     inputs: int
@@ -42,13 +44,16 @@ class RawBlock(NamedTuple):
 
 
 class CanonicalBlock(NamedTuple):
-    """`body` in canonical order, with holes for its numbers; `holes`: the rank of the number that belongs in each.
+    """The canonical form of a block.
 
-    `inputs`, `outputs`, `order`: the raw block's inputs, outputs and items as they are ordered here. Blocks are
-    instances of one function exactly if their `certificate` is the same; a whole network has none. `ambiguous`: the
-    block looks the same from several of its inputs or outputs, so that nothing tells a call which is which; it is not
-    when just two inputs may be swapped. `mirror`: the order of the items with these two swapped, empty where they may
-    not be.
+    Attributes:
+        body: the block in canonical order, with holes for its numbers.
+        holes: rank of the number of each hole.
+        inputs, outputs, order: inputs, outputs and items of the raw block in canonical order.
+        certificate: equal exactly for blocks that are calls of one function; empty for a whole network.
+        ambiguous: True if inputs or outputs are symmetric, so that a call cannot tell them apart. Two inputs that may
+            be swapped are not ambiguous.
+        mirror: order of the items with the two inputs swapped; empty if they may not be swapped.
     """
 
     body: Block
@@ -62,7 +67,7 @@ class CanonicalBlock(NamedTuple):
 
 
 def commutes(op: str) -> bool:
-    """May the inputs of an operator, or of a function by its certificate, be swapped?"""
+    """True if the inputs of an operator, or of a function given by its certificate, may be swapped."""
     return op in COMMUTATIVE or op.endswith(_SWAPPABLE)
 
 
@@ -70,17 +75,17 @@ _SWAPPABLE = "*"
 
 
 def canonical(raw: RawBlock) -> CanonicalBlock:
-    """The canonical form: the same for blocks that differ only in the order of their items and commutative operands.
+    """The canonical form: equal for blocks that differ only in the order of items and of commutative operands.
 
-    At most `_MAX_LEAVES` ways of breaking ties are tried, fewer of a block of hundreds of lines; beyond, ties that are
+    At most `_MAX_LEAVES` ways to break ties are tried, fewer for a block of hundreds of lines. Further ties that are
     not symmetries keep the given order.
     """
-    cached = not raw.ordered_inputs and len(raw.items) <= _MAX_CACHED_LINES  # a whole network seldom recurs
-    return _remembered(raw) if cached else _canonical(raw)
+    cached = not raw.ordered_inputs and len(raw.items) <= _MAX_CACHED_LINES  # whole networks seldom recur
+    return _cached(raw) if cached else _canonical(raw)
 
 
 @lru_cache(maxsize=16384)
-def _remembered(raw: RawBlock) -> CanonicalBlock:
+def _cached(raw: RawBlock) -> CanonicalBlock:
     return _canonical(raw)
 
 
@@ -104,7 +109,7 @@ def _canonical(raw: RawBlock) -> CanonicalBlock:
 
 
 def _has_one_order(raw: RawBlock) -> bool:
-    """True if every item reads the one before it: nothing is tied, and no other order can run."""
+    """True if every item reads the one before it, so that no other order is possible."""
     if raw.inputs > 1 and not raw.ordered_inputs:
         return False
     first = end = raw.inputs
@@ -126,10 +131,13 @@ def _as_it_stands(raw: RawBlock, operators: list[_Operator]) -> _Leaf:
 
 @dataclass(eq=False, slots=True)
 class _Operator:
-    """An operator with its attributes, or a call of a function.
+    """An operator or a call, with its attributes.
 
-    `text`: the attributes as `repr` writes them. `hollow`, `hollow_text`: with holes for their numbers. `holes`: the
-    ranks of these.
+    Attributes:
+        commutes: True if its inputs may be swapped.
+        text: `repr` of the attributes.
+        hollow, hollow_text: attributes with holes for their numbers, and their `repr`.
+        holes: ranks of these numbers.
     """
 
     commutes: bool
@@ -147,7 +155,7 @@ def _operator(op: str, attrs: ItemAttrs) -> _Operator:
 
 
 def _digest(body: Block, attrs: list[str]) -> str:
-    """A hash of what `repr` writes of the body, whose items' attributes are given as it writes them."""
+    """A hash of the `repr` of a body; `attrs`: the `repr` of the attributes of each item."""
     items = ", ".join([
         f"Item(op={op!r}, inputs={inputs}, attrs={text}, outputs={outputs})"
         for (op, inputs, _, outputs), text in zip(body.items, attrs, strict=True)
@@ -160,8 +168,12 @@ def _digest(body: Block, attrs: list[str]) -> str:
 class _Leaf:
     """A block in one of the orders that are tried.
 
-    inputs, order, outputs: the raw block's inputs, items and outputs in this order. lines: for every item what equal
-    ones have in common, and the numbers of the values that it reads. results: the outputs' values. colours: by item.
+    Attributes:
+        operators: operators of the raw block's items.
+        inputs, order, outputs: inputs, items and outputs of the raw block in this order.
+        lines: label and read values of each item.
+        results: values of the outputs.
+        colours: colour of each item.
     """
 
     def __init__(
@@ -181,7 +193,7 @@ class _Leaf:
         self.results = tuple([results[o] for o in self.outputs])
 
     def block(self, attrs: Sequence[ItemAttrs]) -> Block:
-        """The block in this order, with these attributes of its items."""
+        """The block in this order; `attrs`: attributes of its items."""
         items = [
             new_item((self.raw.items[i].op, read, own, self.raw.items[i].outputs))
             for i, (_, read), own in zip(self.order, self.lines, attrs, strict=True)
@@ -198,7 +210,7 @@ class _Leaf:
         return self.lines == other.lines and self.results == other.results
 
     def is_symmetric(self, other: _Leaf) -> bool:
-        """True if there is a symmetry of the block that takes one order to the other."""
+        """True if a symmetry of the block maps one order to the other."""
         return self.colours == other.colours and self.looks_like(other)
 
     def precedes(self, other: _Leaf) -> bool:
@@ -208,10 +220,14 @@ class _Leaf:
 
 
 class _Search:
-    """Refinement and individualization on one block; entities are its inputs, then its items.
+    """Refinement and individualization of one block. Its entities are its inputs, then its items.
 
-    `sources`: what each entity reads, by entity and output. `users`: who reads it, by entity and a number below `width`
-    that says which output, and as which input. `neighbours`: all these entities.
+    Attributes:
+        sources: for each entity the values that it reads, as (entity, output).
+        users: for each entity its readers, as (entity, place); the place encodes output and input, below `width`.
+        neighbours: all sources and users of each entity, once.
+        swaps: a symmetry that swaps inputs, item by item; empty if there is none.
+        tied_inputs, tied_outputs: True if refinement leaves inputs or outputs with equal colours.
     """
 
     def __init__(self, raw: RawBlock, operators: list[_Operator]) -> None:
@@ -248,7 +264,7 @@ class _Search:
         self.tied_inputs = self.tied_outputs = False
 
     def run(self) -> _Leaf:
-        """The smallest leaf; sets `tied_inputs`, `tied_outputs`, and `swaps`: a symmetry that moves inputs, by item."""
+        """The smallest leaf; sets `tied_inputs`, `tied_outputs` and `swaps`."""
         partition = self._start()
         self._refine(partition, range(len(self.sources)))
         self.tied_inputs = partition.ties(range(self.raw.inputs))
@@ -267,9 +283,11 @@ class _Search:
         return Partition.by(keys)
 
     def _refine(self, partition: Partition, moved: Iterable[int]) -> None:
-        """Split classes by their entities' neighbours until that splits none; `moved`: whose class has changed.
+        """Split classes by the neighbours of their entities until nothing changes.
 
-        What is left of a class after a split counts as unchanged, so only neighbours of what left it are looked at.
+        Args:
+            moved: entities whose class is new. The rest of a split class counts as unchanged, so that only neighbours
+                of the entities that left it are looked at.
         """
         while moved:
             touched: dict[int, dict[int, None]] = {}
@@ -283,7 +301,7 @@ class _Search:
             moved = [entity for split in splits for entity in partition.split(*split)]
 
     def _parts(self, partition: Partition, c: int, touched: dict[int, None]) -> tuple[list[list[int]], list[list[int]]]:
-        """The touched entities of a class by their neighbours: those before and those after the ones that stay."""
+        """The touched entities of a class in groups of equal neighbours, before and after the group that stays."""
         parts: dict[tuple, list[int]] = {}
         for entity in touched:
             parts.setdefault(self._neighbours(partition, entity), []).append(entity)
@@ -297,7 +315,7 @@ class _Search:
         return [parts[key] for key in keys if key < stays], [parts[key] for key in keys if key > stays]
 
     def _neighbours(self, partition: Partition, entity: int) -> tuple[int, ...]:
-        """The classes that an entity reads and those that read it, and where."""
+        """The classes that an entity reads and those that read it, with their places."""
         cell, first, width = partition.cell, partition.first, self.width
         before = [first[cell[e]] * width + k for e, k in self.sources[entity]]
         if self.commutes[entity]:
@@ -307,7 +325,7 @@ class _Search:
         return (*before, -1, *after)
 
     def _best(self, partition: Partition, known: _Leaf | None) -> _Leaf:
-        """The smallest leaf below a partition, which is used up; the first if that shows a symmetry with `known`."""
+        """The smallest leaf below a partition, which is modified; the first leaf if it is symmetric to `known`."""
         trail: deque[tuple[Partition, int]] = deque(maxlen=self.max_leaves)
         tied = partition.tied(0)
         while tied is not None:
@@ -334,7 +352,7 @@ class _Search:
         self._refine(partition, partition.split(c, [[entity]], []))
 
     def _leaf(self, partition: Partition) -> _Leaf:
-        """The items as soon as they can run, in the order of their colours."""
+        """The leaf of a partition: of the items whose inputs are there, the one of the smallest colour comes next."""
         self.leaves += 1
         raw, colours = self.raw, partition.colours()
         inputs = tuple(sorted(range(raw.inputs), key=lambda e: colours[e]))

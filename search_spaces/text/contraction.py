@@ -1,7 +1,7 @@
-"""Grammar compression on graphs: the commonest pair of neighbouring lines becomes one line, again and again.
+"""Grammar compression of graphs: the most frequent pair of neighbouring lines is replaced by one line, repeatedly.
 
-Re-Pair (Larsson and Moffat, "Offline dictionary-based compression", 1999) with links between producers and consumers
-in the place of neighbours in a sequence.
+Re-Pair (Larsson and Moffat, "Offline dictionary-based compression", 1999) on edges of a graph instead of neighbours in
+a sequence.
 """
 
 from __future__ import annotations
@@ -16,19 +16,22 @@ from search_spaces.text.blocks import Block
 from search_spaces.text.canonical import commutes
 
 _MAX_BETWEEN = 64
-_MAX_INPUTS = 128  # of a function, repeated ones counted: looking for repeats takes time by their square
+_MAX_INPUTS = 128  # of a pair, with repetitions: the search takes quadratic time in them
 
 Group = tuple[int, ...]
-"""The functions around a line, from the outermost, by numbers that are unique in the block."""
+"""The functions around a line, outermost first, by numbers that are unique in the block."""
 
 Pair = tuple[int, int]
 
 
 class _Node:
-    """One line, or two nodes contracted into one; nodes of one symbol have one structure.
+    """A line, or two nodes contracted into one. Nodes of equal symbols have equal structure.
 
-    `inputs`, `outputs`: values that come from outside, and that are used there. `slots`: for every input its number,
-    the same for inputs that may be swapped; `slots_of`: those of each value, in ascending order.
+    Attributes:
+        inputs, outputs: values that are read from outside, and values that are read outside.
+        slots: number of each input; equal for inputs that may be swapped.
+        slots_of: slots of each value, in ascending order.
+        parts: the two nodes of a contracted one.
     """
 
     __slots__ = ("inputs", "outputs", "parts", "slots", "slots_of", "symbol")
@@ -54,16 +57,16 @@ def _slots_of(inputs: list[int], slots: list[int]) -> dict[int, list[int]]:
 
 
 _Key = tuple[int, int, tuple[Pair, ...], tuple[bool, ...], tuple[Pair, ...]]
-"""What a pair of neighbours is: pairs of one key become nodes of one symbol.
+"""The kind of a pair of neighbours; pairs of equal keys become nodes of one symbol.
 
-The symbols of both; links, as (output of the first, slot of the second); which outputs of the first only the second
-uses; what both read, as (slot of the first, slot of the second).
+Its fields: symbols of both; links as (output of the first, slot of the second); for each output of the first, True if
+only the second reads it; common inputs as (slot of the first, slot of the second).
 """
 
 
 @dataclass(slots=True, eq=False)
 class _Kind:
-    """All pairs of one key; `shown`: how many outputs of the first others use, too."""
+    """All pairs of one key; `shown`: number of outputs of the first node that others read, too."""
 
     key: _Key
     shown: int
@@ -72,10 +75,16 @@ class _Kind:
 
 
 class Contraction:
-    """The lines of all blocks, and what they are contracted to.
+    """The lines of all blocks, and their contractions.
 
-    `labels`: what each line is, by block. `order` is a topological order throughout, with None in its gaps; `at`: a
-    node's place in it. `rules`: the symbols of the two parts, by symbol.
+    Args:
+        labels: by block, the label of each line; only lines of equal labels may correspond.
+
+    Attributes:
+        order: nodes in topological order, with None in gaps.
+        at: position of each node in `order`; contracted nodes have none.
+        rules: symbols of the two parts, by symbol.
+        waiting: first pair of each two symbols until there is a second pair, then None.
     """
 
     def __init__(self, blocks: tuple[Block, ...], labels: list[list[tuple]]) -> None:
@@ -120,7 +129,7 @@ class Contraction:
         return tuple([bool(self.users[v]) or v in self.outside for v in values])
 
     def run(self) -> None:
-        """Contract the commonest kind of pair until none is there twice."""
+        """Contract the most frequent kind of pair until none occurs twice."""
         for node in range(len(self.nodes)):
             for producer in self._producers(node):
                 self._notice((producer, node))
@@ -134,7 +143,7 @@ class Contraction:
                 self._enqueue()
 
     def _enqueue(self) -> None:
-        """Pairs that nobody else looks into come first: they make blocks of few inputs and outputs."""
+        """Queue kinds that changed. Kinds without other readers come first: they give blocks of few outputs."""
         for kind in self.changed:
             times = len(kind.pairs)
             if times > 1 or (times and kind.symbol is not None):
@@ -195,7 +204,7 @@ class Contraction:
         return len(users) == 1 and user in users and value not in self.outside
 
     def _notice(self, pair: Pair) -> None:
-        """Sort a pair in by its key; the first one of two symbols waits for a second, since its key may not matter."""
+        """Register a pair. The first one of two symbols waits for a second, without which its key is not needed."""
         first, second = self.nodes[pair[0]], self.nodes[pair[1]]
         if len(first.inputs) + len(second.inputs) > _MAX_INPUTS:
             return
@@ -207,10 +216,10 @@ class Contraction:
         if other is not None:
             self.waiting[symbols] = None
             if other[0] in self.at and other[1] in self.at:
-                self._sort_in(other)
-        self._sort_in(pair)
+                self._register(other)
+        self._register(pair)
 
-    def _sort_in(self, pair: Pair) -> None:
+    def _register(self, pair: Pair) -> None:
         key = self._key(pair)
         kind = self.kinds.get(key)
         if kind is None:
@@ -228,9 +237,9 @@ class Contraction:
     # --- one contraction
 
     def _between(self, pair: Pair, kind: _Kind) -> dict[int, None] | None:
-        """The nodes before the pair's second that need its first; None where the second needs one of them, too.
+        """The nodes between the two of a pair that depend on the first.
 
-        Then no call can hold the pair alone. None also where there are many.
+        None if the second depends on one of these, since then no call can hold the pair alone, or if there are many.
         """
         found: dict[int, None] = {}
         if not kind.shown:
@@ -290,7 +299,7 @@ class Contraction:
         return _Node(symbol, inputs, slots, outputs, _slots_of(inputs, slots), pair)
 
     def _place(self, node: int, pair: Pair, between: dict[int, None]) -> None:
-        """Put the new node into the order, behind it what was in between and needs it."""
+        """Put the new node into the order, before the nodes in between that depend on it."""
         begin, end = self.at.pop(pair[0]), self.at.pop(pair[1])
         self.order[begin] = None
         if not between:
@@ -307,11 +316,11 @@ class Contraction:
     # --- the result
 
     def uses(self) -> Counter[int]:
-        """How often each symbol is there in the end, outside of others."""
+        """How often each symbol occurs outside of all others."""
         return Counter([self.nodes[node].symbol for node in self.at])
 
     def groups(self, kept: set[int]) -> tuple[tuple[Group, ...], ...]:
-        """The nodes of the kept symbols around every line, by block."""
+        """The nodes of the kept symbols around each line, by block."""
         around: dict[int, Group] = {}
         waiting: list[tuple[int, Group]] = [(node, ()) for node in self.at]
         while waiting:

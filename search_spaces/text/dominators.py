@@ -1,4 +1,4 @@
-"""What every path to or from a node passes: immediate dominators and post-dominators of an acyclic graph."""
+"""Immediate dominators and post-dominators of an acyclic graph."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import reduce
 class Tree:
     """A rooted tree that grows leaf by leaf, with lowest common ancestors in logarithmic time.
 
-    Every node has a second link that jumps far up (Myers, "An applicative random-access stack", 1983).
+    Each node has a second link to a distant ancestor (Myers, "An applicative random-access stack", 1983).
     """
 
     def __init__(self, root: int) -> None:
@@ -38,10 +38,13 @@ class Tree:
 
 
 def dominators(producers: Sequence[Sequence[int]], entries: Iterable[int], aside: Collection[int], root: int) -> Tree:
-    """The tree of immediate dominators; `producers`: what each node reads, nodes numbered in topological order.
+    """The tree of immediate dominators.
 
-    Paths begin at the entries, below the root; nodes that do not depend on them are not in the tree. No path leads from
-    the nodes or entries that stand `aside` to a node that reads others, too.
+    Args:
+        producers: for each node the nodes or entries that it reads; nodes are numbered in topological order.
+        entries: where paths begin; children of the root. Nodes that do not depend on an entry are not in the tree.
+        aside: nodes and entries that do not count at a node which also reads others.
+        root: number of the root.
     """
     tree = Tree(root)
     for entry in entries:
@@ -57,9 +60,11 @@ def dominators(producers: Sequence[Sequence[int]], entries: Iterable[int], aside
 
 
 def post_dominators(users: Mapping[int, Sequence[int]], sink: int) -> Tree:
-    """The tree of immediate post-dominators; `users`: who reads each node, the last node in topological order first.
+    """The tree of immediate post-dominators, with root `sink`.
 
-    Every node has a user: another one, or `sink`.
+    Args:
+        users: for each node its readers, other nodes or `sink`, at least one; in reverse topological order.
+        sink: number of the root.
     """
     tree = Tree(sink)
     for node, readers in users.items():

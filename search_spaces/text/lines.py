@@ -1,4 +1,4 @@
-"""The nodes of a graph as lines, whose values count from their own: what recurs in a graph is the same object."""
+"""The nodes of a graph as lines with relative value numbers, so that recurring nodes are the same object."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ Label = tuple[str, str, int]
 
 @dataclass(eq=False, slots=True)
 class Line:
-    """A node of a graph.
+    """A node of a graph. Value numbers are relative to the first output of the node, so `inputs` are negative.
 
-    Values count from the node's first output on: `inputs` are negative. `reads`: every input once, and how often it is
-    read. `uses`: how often each output is read. `numbers`: the parametric values of the attributes. `label`: what the
-    nodes of repeated blocks have in common.
+    Attributes:
+        reads: each distinct input, and how often the node reads it.
+        uses: how often each output is read.
+        numbers: values of the attributes that may be parameters of a function.
+        label: equal for nodes that may correspond in two calls of a function.
+        size: number of nodes.
     """
 
     op: str
@@ -35,14 +38,14 @@ class Line:
     size = 1
 
     def ranked(self, ranks: Mapping[Value, Ref]) -> ItemAttrs:
-        """The attributes with the ranks of their parametric numbers instead of these."""
+        """The attributes, with the values that may be parameters replaced by their `ranks`."""
         if not self.numbers:
             return self.attrs
         return tuple([(name, ranks[value] if name in PARAMETRIC else value) for name, value in self.attrs])
 
 
 def placed_lines(graph: Graph) -> list[tuple[int, Line]]:
-    """The graph's nodes as lines with their first values."""
+    """The nodes of the graph as lines, each with the number of its first output."""
     uses = Counter([*chain.from_iterable([node.inputs for node in graph.nodes]), *graph.outputs])
     lines = []
     for op, inputs, outputs, attrs, _ in graph.nodes:

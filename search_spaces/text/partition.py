@@ -6,13 +6,21 @@ from collections.abc import Iterable
 
 
 class Partition:
-    """Entities in ordered classes. Class `c` is `order[first[c] : first[c] + size[c]]`; `cell[e]`: the class of e."""
+    """Numbered entities in ordered classes.
+
+    Attributes:
+        order: entities, class by class.
+        at: position of each entity in `order`.
+        cell: class of each entity.
+        first, size: first position of each class in `order`, and number of its entities.
+    """
 
     def __init__(self, order: list[int], at: list[int], cell: list[int], first: list[int], size: list[int]) -> None:
         self.order, self.at, self.cell, self.first, self.size = order, at, cell, first, size
 
     @classmethod
     def by(cls, keys: list[tuple]) -> Partition:
+        """Entities in classes of equal keys, in the order of the keys."""
         ranks = {key: rank for rank, key in enumerate(sorted(set(keys)))}
         cell = [ranks[key] for key in keys]
         order = sorted(range(len(keys)), key=cell.__getitem__)
@@ -31,7 +39,7 @@ class Partition:
         return self.order[self.first[c] : self.first[c] + self.size[c]]
 
     def tied(self, start: int) -> int | None:
-        """The first class of several entities, from a position on."""
+        """The first class with several entities at or after a position; None if there is none."""
         while start < len(self.order):
             c = self.cell[self.order[start]]
             if self.size[c] > 1:
@@ -40,13 +48,15 @@ class Partition:
         return None
 
     def ties(self, entities: Iterable[int]) -> bool:
+        """True if any of the entities shares its class."""
         return any(self.size[self.cell[entity]] > 1 for entity in entities)
 
     def colours(self) -> list[int]:
+        """The first position of the class of each entity."""
         return [self.first[c] for c in self.cell]
 
     def split(self, c: int, below: list[list[int]], above: list[list[int]]) -> list[int]:
-        """Move entities out of a class into classes of their own, ordered before and after what is left of it."""
+        """Move entities of class `c` into new classes before and after the rest of it; returns these entities."""
         for part in below:
             self._cut(c, part, self.first[c])
             self.first[c] += len(part)

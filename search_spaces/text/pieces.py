@@ -1,8 +1,8 @@
-"""Chains of regions in one piece of a graph, and the blocks that they make.
+"""Chains of regions in one piece of a graph, and the blocks that they form.
 
-A node's region is what it post-dominates, back to its immediate dominator: a residual block, a cell of any number of
-inputs, a branch of one. Regions nest (Johnson, Pearson and Pingali, "The program structure tree", 1994), and form
-chains where each reads the one before it alone; in a chain, what is repeated one right after another is a block, too.
+The region of a node is what the node post-dominates, back to its immediate dominator: for instance a residual block, a
+cell with any number of inputs, or a branch. Regions nest (Johnson, Pearson and Pingali, "The program structure tree",
+1994). Regions that each read only the previous one form a chain; repetitions in a chain are blocks, too.
 """
 
 from __future__ import annotations
@@ -16,20 +16,27 @@ from search_spaces.text.dominators import dominators, post_dominators
 from search_spaces.text.runs import MIN_REPEATS, runs
 
 MAX_DEPTH = 32
-ROOT = -1  # entries, which nobody makes, are the numbers below
+ROOT = -1  # entries have the numbers below
 _MIN_NODES = 3
 _MANY = 3
 
 Structure = tuple[int, ...]
-"""The same for nodes of the same labels that are connected in the same way, whatever order they stand in."""
+"""Equal for nodes of equal labels and connections, in any order."""
 
 T = TypeVar("T")
 End = tuple[Structure, Structure, T]
-"""What nobody needs: its structure, without and with widths and kernel sizes, and itself."""
+"""Nodes that no output needs: their structure without and with widths and kernel sizes, and the nodes."""
 
 
 class Link(NamedTuple):
-    """A link of a chain: all its nodes, the last of them, and the ends of the chains that come together in that."""
+    """A link of a chain.
+
+    Attributes:
+        nodes: all its nodes.
+        last: its last node.
+        inner: last nodes of the chains that `last` joins.
+        structure: structure of `nodes`.
+    """
 
     nodes: list[int]
     last: int
@@ -40,14 +47,17 @@ class Link(NamedTuple):
 _link: Callable[[tuple[list[int], int, list[int], Structure]], Link] = partial(tuple.__new__, Link)
 
 Chain = list[tuple[Link, list[End[Link]]]]
-"""Links, and what hangs on each."""
+"""Links, each with the ends that hang on it."""
 
 
 class Blocks:
-    """Blocks by number; the first is around all others.
+    """Blocks by number; block 0 is around all others.
 
-    By block: `outer`, the one around it; `depth`, how many there are around it; `structure`, what blocks of one
-    structure have in common. `homes`: by node, the innermost block around it.
+    Attributes:
+        outer: the block around each block.
+        depth: number of blocks around each block.
+        structure: structure of each block.
+        homes: innermost block around each node.
     """
 
     def __init__(self, depth: int) -> None:
@@ -55,16 +65,20 @@ class Blocks:
         self.homes: dict[int, int] = {}
 
     def add(self, outer: int, structure: Hashable) -> int:
-        """The number of a new block."""
+        """Add a block; returns its number."""
         self.outer.append(outer)
         self.depth.append(self.depth[outer] + 1)
         self.structure.append(structure)
         return len(self.outer) - 1
 
     def place(self, link: Link, block: int, shift: int = 0) -> tuple[int, list[int]]:
-        """Put a link into a block: the block around what comes together in its last node, and the ends of that.
+        """Put a link into a block.
 
-        shift: what is added to the numbers of its nodes.
+        Args:
+            shift: offset of the numbers of its nodes.
+
+        Returns:
+            The innermost block around the link, and the last nodes of its inner chains, which are not placed yet.
         """
         nodes, last, inner, structure = link
         block = self.add(block, structure) if len(nodes) >= _MIN_NODES else block
@@ -75,7 +89,7 @@ class Blocks:
         return block, inner
 
     def insert(self, other: Blocks, block: int, shift: int) -> None:
-        """Take over the blocks in the first of the other ones, which is `block` here, and their nodes."""
+        """Insert the blocks and nodes of `other`, whose block 0 is `block` here; `shift`: offset of the nodes."""
         start = len(self.outer) - 1
         self.outer += [outer + start if outer else block for outer in other.outer[1:]]
         self.depth += other.depth[1:]
@@ -84,7 +98,7 @@ class Blocks:
             self.homes[node + shift] = home + start if home else block
 
     def recurring(self) -> set[Hashable]:
-        """The structures that are there twice: in blocks of different structures, or in one."""
+        """The structures that occur at least twice; blocks of equal structure are searched once."""
         inside: list[list[int]] = [[] for _ in self.outer]
         for i, outer in enumerate(self.outer[1:], start=1):
             inside[outer].append(i)
@@ -101,9 +115,9 @@ class Blocks:
         return {structure for structure, count in times.items() if count > 1}
 
     def repeated(self, links: Sequence[Link], outer: int) -> list[int]:
-        """For every link of a chain the block around it: the chain's, a run, or one of the copies that a run is of.
+        """The block around each link of a chain: `outer`, a run, or a copy inside of a run.
 
-        Small copies are no blocks, nor are those of a single link, which is one already.
+        Copies of few nodes get no block, nor do those of a single link, which has its own.
         """
         found = [outer] * len(links)
         if len(links) < MIN_REPEATS:
@@ -121,10 +135,10 @@ class Blocks:
 
 
 def interleaved(links: Iterable[tuple[T, list[End[T]]]]) -> list[T]:
-    """The links of a chain, each followed by what hangs on it, by structure.
+    """The links of a chain, each followed by its ends in the order of their structure.
 
-    Of one structure, what the chain had earlier comes first: a cell's last ends and the next cell's first ones hang on
-    one node, and only the cells before tell them apart.
+    Ends of equal structure stand in the order in which the chain had equal ones before: the last ends of a cell and the
+    first ones of the next hang on one node, and only earlier cells tell them apart.
     """
     seen: dict[Structure, int] = {}
     found: list[T] = []
@@ -142,14 +156,22 @@ def interleaved(links: Iterable[tuple[T, list[End[T]]]]) -> list[T]:
 
 
 class Piece:
-    """Nodes numbered in topological order, `producers` by node: what each reads, other nodes or entries.
+    """Nodes of a graph between two cuts, numbered in topological order.
 
-    labels, exact: by node, what alike ones have in common, without and with widths and kernel sizes. first, last: the
-    piece is the graph's first or last; otherwise node 0 is what it reads of the one before, and the only output is what
-    the one after reads.
+    Args:
+        producers: for each node the nodes or entries that it reads.
+        entries: numbers of the values that come from outside.
+        outputs: nodes or entries that are read outside.
+        labels, exact: label of each node without and with widths and kernel sizes.
+        first, last: True for the first and the last piece of the graph. In others, node 0 is the last node of the
+            previous piece, and the only output is read by the next one.
 
-    `inner`: by node, what it immediately post-dominates; `ends`: what nobody needs, by the node it hangs on. `chains`:
-    those that no region is around. `main`: the one that leads on from the piece before to the one after.
+    Attributes:
+        inner: for each node the nodes that it immediately post-dominates.
+        ends: connected nodes that no output needs, by the node that they hang on.
+        chains: chains that no region is around.
+        main: the chain from the previous piece to the next one.
+        connected: False if there must be a main chain and there is none.
     """
 
     def __init__(
@@ -181,7 +203,7 @@ class Piece:
         self._nested: dict[tuple[int, int], Blocks] = {}
 
     def _main(self, first: bool, last: bool, output: int) -> Chain | None:
-        """The chain from what comes before, if anything does, to what comes after, if anything does."""
+        """The chain from the previous piece, if there is one, to the next, if there is one."""
         if (first and last) or (not last and output not in self.before):
             return None
         for links in self.chains:
@@ -190,7 +212,7 @@ class Piece:
         return None
 
     def nested(self, link: Link, depth: int) -> Blocks:
-        """The blocks of the chains that come together in a link; `depth`: of the block around them, the first."""
+        """The blocks of the inner chains of a link; `depth`: depth of the block around them."""
         key = (link.last, depth)
         if key not in self._nested:
             self._nested[key] = self._blocks([(node, 0) for node in link.inner], depth)
@@ -207,7 +229,7 @@ class Piece:
         return blocks
 
     def _users(self, outputs: list[int]) -> dict[int, list[int]]:
-        """Who reads each node that the outputs need, from the last node on, and each entry."""
+        """The readers of each node and entry that the outputs need, in reverse topological order."""
         users: dict[int, list[int]] = {i: [self.sink] for i in outputs}
         for i in reversed(range(self.sink)):
             if i in users:
@@ -219,7 +241,7 @@ class Piece:
         return {i: users[i] for i in sorted(users, reverse=True)}
 
     def _aside(self, users: dict[int, list[int]], entries: list[int]) -> set[int]:
-        """What many nodes read beside something else, such as a mask: it belongs to no block, nor makes one."""
+        """Nodes that many others read beside another input, such as a mask; they are left out of blocks."""
         many = {i: readers for i, readers in users.items() if len(readers) >= _MANY}
         if not many:
             return set()
@@ -235,7 +257,7 @@ class Piece:
         return {i for i, readers in many.items() if all(map(joins, readers))}
 
     def _dead(self, users: dict[int, list[int]]) -> list[list[int]]:
-        """The connected parts of what the outputs do not need."""
+        """The connected components of the nodes that no output needs."""
         part: dict[int, list[int]] = {}
         for i in range(self.sink):
             if i not in users:
@@ -250,7 +272,7 @@ class Piece:
         return [sorted(nodes) for nodes in {id(nodes): nodes for nodes in part.values()}.values()]
 
     def _chain(self, last: int) -> Chain:
-        """What follows one right after another up to a node, and what hangs on each link."""
+        """The chain that ends at a node."""
         found: Chain = []
         node: int | None = last
         while node is not None:
@@ -268,7 +290,7 @@ class Piece:
         return structure, self._structure(nodes, self.exact), Link(nodes, nodes[-1], [], structure)
 
     def _nodes(self, node: int, inner: list[int]) -> list[int]:
-        """A node and all that comes together in it, in the graph's order."""
+        """A node, what it post-dominates inside of its link, and their ends, in the order of the graph."""
         found = [node]
         waiting = list(inner)
         while waiting:

@@ -1,8 +1,8 @@
-"""From a flat graph to a program and back: repeated blocks are functions, everything is in canonical order.
+"""Conversion of a flat graph to a program, in canonical order and with functions for repeated blocks, and back.
 
-Two graphs that differ only in names or in the order of nodes give the same program. Functions come from the graph's
-edges: what recurs of its blocks (`regions`, closed by `scopes`), and what repeats in these (`repeats`); a function has
-parameters for the widths and kernel sizes in which its calls differ.
+Graphs that differ only in names or in the order of their nodes give the same program. Functions are found from the
+edges alone: recurring blocks of the graph (`regions`, made scopes by `scopes`), then groups of lines that repeat in
+these (`repeats`). A function has parameters for the widths and kernel sizes in which its calls differ.
 """
 
 from __future__ import annotations
@@ -30,7 +30,12 @@ _MAX_NODES = 100_000
 
 @dataclass(frozen=True)
 class Program:
-    """Main block, the functions it calls (callers before callees), and the graph's input and output shapes."""
+    """A network as a main block and functions.
+
+    Attributes:
+        functions: functions by name, callers before callees.
+        input_shapes, output_shapes: shapes of the inputs and outputs of the main block.
+    """
 
     main: Block
     functions: dict[str, Block]
@@ -40,7 +45,7 @@ class Program:
 
 @collection_paused()
 def compact(graph: Graph) -> Program:
-    """The program of a graph: functions for its repeated blocks, everything in canonical order."""
+    """The program of a graph, in canonical order and with functions for repeated blocks."""
     lines = placed_lines(graph)
     root = scoped(graph, lines, regions(graph, lines))
     while (shorter := _shortened(graph, lines, root)) is not None:
@@ -49,7 +54,7 @@ def compact(graph: Graph) -> Program:
 
 
 def _shortened(graph: Graph, lines: list[tuple[int, Line]], root: Scope) -> Scope | None:
-    """The graph with scopes around what is repeated in the blocks of `root`; None where that saves no line."""
+    """The graph with scopes around repeats in the blocks of `root`; None if that saves no line."""
     blocks = _bodies(root)
     groups = repeats(tuple(blocks.values()))
     if groups is None:
@@ -73,7 +78,7 @@ def _program(graph: Graph, root: Scope) -> Program:
     arguments = {certificate: _arguments(scopes) for certificate, scopes in found.items()}
 
     def written(body: Block, numbers: list[Value | Ref]) -> Block:
-        """The body with its numbers filled in, and calls by name with those of their arguments that vary."""
+        """The body with its numbers filled in; calls are by name and pass only arguments that vary."""
         filled = iter(numbers)
         items = []
         for item in body.items:
@@ -100,7 +105,7 @@ def _program(graph: Graph, root: Scope) -> Program:
 
 
 def _arguments(scopes: list[Scope]) -> list[Value | Ref]:
-    """For every number of a function: itself where all calls agree, else a parameter, one for all that always agree."""
+    """The numbers of a function: a constant if all calls agree, else a parameter. Equal columns share one."""
     sizes, kernels = _param_names("cdefghijlmnopqrstuvw"), _param_names("k")
     params: dict[tuple[Value, ...], Ref] = {}
     arguments: list[Value | Ref] = []
@@ -121,7 +126,11 @@ def _param_names(letters: str) -> Iterator[str]:
 
 
 def expand(program: Program) -> Graph:
-    """The flat graph of a program: every call replaced by its function's body, with the call as scope."""
+    """The flat graph of a program: each call is replaced by the body of its function, and names the scope.
+
+    Raises:
+        InputError: if the program is recursive, too large, or not well-formed.
+    """
     shapes: list[Shape] = list(program.input_shapes)
     nodes: list[Node] = []
     calls: Counter[str] = Counter()

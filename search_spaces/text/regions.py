@@ -1,7 +1,7 @@
-"""Blocks of a graph, found from its edges alone: what lies between a value and where all that it feeds comes together.
+"""Blocks of a graph, found from its edges alone: the nodes between a value and the node where its paths meet again.
 
-The graph is cut where a single value is left to be read. What lies between two cuts is a piece (`pieces`), and pieces
-of equal lines are analysed once.
+The graph is cut wherever a single value is live. The lines between two cuts are a piece (`pieces`); pieces of equal
+lines are analysed once.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from search_spaces.graph.ir import Graph
 from search_spaces.text.lines import Label, Line
 from search_spaces.text.pieces import ROOT, Blocks, Chain, End, Link, Piece, interleaved
 
-_MAX_CACHED_LINES = 128  # of a piece; larger ones would fill the memory
+_MAX_CACHED_LINES = 128  # larger pieces are not cached, to limit memory
 
 Path = tuple[Hashable, ...]
 """The blocks around a node, from the outermost."""
 
 
 def regions(graph: Graph, lines: Sequence[tuple[int, Line]]) -> list[Path]:
-    """For every line of a graph the blocks around it; independent of the order in which the nodes stand."""
+    """The blocks around each line of a graph; they do not depend on the order of the nodes."""
     return _Regions(graph, lines).paths()
 
 
 _Placed = tuple[Link, "Piece | None", int]
-"""A link of a piece, and what its nodes' numbers there lack; no piece where nothing comes together in it."""
+"""A link, its piece (None for a line alone between two cuts), and the offset of the piece's node numbers."""
 
 
 class _UnconnectedError(Exception):
-    """A piece that no chain leads through."""
+    """A piece without a chain from its first to its last node."""
 
 
 class _Regions:
@@ -40,17 +40,17 @@ class _Regions:
         distinct = set(self.lines)
         self.labels = self._ranks({line: line.label for line in distinct})
         unread = any(0 in line.uses for line in distinct)
-        # Labels with widths and kernel sizes tell apart what nobody reads, and nothing else.
+        # Exact labels, with widths and kernel sizes, serve only to order nodes that no output needs.
         self.exact = self._ranks({line: _exact_label(line) for line in distinct}) if unread else self.labels
 
     def _ranks(self, labels: dict[Line, Label]) -> tuple[int, ...]:
-        """The labels of the lines as numbers that do not depend on the nodes' order."""
+        """The labels of the lines as numbers that do not depend on the order of the nodes."""
         ranks = {label: rank for rank, label in enumerate(sorted(set(labels.values())))}
         numbers = {line: ranks[label] for line, label in labels.items()}
         return tuple([numbers[line] for line in self.lines])
 
     def paths(self) -> list[Path]:
-        """For every node the blocks around it, without those that are there just once."""
+        """The blocks around each node, without blocks that occur once."""
         blocks = Blocks(0)
         for chain in self._chains():
             around = blocks.repeated([link for link, _, _ in chain], 0)
@@ -66,14 +66,14 @@ class _Regions:
         return [path[blocks.homes.get(node, 0)] for node in range(self.count)]
 
     def _chains(self) -> list[list[_Placed]]:
-        """The chains that no region is around; the first goes on through all pieces."""
+        """The outermost chains; the first one runs through all pieces."""
         try:
             return self._joined(self._cuts())
         except _UnconnectedError:
             return self._joined([0, self.count])
 
     def _cuts(self) -> list[int]:
-        """Between which lines a single value is left to be read, none of the graph's inputs; before and after all."""
+        """Positions between lines where one value is live, which is no input of the graph; and both ends."""
         first = inputs = len(self.graph.inputs)
         left, waiting, found = [0] * len(self.graph.shapes), 0, [0]
         for end, line in enumerate(self.lines, start=1):
@@ -119,7 +119,7 @@ class _Regions:
         return [interleaved(main), *found]
 
     def _piece(self, start: int, end: int) -> Piece:
-        """The lines between two cuts, behind the node that is left at the first."""
+        """The piece of the lines between two cuts; it reads the node before the first cut."""
         lines = self.lines[start:end]
         if lines in self.pieces:
             return self.pieces[lines]
@@ -139,7 +139,12 @@ def _analysed(
     lines: tuple[Line, ...], labels: tuple[int, ...], exact: tuple[int, ...], inputs: int, read: tuple[int, ...],
     first: bool, last: bool,
 ) -> Piece:  # fmt: skip
-    """A piece of `lines`. If it is the `first`: the number of the graph's inputs, and which of them are outputs."""
+    """The piece of these lines.
+
+    Args:
+        inputs, read: if the piece is the first, number of graph inputs, and the inputs that are graph outputs.
+        first, last: True for the first and the last piece of the graph.
+    """
     owner = {value: ROOT - 1 - value for value in range(inputs)}
     entries = [*owner.values()] if first else [ROOT - 1]
     producers = [] if first else [entries]
@@ -161,7 +166,7 @@ def _analysed(
 
 
 def _placed(chain: Chain, piece: Piece, shift: int) -> list[tuple[_Placed, list[End[_Placed]]]]:
-    """The links of a chain, and what hangs on them, with the piece that they are of."""
+    """The links of a chain and their ends, with their piece and offset."""
     return [
         ((link, piece, shift), [(structure, exact, (end, piece, shift)) for structure, exact, end in ends])
         for link, ends in chain

@@ -1,6 +1,6 @@
-"""Repeats in blocks of lines, with no names to go by: which lines would be shorter as calls of a function.
+"""Repeats in blocks of lines: groups of lines that are shorter as calls of a function. No names are used.
 
-Neighbouring lines that recur are contracted (`contraction`); then what saves no lines as a function is undone.
+Recurring neighbours are contracted (`contraction`); then contractions that save no lines as functions are undone.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from itertools import count
 from search_spaces.text.blocks import Block, Item, ItemAttrs, Ref
 from search_spaces.text.contraction import Contraction, Group, Pair
 
-_FRAME_LINES = 5  # that a function costs: three lines of its own, and a reader's effort
+_FRAME_LINES = 5  # cost of a function: three lines of its own, and effort of the reader
 _MIN_LINES = 3
 
 _Label = tuple[str, str, int, int]
 
 
 def length(blocks: Iterable[Block]) -> int:
-    """Number of lines of the blocks' text."""
+    """Number of lines in the text of the blocks, with the cost of a function for each."""
     return sum([len(block.items) + _FRAME_LINES for block in blocks])
 
 
 def repeats(blocks: tuple[Block, ...]) -> tuple[tuple[Group, ...], ...] | None:
-    """For every block the new groups of its items; None where there are none.
+    """The new groups around each item, by block; None if there are none.
 
-    Groups of one structure, up to the numbers that are parameters, occur at least twice in all blocks together.
+    Each structure of a group occurs at least twice in all blocks together. Numbers that are parameters may differ.
     """
     labels = [[_label(item) for item in block.items] for block in blocks]
     if not _promising(blocks, labels):
@@ -40,22 +40,22 @@ def repeats(blocks: tuple[Block, ...]) -> tuple[tuple[Group, ...], ...] | None:
 
 
 def _saved(times: int, lines: int) -> int:
-    """Lines that a function of so many lines saves where it is called so many times."""
+    """Lines saved by a function of `lines` lines that is called `times` times."""
     return (times - 1) * lines - times - _FRAME_LINES
 
 
 def _least_lines(times: int) -> int:
-    """How many lines a function needs that saves some where it is called so many times."""
+    """The smallest function that saves lines if it is called `times` times."""
     return next(lines for lines in count(_MIN_LINES) if _saved(times, lines) > 0)
 
 
-_WORTH = [(times, _least_lines(times)) for times in range(2, 6)]  # what is called more often needs no fewer lines
+_WORTH = [(times, _least_lines(times)) for times in range(2, 6)]  # more calls do not lower the minimum
 
 
 def _promising(blocks: tuple[Block, ...], labels: list[list[_Label]]) -> bool:
-    """Could any function save lines, if the neighbours of these labels stood where it needs them?
+    """False if no function can save lines; a necessary condition that looks at the labels of neighbours alone.
 
-    What a function holds n times occurs at least n times as often as the function, and its lines hang together.
+    The lines of a function are connected, and each occurs at least as often as the function is called.
     """
     lines = Counter([label for own in labels for label in own])
     links = Counter([link for block, own in zip(blocks, labels, strict=True) for link in _links(block, own)])
@@ -67,7 +67,7 @@ def _promising(blocks: tuple[Block, ...], labels: list[list[_Label]]) -> bool:
 
 
 def _links(block: Block, labels: list[_Label]) -> Iterator[tuple[_Label, _Label]]:
-    """The labels of all neighbours, producer and consumer."""
+    """The labels of each pair of neighbours, producer first."""
     owner: list[int | None] = [None] * block.inputs
     for i, item in enumerate(block.items):
         for producer in {owner[value] for value in item.inputs}:
@@ -77,7 +77,7 @@ def _links(block: Block, labels: list[_Label]) -> Iterator[tuple[_Label, _Label]
 
 
 def _connected(links: list[tuple[_Label, _Label]]) -> list[set[_Label]]:
-    """The labels in sets that no link leaves."""
+    """The connected components of the labels."""
     part = {label: {label} for link in links for label in link}
     for first, second in links:
         small, large = sorted((part[first], part[second]), key=len)
@@ -97,7 +97,12 @@ def _shape(op: str, attrs: ItemAttrs) -> str:
 
 
 def _worthwhile(rules: dict[int, Pair], uses: Counter[int]) -> set[int]:
-    """The symbols that save lines as functions when the others are written out."""
+    """The symbols that save lines as functions, after all others are expanded.
+
+    Args:
+        rules: the two parts of each symbol.
+        uses: how often each symbol occurs outside of all others.
+    """
     bodies = {symbol: Counter(parts) for symbol, parts in rules.items()}
     holders: dict[int, set[int]] = {}
     for symbol, body in bodies.items():
@@ -110,7 +115,7 @@ def _worthwhile(rules: dict[int, Pair], uses: Counter[int]) -> set[int]:
         saved = _saved(uses[symbol], lines[symbol])
         return saved if lines[symbol] >= _MIN_LINES else min(saved, 0)
 
-    # Of what saves equally little, the larger is undone first: runs of a block are runs of its calls.
+    # Ties are expanded from the largest symbol on, so that a run of a block becomes a run of calls.
     queue = [(gain(symbol), -symbol) for symbol in rules]
     heapq.heapify(queue)
     while queue and queue[0][0] <= 0:

@@ -1,4 +1,4 @@
-"""Runs in a sequence of labels: what stands there three times or more, one right after another."""
+"""Runs in a sequence of labels: subsequences that are repeated three times or more without a gap."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_LENGTH = 64
 
 
 class Run(NamedTuple):
-    """`times` copies of `length` labels, from position `first` on."""
+    """`times` copies of `length` labels, starting at position `first`."""
 
     first: int
     length: int
@@ -25,7 +25,7 @@ class Run(NamedTuple):
 
 
 def runs(labels: Sequence[Hashable], weights: Sequence[int]) -> list[Run]:
-    """Runs that do not overlap: those of most copies first, of equals those that weigh most, then the shortest."""
+    """Runs that do not overlap, chosen greedily by most copies, then largest weight, then smallest length."""
     number = {label: i for i, label in enumerate(dict.fromkeys(labels))}
     if len(labels) - len(number) < MIN_REPEATS - 1:
         return []
@@ -57,7 +57,7 @@ def runs(labels: Sequence[Hashable], weights: Sequence[int]) -> list[Run]:
 
 
 def _periodic(labels: Sequence[Hashable], length: int) -> Iterator[tuple[int, int]]:
-    """(first, end) of the longest stretches in which every label is that of `length` places before, for a run."""
+    """The bounds of the longest stretches with period `length` that hold a run."""
     same = bytes(map(eq, labels, labels[length:])) + b"\0"
     first = same.find(b"\1" * length * (MIN_REPEATS - 1))
     while first >= 0:
@@ -67,7 +67,7 @@ def _periodic(labels: Sequence[Hashable], length: int) -> Iterator[tuple[int, in
 
 
 def _free(taken: Sequence[bool], first: int, end: int) -> Iterator[tuple[int, int]]:
-    """The stretches of first…end that are not taken."""
+    """The bounds of the stretches between `first` and `end` that are not taken."""
     begin = first
     for i in range(first, end + 1):
         if i == end or taken[i]:

@@ -1,6 +1,6 @@
-"""Nested scopes of a graph's nodes, each in canonical order: scopes of one structure are calls of one function.
+"""Nested scopes of the nodes of a graph, each in canonical order. Scopes of equal structure call one function.
 
-Lines and scopes number values from their own first one on. What recurs in a graph is therefore the same object, and is
+Lines and scopes number values relative to their own first value, so that recurring ones are the same object and are
 analysed once.
 """
 
@@ -24,11 +24,15 @@ Path = tuple[Hashable, ...]
 
 @dataclass(eq=False, slots=True)
 class Scope:
-    """A scope and what stands in it, lines and scopes, each with its first value.
+    """A scope. Value numbers are relative to its first value.
 
-    Values count from the scope's first one on. `inputs` and `outputs` are in canonical order, as are `numbers`, the
-    parametric numbers. `reads`: how often each input is read here. `uses`: how often each output is read outside.
-    `size`: number of nodes, those of inner scopes included.
+    Attributes:
+        children: lines and scopes inside, each with its first value.
+        inputs, outputs: values that it reads from outside and that are read outside, in canonical order.
+        reads: how often each input is read inside.
+        uses: how often each output is read outside.
+        numbers: values of the attributes that may be parameters, in canonical order.
+        size: number of nodes, including those of inner scopes.
     """
 
     children: tuple[Child, ...]
@@ -49,7 +53,7 @@ class Scope:
         return [child for _, child in self.children if isinstance(child, Scope)]
 
     def ranked(self, ranks: Mapping[Value, Ref]) -> ItemAttrs:
-        """The ranks of its numbers, as arguments of a call."""
+        """The arguments of a call: the `ranks` of its numbers."""
         return tuple([(str(i), ranks[number]) for i, number in enumerate(self.numbers)])
 
 
@@ -57,9 +61,13 @@ Child = tuple[int, Line | Scope]
 
 
 def scoped(graph: Graph, lines: Sequence[Child], paths: Sequence[Path]) -> Scope:
-    """The graph's lines in those of the scopes that are worth a function.
+    """The graph as one scope, with the scopes inside that are worth a function.
 
-    None is where the scopes don't fit the graph: two of them that each need what the other makes.
+    Without inner scopes if they would be cyclic: two that each read an output of the other.
+
+    Args:
+        lines: the lines of the graph, each with its first value.
+        paths: the scopes around each line.
     """
     try:
         return _whole(graph, _settled(_tree(paths, lines)))
@@ -68,7 +76,11 @@ def scoped(graph: Graph, lines: Sequence[Child], paths: Sequence[Path]) -> Scope
 
 
 def regrouped(root: Scope, groups: Mapping[str, Sequence[Path]], graph: Graph, lines: Sequence[Child]) -> Scope:
-    """The graph with more scopes: `groups` has, by certificate, the new scopes around each canonical item."""
+    """The graph with new scopes around items of functions.
+
+    Args:
+        groups: by certificate, the new scopes around each item of the canonical body.
+    """
     try:
         return _whole(graph, _Regrouping(groups).children(root, swapped=False))
     except NotConvexError:
@@ -76,7 +88,7 @@ def regrouped(root: Scope, groups: Mapping[str, Sequence[Path]], graph: Graph, l
 
 
 def distinct(root: Scope) -> dict[str, list[Scope]]:
-    """All different scopes by certificate, in the order in which the functions are first called."""
+    """All distinct scopes by certificate, in the order of the first calls."""
     found: dict[str, list[Scope]] = {}
     seen = {root}
     waiting = [root]
@@ -96,11 +108,11 @@ def distinct(root: Scope) -> dict[str, list[Scope]]:
 # --- scopes ----------------------------------------------------------------------------------------------------------
 
 Tree = list["Child | Tree"]
-"""What stands in a scope that is not closed yet."""
+"""The children of a scope that is not closed yet."""
 
 
 def _tree(paths: Sequence[Path], lines: Sequence[Child]) -> Tree:
-    """The lines in nested scopes; a scope stands where its first line does."""
+    """The lines in nested scopes; a scope takes the position of its first line."""
     root: Tree = []
     scopes: dict[Path, Tree] = {(): root}
     for path, line in zip(paths, lines, strict=True):
@@ -116,7 +128,7 @@ def _opened(path: Path, scopes: dict[Path, Tree]) -> Tree:
 
 
 def _settled(tree: Tree) -> list[Child]:
-    """The children of a scope, closed; what stands in ambiguous ones in their places."""
+    """The children of a scope, closed; ambiguous scopes are replaced by their children."""
     children: list[Child] = []
     for child in tree:
         first, inner = _call(_settled(child)) if isinstance(child, list) else child
@@ -143,7 +155,7 @@ def _closed(children: tuple[Child, ...]) -> Scope:
 
 
 def _canonical(children: Sequence[Child], graph: Graph | None) -> Scope:
-    """The scope of these children in canonical order; `graph`: whose inputs and outputs the outermost one has."""
+    """The scope of these children in canonical order; `graph` is given for the outermost scope."""
     left: dict[int, int] = {}
     for first, child in children:
         if len(child.uses) == 1:
@@ -190,14 +202,14 @@ def _rank(i: int) -> Ref:
 
 
 def _whole(graph: Graph, children: Sequence[Child]) -> Scope:
-    """The outermost scope, with no scopes in it but those that are worth a function."""
+    """The outermost scope; only scopes that are worth a function remain inside."""
     while worthless := _worthless(children):
         children = _Dissolving(worthless).children(children)
     return _canonical(children, graph)
 
 
 def _worthless(children: Sequence[Child]) -> set[str]:
-    """The certificates of the scopes that are not worth a function."""
+    """The certificates of scopes that are not worth a function."""
     sites = list(_sites(children, set()))
     count = Counter([call.op for call in sites])
     return {call.op for call in sites if not _is_worth(call, count)}
@@ -211,7 +223,7 @@ def _is_worth(scope: Scope, count: Counter[str]) -> bool:
 
 
 def _sites(children: Sequence[Child], seen: set[str]) -> Iterator[Scope]:
-    """Every call site, each distinct block entered once."""
+    """The call sites; each distinct block is searched once."""
     for _, call in children:
         if isinstance(call, Scope):
             yield call
@@ -221,7 +233,7 @@ def _sites(children: Sequence[Child], seen: set[str]) -> Iterator[Scope]:
 
 
 class _Dissolving:
-    """Writes out the calls of worthless functions, in inner scopes, too."""
+    """Expands the calls of worthless functions, also in inner scopes."""
 
     def __init__(self, worthless: set[str]) -> None:
         self.worthless = worthless
@@ -243,14 +255,14 @@ class _Dissolving:
 
 
 class _Regrouping:
-    """Puts new scopes around the canonical items of functions."""
+    """Puts new scopes around the items of functions."""
 
     def __init__(self, groups: Mapping[str, Sequence[Path]]) -> None:
         self.groups = groups
         self.done: dict[tuple[Scope, bool], list[Child]] = {}
 
     def children(self, scope: Scope, swapped: bool) -> list[Child]:
-        """The scope's children with what is new around them; `swapped`: its two inputs, which may be."""
+        """The children of the scope in new scopes; `swapped`: with its two interchangeable inputs swapped."""
         if (scope, swapped) not in self.done:
             self.done[scope, swapped] = self._children(scope, swapped)
         return self.done[scope, swapped]
@@ -264,7 +276,7 @@ class _Regrouping:
             for value in child.outputs:
                 number[first + value] = len(number)
             if isinstance(child, Scope):
-                # Of a block that looks the same from both inputs, always the same half is in a group.
+                # A block that is symmetric in its inputs has the same half in a group in all calls.
                 ends = [number[first + value] for value in child.inputs]
                 crossed = bool(child.canonical.mirror) and ends[0] > ends[1]
                 child = _call(self.children(child, crossed))[1]

@@ -1,4 +1,4 @@
-"""Program ⇄ text: ONNX's own textual syntax, without weights and with canonical names.
+"""Conversion of programs to text and back: ONNX's textual syntax, without weights and with canonical names.
 
     <ir_version: 10, opset_import: ["" : 21, "net" : 1]>
     net (float[N,3,32,32] x) => (float[N,10] y) {
@@ -11,7 +11,7 @@
       …
     }
 
-`onnx.parser.parse_model` accepts it. Operators of the `net` domain are those of `search_spaces.graph.operators`.
+`onnx.parser.parse_model` accepts it. `search_spaces.graph.operators` describes the operators of the `net` domain.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from search_spaces.graph.standard import IR_VERSION, OPSET, attribute_value, ele
 from search_spaces.text.blocks import ItemAttrs
 from search_spaces.text.program import Block, Item, Program, Ref
 
-TEXT_VERSION = 1  # raise it whenever a text of an architecture changes: caches of texts depend on it
+TEXT_VERSION = 1  # increase it whenever the text of an architecture changes: caches of texts depend on it
 MAX_TEXT_BYTES = 4_000_000
-_FUNCTION = "\n<domain:"  # begins a function
+_FUNCTION = "\n<domain:"  # start of a function
 _NOTHING = f'<ir_version: {IR_VERSION}, opset_import: ["" : {OPSET}]>\nnet () => () {{\n}}'
 
 
@@ -63,7 +63,7 @@ def _typed(shape: Shape, name: str) -> str:
 
 @lru_cache(maxsize=64)
 def _value_names(count: int) -> tuple[str, ...]:
-    """a, b, … w, aa, ab, … without x and y, which are the edges of a block."""
+    """a, b, … w, aa, ab, …; without x and y, the inputs and outputs of a block."""
     letters = "abcdefghijklmnopqrstuvwz"
     names: list[str] = list(letters)
     while len(names) < count:
@@ -90,7 +90,7 @@ def _opset(block: Block) -> int:
 
 
 def _domain(item: Item) -> str:
-    """`net.` for functions, our own operators, and ONNX's with constant operands or weights as attributes."""
+    """`net.` for functions, for our operators, and for ONNX's with constant operands or weights as attributes."""
     names = tuple([name for name, _ in item.attrs])
     return "" if item.op not in NET_OPERATORS and is_standard(item.op, names, len(item.inputs)) else "net."
 
@@ -124,7 +124,11 @@ def _literal(value: int | float | str) -> str:
 
 
 def read(text: str) -> Program:
-    """The program of a text; `InputError` where it is not ONNX text of this dialect."""
+    """The program of a text.
+
+    Raises:
+        InputError: if it is not ONNX text of this dialect.
+    """
     if len(text) > MAX_TEXT_BYTES:
         raise InputError(f"the text has {len(text)} characters; at most {MAX_TEXT_BYTES} are read")
     main, functions = _pieces(text)
@@ -138,7 +142,7 @@ def read(text: str) -> Program:
 
 
 class _Main(NamedTuple):
-    """The main block, and the shapes of what goes in and comes out."""
+    """The main block, and the shapes of its inputs and outputs."""
 
     block: Block
     input_shapes: tuple[Shape, ...]
@@ -146,7 +150,7 @@ class _Main(NamedTuple):
 
 
 def _pieces(text: str) -> tuple[_Main, dict[str, Block]]:
-    """Main block and functions, each read once for all texts that have it: texts of a space have most in common."""
+    """Main block and functions. Each is cached, since texts of one space have most of them in common."""
     first, *others = text.split(_FUNCTION)
     try:
         return _main(first), dict(map(_function, others))
@@ -156,7 +160,7 @@ def _pieces(text: str) -> tuple[_Main, dict[str, Block]]:
 
 
 class _NotAlone(Exception):
-    """A piece of a text that is none, since it is written otherwise than we write, or wrong."""
+    """A piece that cannot be read alone, since the text is in another style or wrong."""
 
 
 @lru_cache(maxsize=4096)
@@ -169,7 +173,7 @@ def _main(text: str) -> _Main:
 
 @lru_cache(maxsize=16384)
 def _function(text: str) -> tuple[str, Block]:
-    """Name and block. As part of a model, since the parser of a lone function does not mind what comes after it."""
+    """Name and block. Parsed as part of a model, since the parser of a function ignores what follows it."""
     functions = _parsed(_NOTHING + _FUNCTION + text, _NotAlone).functions
     if len(functions) != 1:
         raise _NotAlone
@@ -179,7 +183,7 @@ def _function(text: str) -> tuple[str, Block]:
 def _parsed(text: str, error: type[Exception] = InputError) -> onnx.ModelProto:
     try:
         return onnx.parser.parse_model(text)
-    except Exception as found:  # the native parser's are of many kinds
+    except Exception as found:  # the native parser raises many types
         raise error(f"not ONNX text: {' '.join(str(found).split())[:300]}") from None
 
 
@@ -226,7 +230,7 @@ def _block(inputs: list[str], nodes: Iterable[onnx.NodeProto], outputs: list[str
 
 
 class _Line(NamedTuple):
-    """An operator, the names of what it reads and makes, and its attributes."""
+    """An operator, the names of its inputs and outputs, and its attributes."""
 
     op: str
     read: tuple[str, ...]
@@ -236,7 +240,7 @@ class _Line(NamedTuple):
 
 @lru_cache(maxsize=16384)
 def _line(node: bytes, params: tuple[str, ...]) -> _Line:
-    """A serialized node: looking at its fields takes ten times as long as looking it up, and most lines recur."""
+    """The line of a serialized node. Cached, since most lines recur and parsing takes ten times as long."""
     found = onnx.NodeProto.FromString(node)
     return _Line(found.op_type, tuple(found.input), tuple(found.output), _read_attrs(found, params))
 
@@ -257,5 +261,5 @@ def _read_attr(node: onnx.NodeProto, attr: onnx.AttributeProto, params: tuple[st
 
 
 def fingerprint(text: str) -> str:
-    """Short name of a network: the first 16 hexadecimal digits of its text's SHA-256."""
+    """Short name of a network: the first 16 hexadecimal digits of the SHA-256 of its text."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
