@@ -1,7 +1,7 @@
-"""What to evaluate next, from predicted samples: by expected hypervolume improvement, or by Thompson sampling.
+"""Acquisition functions on predicted samples: expected hypervolume improvement and Thompson sampling.
 
-The region that a front does not dominate is kept as disjoint boxes. What a point adds is then exactly the volume of the
-boxes' parts that it dominates, for any number of objectives, and numpy does it for many points at once.
+The region that a front does not dominate is stored as disjoint boxes. The improvement of a point is the volume of these
+boxes that it dominates. This is exact for any number of objectives, and numpy computes it for many points at once.
 """
 
 from __future__ import annotations
@@ -10,13 +10,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-_CHUNK = 64  # candidates per numpy call: bounds the memory of arrays (candidates, boxes, m)
+_CHUNK = 64  # candidates per numpy call, which bounds the memory of arrays (candidates, boxes, m)
 
 
 def cut(boxes: np.ndarray, point: np.ndarray) -> np.ndarray:
-    """Disjoint boxes (b, 2, m) without what `point` (m,) dominates: everything above it in all m losses.
+    """Remove from disjoint boxes (b, 2, m) the region that `point` (m,) dominates: all that exceeds it in every loss.
 
-    A box is its lower corner, which may be -inf, and its upper corner.
+    A box consists of its lower corner, which may be -inf, and its upper corner.
+
+    Returns:
+        Disjoint boxes (b', 2, m).
     """
     hit = (point < boxes[:, 1]).all(axis=1)
     low, high = boxes[hit, 0], boxes[hit, 1]
@@ -31,7 +34,7 @@ def cut(boxes: np.ndarray, point: np.ndarray) -> np.ndarray:
 
 
 def free_boxes(front: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    """The region below the reference point (m,) that front (k, m) does not dominate, as disjoint boxes (b, 2, m)."""
+    """Disjoint boxes (b, 2, m) of the region below the reference point (m,) that the front (k, m) does not dominate."""
     boxes = np.stack([np.full_like(reference, -np.inf), reference])[None]
     for point in front[np.argsort(front[:, 0], kind="stable")]:
         boxes = cut(boxes, point)
@@ -39,10 +42,15 @@ def free_boxes(front: np.ndarray, reference: np.ndarray) -> np.ndarray:
 
 
 def sample_improvements(samples: np.ndarray, weights: np.ndarray, boxes: Sequence[np.ndarray]) -> np.ndarray:
-    """Hypervolume (n, s) that each sample of n candidates adds.
+    """Hypervolume improvement of each sample.
 
-    samples: (n, s, m) losses. weights: (n, s) factors, 0 for a sample that breaks a constraint and so adds nothing.
-    boxes: for each of the s samples, the region that is still free.
+    Args:
+        samples: (n, s, m) losses of n candidates.
+        weights: (n, s) factors; 0 for a sample that violates a constraint.
+        boxes: for each of the s samples, the region that is not dominated, as disjoint boxes.
+
+    Returns:
+        (n, s) improvements.
     """
     gains = np.zeros(weights.shape)
     for start in range(0, len(samples), _CHUNK):
@@ -55,23 +63,32 @@ def sample_improvements(samples: np.ndarray, weights: np.ndarray, boxes: Sequenc
 
 
 def expected_improvement(samples: np.ndarray, weights: np.ndarray, boxes: Sequence[np.ndarray]) -> np.ndarray:
-    """Mean hypervolume (n,) that n candidates add, over s samples; higher is better. See `sample_improvements`."""
+    """Mean hypervolume improvement (n,) over s samples; higher is better. See `sample_improvements`."""
     return sample_improvements(samples, weights, boxes).cumsum(axis=1)[:, -1] / len(boxes)
 
 
 def choose_batch(
     samples: np.ndarray, weights: np.ndarray, front: np.ndarray, reference: np.ndarray, size: int
 ) -> list[int]:
-    """Indices of up to `size` candidates that together are expected to add most, chosen greedily, best first.
+    """Choose a batch greedily by joint expected hypervolume improvement.
 
-    samples: (n, s, m) predicted losses; weights: (n, s), see `expected_improvement`; front: (k, m) losses.
     In each of the s samples, the chosen candidates count as evaluated when the next one is chosen.
+
+    Args:
+        samples: (n, s, m) predicted losses of n candidates.
+        weights: (n, s), see `sample_improvements`.
+        front: (k, m) losses.
+        reference: (m,) reference point.
+        size: largest number of candidates.
+
+    Returns:
+        Indices of the chosen candidates, best first.
     """
     boxes = [free_boxes(front, reference)] * samples.shape[1]
     gains = expected_improvement(samples, weights, boxes)
     chosen: list[int] = []
     while len(chosen) < min(size, len(samples)):
-        # A choice can only lower the other gains: old gains are upper bounds, so updating the highest often settles it.
+        # A choice can only lower the other gains. Old gains are upper bounds, so only the highest need an update.
         fresh = np.isneginf(gains)
         while not fresh[best := int(np.argmax(gains))]:
             top = np.argsort(np.where(fresh, np.inf, -gains), kind="stable")[:_CHUNK]
@@ -87,10 +104,9 @@ def choose_batch(
 def choose_by_thompson(
     samples: np.ndarray, weights: np.ndarray, front: np.ndarray, reference: np.ndarray, size: int
 ) -> list[int]:
-    """Like `choose_batch`, but each choice is what adds most if one sample, another for each, is what comes true.
+    """Choose a batch by Thompson sampling (Thompson 1933); arguments and result as in `choose_batch`.
 
-    Thompson sampling (Thompson 1933) with the hypervolume as what is won; samples of different candidates are
-    independent of each other.
+    Each choice has the largest hypervolume improvement in one sample. Successive choices use different samples.
     """
     chosen: list[int] = []
     for place in range(min(size, len(samples))):

@@ -1,4 +1,4 @@
-"""`PredictorSampler`: an Optuna sampler that evaluates what a predictor expects to improve the Pareto front most."""
+"""`PredictorSampler`: an Optuna sampler guided by a predictor and expected hypervolume improvement."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ if TYPE_CHECKING:
     from predictors import Predictor
     from search_spaces import Architecture, SearchSpace
 
-MAX_SAMPLED_CANDIDATES = 800  # candidates, best first, for which samples are drawn
-BEST_CANDIDATES, OTHER_CANDIDATES = 1500, 1000  # of those that stayed, the most that a fit estimates again
+MAX_SAMPLED_CANDIDATES = 800  # of the best candidates, for which samples are drawn
+BEST_CANDIDATES, OTHER_CANDIDATES = 1500, 1000  # stored candidates that a fit estimates again, at most
 MAX_NADIR_DEVIATIONS = 3.0  # standard deviations between the median loss and the nadir
 STD_PER_MEDIAN_DEVIATION = 1.4826  # standard deviation of a normal distribution by its median absolute deviation
-EVALUATIONS_PER_REFIT_TRIAL = 20  # after n evaluations, a refit waits for n / 20 trials: few more change little
-SPACE_KEY = "nas:space"  # study user attribute: what this sampler searches, for reports; a search has its own settings
+EVALUATIONS_PER_REFIT_TRIAL = 20  # after n evaluations, the sampler refits every n / 20 trials
+SPACE_KEY = "nas:space"  # study user attribute: space and goals, for reports; `nas.search` stores its own settings
 
 
 class PredictorSampler(ReplaySampler):
-    """Chooses architectures for `space.choose(trial)` in any Optuna study, also a distributed or a resumed one.
+    """Chooses architectures for `space.choose(trial)` in any Optuna study, including distributed and resumed ones.
 
-    The first `n_startup` architectures are promising ones of all sizes (`nas.searching.startup`). Then, every
-    `refit_every` trials and later more rarely, a fresh predictor is fitted on all evaluations, `fresh` candidates are
-    evolved on its estimates, and of all candidates so far those of the highest expected hypervolume improvement are
-    evaluated next. Candidates stay, so that each is built and read once: the `pool` best by the last estimates. No
-    architecture is chosen twice in a study. One with the text of an evaluated architecture is another training of the
-    same network. It may be chosen as long as such trainings have given different accuracies.
+    The first `n_startup` architectures are promising ones of all sizes (`nas.searching.startup`). Then the sampler
+    refits a predictor on all evaluations every `refit_every` trials, and less often later. Evolution on the predictor's
+    estimates adds `fresh` candidates. The candidates with the highest expected hypervolume improvement are evaluated
+    next. The `pool` best candidates are kept, so that each is built and read once. No architecture is chosen twice in a
+    study. An architecture with the text of an evaluated one is another training of the same network. It may be chosen
+    as long as such trainings have reached different accuracies.
 
     Example:
 
@@ -66,19 +66,21 @@ class PredictorSampler(ReplaySampler):
         8
 
     Args:
-        space: the search space whose `choose` the objective function calls.
-        predictor: makes an unfitted (or pretrained) predictor for each refit.
+        space: search space whose `choose` the objective function calls.
+        predictor: creates an unfitted or pretrained predictor for each refit.
         objectives: the study's objectives in order, as metric names (`nas.searching.objectives.parse_objectives`).
         n_startup: evaluations before the first fit.
-        refit_every: trials between two fits, while there are few; later it is a twentieth of them.
-        pool: most candidates that are kept.
+        refit_every: trials between two fits; a twentieth of the evaluations, once that is more.
+        pool: largest number of candidates that are kept.
         fresh: new candidates per fit.
-        seed: of all random choices: a trial's choice depends on it, on the trial's number and on the study alone.
-        given: metrics known exactly without evaluation, of `"params"` and `"flops"`: handed to the predictor.
-        acquisition: how to choose, "ehvi" (expected hypervolume improvement) or "thompson"
-            (`nas.searching.acquisition`).
-        constraints: see `nas.searching.objectives.parse_constraints`; `trial.constraints[str(constraint)]` is the
-            violation.
+        seed: seed of all random choices. A choice depends only on it, the trial's number and the study.
+        given: metrics of `"params"` and `"flops"` that condition the predictions. They are counted, not evaluated.
+        acquisition: "ehvi" (expected hypervolume improvement) or "thompson" (`nas.searching.acquisition`).
+        constraints: see `nas.searching.objectives.parse_constraints`. The objective function stores each violation as
+            `trial.constraints[str(constraint)]`.
+
+    Raises:
+        InputError: invalid settings, or, at a trial, a study with other directions.
     """
 
     def __init__(
@@ -115,18 +117,19 @@ class PredictorSampler(ReplaySampler):
         self._lock = threading.Lock()
         self._queue: deque[Architecture] = deque()
         self._candidates: list[Architecture] = []
-        self._predicted: dict[Architecture, dict[str, list[float]]] = {}  # of what the last fit proposed
+        self._predicted: dict[Architecture, dict[str, list[float]]] = {}  # of the candidates that the last fit proposed
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but the lock: other processes get a sampler of their own."""
+        """Omit the lock: each process has its own."""
         return {name: value for name, value in vars(self).items() if name != "_lock"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _lock=threading.Lock())
 
     def propose(self, study: Study) -> dict[Architecture, dict[str, list[float]]]:
-        """What it would choose next by a study's finished trials, best first, with mean and standard deviation of each
-        metric; no trial is made.
+        """The next choices for a study, best first, with predicted mean and standard deviation per metric.
+
+        The study gets no trial.
         """
         with self._lock:
             taken, evaluated = self._read(study)
@@ -155,7 +158,7 @@ class PredictorSampler(ReplaySampler):
         if self.space.size is not None and len(taken) >= self.space.size:
             return self.space.sample(rng)
         if len(taken) < self.n_startup:
-            # From the trial's own number on, so that parallel workers do not choose the same.
+            # Start at the trial's own number, so that parallel workers make different choices.
             at = trial.number % len(self._startup)
             self._queue = deque(self._startup[at:] + self._startup[:at])
         elif evaluated and taken.issuperset(self._queue):
@@ -174,13 +177,13 @@ class PredictorSampler(ReplaySampler):
     def _propose(
         self, taken: set[Architecture], evaluated: dict[Architecture, np.ndarray], rng: np.random.Generator
     ) -> list[Architecture]:
-        """The next batch, best first."""
+        """Choose the next batch, best first."""
         reader = self._reader
         values = np.array(list(evaluated.values()))
         losses = reader.losses(values)
         feasible = reader.violation(values) <= 0
         front = losses[feasible][non_dominated(losses[feasible])]
-        # By the first design: what is evaluated later lies where the search has looked, and would narrow the frame.
+        # Later evaluations lie where the search has looked. They would move the reference point towards these.
         ideal, reference = frame(front if len(front) else losses, losses[: self.n_startup])
         self._surrogate.fit(evaluated, int(rng.integers(2**31)))
 
@@ -199,10 +202,10 @@ class PredictorSampler(ReplaySampler):
     def _screened(
         self, taken: set[Architecture], evaluated: dict[Architecture, np.ndarray], rng: np.random.Generator
     ) -> list[Architecture]:
-        """The best candidates by point estimates, after new ones have joined.
+        """Add new candidates, and select the best ones by the ranks of their point estimates.
 
-        In the order of their ranks, by which those of equal expected improvement (none, say) are chosen. Of those that
-        stayed, the best so far and a random part of the others are estimated again; the rest keep their order.
+        The result is sorted by rank, which decides between candidates with equal expected improvement. The best stored
+        candidates and a random part of the others are estimated again; the rest keep their order.
         """
 
         def rank(architectures: Sequence[Architecture]) -> np.ndarray:
@@ -223,10 +226,10 @@ class PredictorSampler(ReplaySampler):
         return candidates[:MAX_SAMPLED_CANDIDATES]
 
     def _texts_not_to_repeat(self, evaluated: dict[Architecture, np.ndarray]) -> set[str]:
-        """Texts of evaluated architectures if all duplicates had equal accuracies, else none.
+        """Texts of the evaluated architectures if all duplicates reached equal accuracies, else none.
 
-        Another training of such a network brings nothing. Measurements differ by chance: they count only where nothing
-        is trained.
+        Another training of such a network adds no information. Measurements are noisy, so they are compared only if no
+        metric is an accuracy.
         """
         kinds = [Metric.parse(key).kind for key in self._reader.keys]
         columns = [j for j, kind in enumerate(kinds) if kind == "accuracy"] or list(range(len(kinds)))
@@ -235,14 +238,14 @@ class PredictorSampler(ReplaySampler):
         return set(texts) if repeat_exactly(zip(texts, rows, strict=True)) else set()
 
     def _summary(self, samples: np.ndarray) -> dict[str, list[float]]:
-        """Mean and standard deviation of each metric by samples (s, metrics) of one architecture."""
+        """Mean and standard deviation per metric of the samples (s, metrics) of one architecture."""
         columns = zip(self._reader.metrics, samples.mean(0).tolist(), samples.std(0).tolist(), strict=True)
         return {name: [mean, std] for name, mean, std in columns}
 
-    # --- what the study and the space know
+    # --- reading a study
 
     def _read(self, study: Study) -> tuple[set[Architecture], dict[Architecture, np.ndarray]]:
-        """Architectures that are evaluated or being evaluated, and the metric values of those that have them all."""
+        """All architectures with a trial, and the metric values of those whose values are finite."""
         taken: set[Architecture] = set()
         evaluated: dict[Architecture, np.ndarray] = {}
         finished: list[FrozenTrial] = []
@@ -266,7 +269,7 @@ class PredictorSampler(ReplaySampler):
 
 
 def _parted(stayed: list[Architecture], rng: np.random.Generator) -> tuple[list[Architecture], list[Architecture]]:
-    """Candidates that are estimated again, which are the first and a random part of the others; and the rest."""
+    """Split stored candidates: the first and a random part of the others are estimated again, the rest is not."""
     others = stayed[BEST_CANDIDATES:]
     picked = set(rng.permutation(len(others))[:OTHER_CANDIDATES].tolist())
     again = stayed[:BEST_CANDIDATES] + [one for i, one in enumerate(others) if i in picked]
@@ -274,7 +277,7 @@ def _parted(stayed: list[Architecture], rng: np.random.Generator) -> tuple[list[
 
 
 def _check_directions(study: Study, objectives: Sequence[Metric]) -> None:
-    """Raise InputError where the study optimizes something else than the sampler."""
+    """Raise InputError if study and sampler have different objectives or directions."""
     directions = [direction.name.lower() for direction in study.directions]
     if len(directions) != len(objectives):
         names = ", ".join(objective.name for objective in objectives)
@@ -288,7 +291,7 @@ def _check_directions(study: Study, objectives: Sequence[Metric]) -> None:
 
 
 def _check_constraints(finished: Sequence[FrozenTrial], constraints: Sequence[Constraint]) -> None:
-    """Raise InputError for a constraint that no trial has: the sampler would choose at random for ever."""
+    """Raise InputError for a constraint that no trial stores: the sampler would always choose at random."""
     for constraint in map(str, constraints):
         if not any(constraint in trial.constraints for trial in finished):
             raise InputError(
@@ -298,11 +301,19 @@ def _check_constraints(finished: Sequence[FrozenTrial], constraints: Sequence[Co
 
 
 def frame(front: np.ndarray, typical: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Ideal (m,) of a front (k, m), and a reference point (m,) as far beyond its nadir as the front is wide.
+    """Ideal and reference point for the hypervolume of a front.
 
-    Nearer ones keep a search where its front is: what is more accurate, but slower than the reference, adds nothing.
-    But a network that computes nothing, the fastest of all, is on the front, too. So the nadir is at most
-    `MAX_NADIR_DEVIATIONS` standard deviations, by the median deviation, from the median of typical losses (n, m).
+    The reference point lies as far beyond the nadir as the front is wide. With a nearer one, networks that are more
+    accurate but slower than the front would add nothing. A network that computes nothing is the fastest of all and also
+    on the front. Therefore the nadir is at most `MAX_NADIR_DEVIATIONS` robust standard deviations above the median of
+    typical losses.
+
+    Args:
+        front: (k, m) losses.
+        typical: (n, m) losses of typical networks.
+
+    Returns:
+        Ideal (m,) and reference point (m,).
     """
     ideal, median = front.min(axis=0), np.median(typical, axis=0)
     far = median + MAX_NADIR_DEVIATIONS * STD_PER_MEDIAN_DEVIATION * np.median(np.abs(typical - median), axis=0)
@@ -312,7 +323,7 @@ def frame(front: np.ndarray, typical: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def _constrained_ranks(losses: np.ndarray, violations: np.ndarray) -> np.ndarray:
-    """Rank (n,) of each row of losses (n, m), 0 for the best front; those that break a constraint come last."""
+    """Pareto rank (n,) of losses (n, m), 0 for the best front. Rows that violate a constraint rank last."""
     import moocore
 
     ranks = moocore.pareto_rank(losses).astype(float)

@@ -1,4 +1,4 @@
-"""The first design of a search: networks of all sizes that differ as much as can be."""
+"""The first design of a search: promising networks of all sizes that differ from each other."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from predictors.rlm.predictor import RLM
     from search_spaces import Architecture, SearchSpace
 
-READER = "rlm-base"  # reads networks if the predictor is no RLM
-DRAWS_PER_ARCHITECTURE = 5  # random draws per chosen architecture: with many more, only extremes would be chosen
+READER = "rlm-base"  # checkpoint that reads the networks if the predictor is not an RLM
+DRAWS_PER_ARCHITECTURE = 5  # random draws per chosen architecture; many more would leave only extreme ones
 
 
 def first_design(
@@ -25,18 +25,17 @@ def first_design(
     texts: Callable[[Sequence[Architecture]], list[str]] | None = None,
     predictor: Predictor | None = None,
 ) -> list[Architecture]:
-    """Up to `size` distinct architectures, fewer in a smaller space.
+    """Choose up to `size` distinct architectures; fewer if the space is smaller.
 
-    Random ones are ordered by FLOPs and cut into groups of equal numbers. Of the half of each group whose predicted
-    zero-cost proxies are higher, the one whose state is the farthest from those chosen before is taken: all sizes are
-    there, and in each a promising one.
+    Random architectures are sorted by FLOPs and split into `size` groups. From the half of each group with the higher
+    predicted zero-cost proxies, the architecture is chosen whose state is farthest from those chosen before.
 
     Args:
         space: the search space.
         size: number of architectures.
-        rng: of the draws.
-        texts: writes architectures' texts.
-        predictor: of the search. If it is an RLM, its states and proxies are used, else those of `rlm-base`.
+        rng: generator of the random draws.
+        texts: writes the texts of architectures; `space.to_text` by default.
+        predictor: the predictor of the search. If it is an RLM, it reads the networks, else `READER` does.
     """
     from predictors.rlm.coordinates import compared
 
@@ -47,7 +46,7 @@ def first_design(
     by_flops = np.argsort([space.flops(architecture) for architecture in drawn], kind="stable")
     groups = np.array_split(by_flops, min(size, len(drawn)))
     chosen: list[int] = []
-    nearest = ((states - states.mean(0)) ** 2).sum(1)  # until the first is chosen: from the mean
+    nearest = ((states - states.mean(0)) ** 2).sum(1)  # distance from the mean, until the first is chosen
     for group in groups:
         group = group[promise[group] >= np.median(promise[group])]
         best = int(group[nearest[group].argmax()]) if chosen else int(group[nearest[group].argmin()])

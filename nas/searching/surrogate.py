@@ -1,4 +1,4 @@
-"""A predictor refitted on the evaluations of a search, with samples of what an evaluation would give."""
+"""The surrogate model of a search: a predictor that is refitted on the evaluations, and its cached predictions."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ if TYPE_CHECKING:
     from predictors import Predictor
     from search_spaces import Architecture, SearchSpace
 
-SAMPLES = 32
+SAMPLES = 32  # joint samples per candidate
 
 
 class Surrogate:
-    """Predictions for architectures that have not been evaluated; each is made once per fit.
+    """Predicts the metrics of candidates. Each prediction is computed once per fit.
 
-    Architectures of equal text are trainings of the same network: one that was evaluated is an example of the others.
+    Architectures with equal texts are trainings of the same network, so that an evaluated one is an example of the
+    others.
 
     Args:
         space: the search space.
-        predictor: makes an unfitted predictor for each refit.
-        metrics: the m metrics to predict, by `predictors.Metric.key`.
-        given: the metrics among them that are known exactly (`"params"`, `"flops"`).
+        predictor: creates an unfitted predictor for each refit.
+        metrics: `predictors.Metric.key` of the m metrics.
+        given: metrics that are known exactly, of `"params"` and `"flops"`. They condition the predictions.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class Surrogate:
         self._exact: dict[str, list[float]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what has been fitted and predicted, which may be large: every proposal begins with a fit."""
+        """Omit the fitted predictor and its predictions, which may be large: every proposal starts with a fit."""
         return vars(self) | {"_fitted": None, "_sampled": {}, "_estimated": {}}
 
     def fit(self, evaluated: Mapping[Architecture, np.ndarray], seed: int) -> None:
@@ -60,7 +61,7 @@ class Surrogate:
             self._fitted = fitted.fit(self._inputs(fitted, architectures), targets)
 
     def samples(self, architectures: Sequence[Architecture]) -> np.ndarray:
-        """Samples (n, SAMPLES, m) of what evaluating each architecture would give, in the metrics' own units."""
+        """Draw joint samples (n, SAMPLES, m) of the metrics of n architectures, in the metrics' own units."""
 
         def predict(predictor: Predictor, new: Sequence[Architecture]) -> np.ndarray:
             inputs, exact = self._inputs(predictor, new), self._given(new)
@@ -69,7 +70,7 @@ class Surrogate:
         return self._cached(architectures, self._sampled, SAMPLES, predict)
 
     def estimates(self, architectures: Sequence[Architecture]) -> np.ndarray:
-        """Point estimates (n, m) of the same, which cost far less than samples."""
+        """Point estimates (n, m) of the metrics of n architectures. They cost far less than samples."""
 
         def estimate(predictor: Predictor, new: Sequence[Architecture]) -> np.ndarray:
             return predictor.estimate(self._inputs(predictor, new), self.asked, given=self._given(new))[:, None]
@@ -77,12 +78,12 @@ class Surrogate:
         return self._cached(architectures, self._estimated, 1, estimate)[:, 0]
 
     def forget_all_but(self, architectures: Iterable[Architecture]) -> None:
-        """Drop the texts of architectures that will not be asked for again."""
+        """Drop the texts and exact costs of all other architectures."""
         self._texts = {a: self._texts[a] for a in architectures if a in self._texts}
         self._exact = {text: self._exact[text] for text in self._texts.values() if text in self._exact}
 
     def texts(self, architectures: Iterable[Architecture]) -> list[str]:
-        """The architectures' texts, each written once."""
+        """Texts of the architectures. Each text is written once."""
         architectures = list(architectures)
         for architecture in architectures:
             if architecture not in self._texts:
@@ -96,7 +97,7 @@ class Surrogate:
         samples: int,
         predict: Callable[[Predictor, Sequence[Architecture]], np.ndarray],
     ) -> np.ndarray:
-        """All metrics (n, samples, m); of what a predictor reads alike, such as equal texts, one prediction is made."""
+        """All metrics (n, samples, m). Equal inputs of the predictor, such as equal texts, share one prediction."""
         inputs = self._inputs(self._fitted, architectures) if self._fitted else self.texts(architectures)
         if new := {key: one for key, one in zip(inputs, architectures, strict=True) if key not in known}:
             some = list(new.values())
@@ -105,7 +106,7 @@ class Surrogate:
         return np.array([known[key] for key in inputs])
 
     def _with_exact(self, exact: dict[str, np.ndarray], predicted: np.ndarray) -> np.ndarray:
-        """All metrics (n, samples, m), of exact values (n,) by name and predicted samples (n, samples, asked)."""
+        """All metrics (n, samples, m) from exact values (n,) by name and predicted samples (n, samples, asked)."""
         columns = [
             np.repeat(exact[name][:, None], predicted.shape[1], 1)
             if name in exact
@@ -118,7 +119,7 @@ class Surrogate:
         return list(architectures) if predictor.reads_choices else self.texts(architectures)
 
     def _given(self, architectures: Sequence[Architecture]) -> dict[str, np.ndarray]:
-        """Exact metrics (n,) by name; of equal texts they are counted once."""
+        """Exact metrics (n,) by name. Equal texts are counted once."""
         if not self.given:
             return {}
         texts = self.texts(architectures)
