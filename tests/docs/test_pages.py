@@ -33,6 +33,7 @@ PAGES = (
     "how-to/own_device.md",
     "how-to/own_table.md",
     "how-to/cheap_evaluations.md",
+    "how-to/many_machines.md",
     "how-to/real_networks.md",
     "how-to/reading_a_report.md",
     "how-to/tracking.md",
