@@ -10,9 +10,10 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable
+from importlib.machinery import SourceFileLoader
 from importlib.metadata import entry_points
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from search_spaces.common.errors import InputError, exits_as_errors, unknown, where
@@ -104,9 +105,17 @@ def _kind(value: object, is_own: bool) -> str:
     return f"a value of type {type(value).__name__}"
 
 
+class _SourceLoader(SourceFileLoader):
+    """Compiles a file whenever it is imported: Python's cached bytecode misses an edit within a second."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 def _run(path: str) -> ModuleType:
     """Import a file as a module, once per process and content; it may import the files beside it."""
-    spec = importlib.util.spec_from_file_location(f"user_{Path(path).stem}", path)
+    name = f"user_{Path(path).stem}"
+    spec = importlib.util.spec_from_file_location(name, path, loader=_SourceLoader(name, path))
     if spec is None or spec.loader is None or not Path(path).is_file():
         raise InputError(f"{path}: no such Python file")
     key = Path(path).resolve(), Path(path).read_bytes()

@@ -92,11 +92,13 @@ def test_the_rlm_ranks_new_families_metric_by_metric_in_sequence_and_with_device
         assert scores["i7_12700h covered"] > 0.5, "of 0.9 that the intervals promise"
 
 
+@pytest.mark.slow
 def test_a_new_device_is_ranked_from_ten_measurements(tables: Zoo) -> None:
     for rival in zoo.PREDICTORS["new"]:
         assert min(zoo.score("new", rival, 1, 0).values()) > 0.8, rival
 
 
+@pytest.mark.slow
 def test_every_row_of_a_study_is_kept_and_printed(
     tables: Zoo, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

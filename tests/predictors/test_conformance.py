@@ -14,7 +14,7 @@ from search_spaces import InputError, get_space
     ("kind", "options"),
     [
         ("rlm", {}),
-        ("gnn", {"steps": 12}),
+        pytest.param("gnn", {"steps": 12}, marks=pytest.mark.slow),
         ("gp", {}),
         ("gp-choices", {}),
         ("rlm+gp", {}),

@@ -54,6 +54,7 @@ def test_every_function_uses_all_of_its_options(tmp_path: Path) -> None:
             assert all(f"${name}" in kernel.source for name in kernel.options), kernel.family
 
 
+@pytest.mark.slow
 @needs_compilers
 def test_time_and_memory_are_those_of_the_program_alone(tmp_path: Path) -> None:
     launcher = build_launcher(tmp_path)

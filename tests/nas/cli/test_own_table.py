@@ -85,6 +85,7 @@ def test_a_worker_joins_the_search_of_a_space_with_a_name_of_its_own(
     assert json.loads(capsys.readouterr().out)["samplers"]["random"]["evaluations"] == [12]
 
 
+@pytest.mark.slow
 def test_a_worker_finds_table_and_space_at_its_own_paths(
     mine: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

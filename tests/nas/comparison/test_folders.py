@@ -87,6 +87,7 @@ def test_of_two_searches_that_claim_one_folder_at_once_one_is_refused(tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == ["search.json"]
 
 
+@pytest.mark.slow
 def test_no_report_or_comparison_overwrites_the_results_of_a_search(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

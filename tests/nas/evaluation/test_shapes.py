@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 import torch
 from torch import nn
 
@@ -43,6 +44,7 @@ def test_random_numbers_continue_as_before_afterwards() -> None:
     assert torch.equal(nn.Embedding(3, 2).weight, expected)
 
 
+@pytest.mark.slow
 def test_a_trained_network_is_taken_apart_without_the_compiler() -> None:
     done = subprocess.run([sys.executable, "-c", COMPILER], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False"]

@@ -242,6 +242,7 @@ def begin_table(storage: str, **limits: Any) -> None:
     search(table.space, "digits_accuracy,flops", evaluator, "random", 300, storage=storage, **limits)
 
 
+@pytest.mark.slow
 def test_a_worker_keeps_to_the_patience_and_time_of_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     patient, hasty = f"sqlite:///{tmp_path / 'a.db'}", f"sqlite:///{tmp_path / 'b.db'}"
     with monkeypatch.context() as patch:

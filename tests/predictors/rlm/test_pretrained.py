@@ -29,6 +29,7 @@ def _tau(model: RLM, texts: list[str], truth: np.ndarray, given: dict[str, np.nd
     return float(kendalltau(model.predict(texts, ["top1"], given, samples=16)["top1"], truth).statistic)
 
 
+@pytest.mark.slow
 def test_more_examples_help(digits: tuple[list[str], np.ndarray]) -> None:
     texts, accuracy = digits
     taus = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from scipy.stats import kendalltau
 
 from predictors import load
@@ -25,6 +26,7 @@ def _fitted(base: str, steps: int, seed: int = 0) -> RLM:
     return RLM(seed=seed, base=base, steps=steps).fit(TEXTS[LEARNED], {"metric": TARGET[LEARNED]})
 
 
+@pytest.mark.slow
 def test_tuning_improves_the_ranking_of_plain_texts(small_base: str) -> None:
     untuned, tuned = _fitted(small_base, 0), _fitted(small_base, 80)
     assert _tau(tuned) > _tau(untuned) + 0.2

@@ -267,7 +267,7 @@ def check(model: onnx.ModelProto, x: torch.Tensor) -> str:
 
 # --- exports ---------------------------------------------------------------------------------------------------------
 
-FOLDED = ["resnet", "mobilenet"]  # exported by dynamo in the daily loop, too, with batch normalization and without
+IN_DAILY_LOOP = "mobilenet"  # exported by dynamo with batch normalization and without
 WITHOUT_BATCH_NORM = ["vit", "language", "decoder"]
 
 
@@ -297,7 +297,7 @@ def test_text_holds_the_computation(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in FOLDED else pytest.param(name, marks=pytest.mark.slow) for name in NETWORKS]
+    "name", [name if name == IN_DAILY_LOOP else pytest.param(name, marks=pytest.mark.slow) for name in NETWORKS]
 )
 def test_exporters_of_torch_give_one_text(name: str) -> None:
     texts = [to_text(exported(name, exporter)[1]) for exporter in EXPORTERS]
@@ -377,7 +377,7 @@ def test_params_are_those_that_torch_counts(name: str, exporter: str) -> None:
 
 
 @pytest.mark.parametrize("exporter", EXPORTERS)
-@pytest.mark.parametrize("name", FOLDED)
+@pytest.mark.parametrize("name", [IN_DAILY_LOOP, pytest.param("resnet", marks=pytest.mark.slow)])
 def test_batch_normalization_is_there_folded_by_the_exporter_or_not(name: str, exporter: str) -> None:
     module, model = exported(name, exporter, **UNFOLDED[exporter])
     text = check(model, example(name))
@@ -401,6 +401,7 @@ class Normalized(nn.Module):
         return self.last(self.head(self.plain(self.up(self.norm(self.conv(x)))).flatten(1)))
 
 
+@pytest.mark.slow
 def test_dynamo_says_exactly_what_it_folded() -> None:
     module = Normalized().eval()
     model, plain = (export(module, torch.randn(2, 8, 6, 6), "dynamo", optimize=optimize) for optimize in (True, False))
