@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.test_layers import ROOT, imports, modules
 
 DRAWING = Path(__file__).parents[2] / "docs" / "concepts" / "house.md"
@@ -35,5 +37,6 @@ def drawn_arrows() -> set[tuple[str, str]]:
     return {(names[a], names[b]) for a, b in arrows}
 
 
+@pytest.mark.slow
 def test_the_drawing_has_the_arrows_of_the_imports() -> None:
     assert drawn_arrows() == import_arrows()

@@ -58,6 +58,7 @@ def test_metrics_are_those_of_the_texts_and_need_no_training(made: Corpus) -> No
     assert 0 < known.sum() < len(texts)
 
 
+@pytest.mark.slow
 def test_networks_of_populations_have_their_proxies_and_latency(made: Corpus) -> None:
     texts, metrics = made
     table = load_benchmark("digits-fbnet")
@@ -78,6 +79,7 @@ def test_at_most_the_requested_number_of_cells_get_proxies(tmp_path: Path) -> No
     assert 1 <= len(snips) <= 3
 
 
+@pytest.mark.slow
 def test_a_stored_corpus_is_not_built_again(folder: Path, made: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus, "Parallel", None)
     again = build_corpus(folder, 24, cells=30, seed=3)

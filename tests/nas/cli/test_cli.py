@@ -196,6 +196,7 @@ def test_compare_gives_the_same_scores_with_any_number_of_processes(
     assert rows[0] == rows[1]
 
 
+@pytest.mark.slow
 def test_compare_on_other_seeds_uses_other_splits_and_stores_scores_separately(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -230,6 +231,7 @@ def test_search_writes_its_results(
 SMALL = ("nasbench201", "--option", "channels=4", "--option", "cells=1")
 
 
+@pytest.mark.slow
 def test_evaluate_measures_a_network_and_resumes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

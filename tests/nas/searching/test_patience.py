@@ -162,6 +162,7 @@ def proxy(tmp_path: Path) -> Iterator[tuple[str, Any]]:
     servers[-1].stop(0)
 
 
+@pytest.mark.slow
 def test_a_search_continues_when_its_proxy_answers_again(proxy: tuple[str, Any]) -> None:
     url, restart = proxy
     evaluator = Evaluator(lambda: restart(0.5))

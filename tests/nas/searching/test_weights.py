@@ -57,6 +57,7 @@ def accuracy(model: Path, inputs: np.ndarray, targets: np.ndarray) -> float:
     return float(100 * (np.asarray(logits).argmax(1) == targets).mean())
 
 
+@pytest.mark.slow
 def test_the_fronts_onnx_files_reproduce_the_reported_accuracies(
     space: SearchSpace, data: Dataset, tmp_path: Path
 ) -> None:
@@ -95,6 +96,7 @@ def test_only_networks_on_the_front_keep_weights(space: SearchSpace, data: Datas
     assert result.missing_weights(tmp_path) == {}
 
 
+@pytest.mark.slow
 def test_an_interrupted_search_goes_on_with_its_weights(
     space: SearchSpace, data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +120,7 @@ def test_an_interrupted_search_goes_on_with_its_weights(
     assert result.missing_weights(tmp_path / "cut") == {}
 
 
+@pytest.mark.slow
 def test_a_second_search_of_one_process_keeps_weights_that_the_first_one_removed(
     space: SearchSpace, tmp_path: Path
 ) -> None:
@@ -147,6 +150,7 @@ def test_weights_are_found_in_a_folder_that_was_moved_and_missed_otherwise(
     assert {entry.key: entry.value for entry in model.metadata_props}["weights"] == "initial"
 
 
+@pytest.mark.slow
 def test_a_worker_keeps_weights_where_the_search_does(space: SearchSpace, data: Dataset, tmp_path: Path) -> None:
     run(space, digits(), tmp_path, 2)
     journal = tmp_path / "studies" / "random-0.journal"

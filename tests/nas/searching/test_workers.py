@@ -197,6 +197,7 @@ def begun(storage: str, evaluations: int) -> None:
     search(table.space, objectives, evaluator, "nsga2", evaluations, storage=storage, name="mine-0", seconds=0)
 
 
+@pytest.mark.slow
 def test_a_worker_finishes_what_another_process_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = f"sqlite:///{tmp_path / 'study.db'}"
     begun(storage, 7)
