@@ -122,6 +122,7 @@ def test_joined_tables_have_each_text_once_with_all_its_values(small_zoo: Zoo) -
     np.testing.assert_array_equal(both.values["y_ms"], [np.nan, 4, 5])
 
 
+@pytest.mark.slow
 def test_a_checkpoint_contains_the_tables_and_its_card_says_so(
     small_zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,6 +142,7 @@ def test_without_the_tables_the_remedy_is_named(tmp_path: Path, monkeypatch: pyt
         zoo_rows("timm")
 
 
+@pytest.mark.slow
 def test_rows_of_a_table_are_sources_and_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "zoo").mkdir()
     with gzip.open(tmp_path / "zoo" / "timm.csv.gz", "wt") as file:

@@ -96,6 +96,7 @@ def test_an_untrained_predictor_is_not_saved(tmp_path: Path) -> None:
         Ridge().save(tmp_path)
 
 
+@pytest.mark.slow
 def test_several_processes_predict_a_stream_as_one_does() -> None:
     texts = 60 * some_texts(30)
     costs = [features(text)["log2 flops"] for text in texts[:30]]

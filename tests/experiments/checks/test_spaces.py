@@ -55,6 +55,7 @@ def test_every_failure_is_counted(broken: str) -> None:
     assert first == wrong[0].failure
 
 
+@pytest.mark.slow
 def test_processes_do_not_change_the_result() -> None:
     def key(results: list[Checked]) -> list[tuple[str, str]]:
         return [(result.text, result.failure) for result in results]

@@ -115,6 +115,7 @@ def test_each_byte_is_a_line() -> None:
     assert as_bytes("ab") != as_bytes("ba")
 
 
+@pytest.mark.slow
 def test_a_head_with_squared_error_learns_a_line() -> None:
     rng = np.random.default_rng(0)
     states = rng.normal(size=(200, 4)).astype(np.float32)

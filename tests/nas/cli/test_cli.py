@@ -170,6 +170,7 @@ def test_compare_gives_a_row_per_predictor_and_resumes(
         assert (tmp_path / "out" / f"{figure}.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_compare_accepts_several_metrics(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

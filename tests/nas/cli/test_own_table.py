@@ -75,6 +75,7 @@ def begin_empty(mine: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> tuple
     return table, space
 
 
+@pytest.mark.slow
 def test_a_worker_joins_the_search_of_a_space_with_a_name_of_its_own(
     mine: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -67,6 +67,7 @@ def lock(database: str, seconds: float | None) -> sqlite3.Connection:
     return connection
 
 
+@pytest.mark.slow
 def test_a_search_continues_when_its_database_answers_again(database: str, caplog: pytest.LogCaptureFixture) -> None:
     evaluator = Evaluator(lambda: lock(database, 0.5))
     with caplog.at_level(logging.WARNING, logger="nas"):

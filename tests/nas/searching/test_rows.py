@@ -114,6 +114,7 @@ def test_proposals_become_the_nearest_rows_that_are_not_taken() -> None:
     assert set(space.enumerate()) == set(rows)
 
 
+@pytest.mark.slow
 def test_the_shipped_partial_table_is_searched(cache: Path) -> None:
     table = load_benchmark("digits-darts")
     objectives = "digits_accuracy,cpu_latency_ms"

@@ -83,6 +83,7 @@ def test_the_fronts_onnx_files_reproduce_the_reported_accuracies(
         Trainable.of(space, space.parse(row["architecture"])).module().load_state_dict(state)
 
 
+@pytest.mark.slow
 def test_only_networks_on_the_front_keep_weights(space: SearchSpace, data: Dataset, tmp_path: Path) -> None:
     result = run(space, data, tmp_path)
     front = {space.parse(row["architecture"]) for row in result.front}
@@ -135,6 +136,7 @@ def test_a_second_search_of_one_process_keeps_weights_that_the_first_one_removed
     assert len(list((tmp_path / "two").iterdir())) == len(two.front)
 
 
+@pytest.mark.slow
 def test_weights_are_found_in_a_folder_that_was_moved_and_missed_otherwise(
     space: SearchSpace, data: Dataset, tmp_path: Path
 ) -> None:

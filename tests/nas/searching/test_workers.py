@@ -261,6 +261,7 @@ def interrupted(*_: object) -> None:
     raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_a_worker_takes_prior_observations_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table, storage = load_benchmark("digits201"), f"sqlite:///{tmp_path / 's.db'}"
     known = {table.architectures[i]: [1.0 + i, 2.0] for i in range(5)}

@@ -15,6 +15,8 @@ from predictors.rlm.lines import COUNTS
 from predictors.rlm.predictor import RLM
 from search_spaces import InputError
 
+pytestmark = pytest.mark.slow  # a T5Gemma is built
+
 TEXTS = [f"width {i % 7} depth {i % 5}" for i in range(24)]
 VALUES = {"top1": np.arange(24.0)}
 HIDDEN, LIMIT = 32, 64

@@ -210,6 +210,7 @@ def test_an_estimate_of_several_metrics_is_that_of_each_alone(small_base: str) -
     np.testing.assert_array_equal(together, alone)
 
 
+@pytest.mark.slow
 def test_a_metric_of_any_name_is_learned_beside_others() -> None:
     """It depends on the network's size; accuracy and latency, which are learned with it, depend on something else."""
     space = get_space("tiny-resnet")
