@@ -124,6 +124,9 @@ class Network:
             build: function that must depend on its arguments alone.
             inputs: tensors that the block reads.
             settings: further arguments of `build`.
+
+        Raises:
+            InputError: if `build` reads a tensor that is not among `inputs`: a copy would read another one.
         """
         same = tuple([inputs.index(x) for x in inputs])
         key = (build, tuple([x.shape for x in inputs]), same, settings)
@@ -132,6 +135,9 @@ class Network:
                 return self._copy(self._copied[key], inputs)
             node, value = len(self._nodes), len(self._shapes)
             output = build(self, *inputs, *settings)
+            own, used = {x.number for x in inputs}, [v for added in self._nodes[node:] for v in added.inputs]
+            if any(v < value and v not in own for v in (*used, output.number)):
+                raise InputError(f"block {name!r} reads a tensor that is not one of its inputs: add it to `inputs`")
             made = _Copied(inputs, value, self._nodes[node:], self._shapes[value:], output, len(self._scope))
             self._copied[key] = made
             return output

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from search_spaces.common.errors import InputError
 from search_spaces.graph.builder import Network, Tensor
 from search_spaces.graph.ir import Graph
 
@@ -66,3 +69,11 @@ def test_a_copy_inside_a_copy_is_named_after_both() -> None:
     assert [node.scope for node in net.graph(x).nodes] == [
         ("outer1", "inner1"), ("outer1", "inner2"), ("outer2", "inner1"), ("outer2", "inner2"),
     ]  # fmt: skip
+
+
+def test_a_repeated_block_reads_its_inputs_alone() -> None:
+    net = Network((3, 8, 8), 10)
+    other, x = net.conv(net.input, 4), net.conv(net.input, 4)
+    for build in (lambda net, x: net.add(x, other), lambda net, x: other):
+        with pytest.raises(InputError, match="'cell' reads a tensor that is not one of its inputs"):
+            net.repeated("cell", build, (x,))
