@@ -19,7 +19,14 @@ from search_spaces.common.errors import InputError
 from search_spaces.graph.fusion import fuse
 from search_spaces.graph.ir import BATCH, Dim, Graph, Node, Shape, typed
 from search_spaces.graph.owned_weights import initializers
-from search_spaces.pytorch import attention, layers, math, moves, recurrent  # noqa: F401  each names the functions that it reads
+from search_spaces.pytorch import (  # noqa: F401  each names the functions that it reads
+    attention,
+    elementwise,
+    layers,
+    moves,
+    recurrent,
+    reductions,
+)
 from search_spaces.pytorch.building import Example, arguments, is_lazy, run
 from search_spaces.pytorch.dtypes import element
 from search_spaces.pytorch.recorder import BATCH_SIZE, Recorder

@@ -1,0 +1,129 @@
+"""Torch functions that reduce axes: sums, means, extremes, variances and norms."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from search_spaces.common.errors import InputError
+from search_spaces.graph.ir import Value
+from search_spaces.pytorch.elementwise import cast
+from search_spaces.pytorch.recorder import HANDLERS, Recorder, handles
+
+
+def _axes(x: Tensor, dim: int | tuple[int, ...] | list[int] | None) -> tuple[int, ...]:
+    if dim is None or (not isinstance(dim, int) and not len(dim)):
+        return tuple(range(x.dim()))
+    return tuple(sorted(d % x.dim() for d in ((dim,) if isinstance(dim, int) else dim)))
+
+
+def reduced(r: Recorder, op: str, x: Tensor, dim: Any, keepdim: bool) -> Tensor:
+    """Reduce dimensions; the mean over all spatial ones is recorded as global average pooling.
+
+    Args:
+        r: the recorder.
+        op: ONNX's reduction operator.
+        x: the tensor.
+        dim: one dimension, several, or None for all.
+        keepdim: whether reduced dimensions stay as size 1.
+    """
+    axes = _axes(x, dim)
+    if op == "ReduceMean" and keepdim and x.dim() > 2 and axes == tuple(range(2, x.dim())):
+        return r.add_node("GlobalAveragePool", x)
+    attrs: dict[str, Value] = {} if keepdim else {"keepdims": 0}
+    return r.add_node(op, x, **attrs) if dim is None and not keepdim else r.add_node(op, x, axes=axes, **attrs)
+
+
+def _reduction(op: str) -> Any:
+    def handler(
+        r: Recorder, input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None, axis: Any = None
+    ) -> Tensor:
+        x = cast(r, input, dtype)
+        if op == "ReduceSum" and dtype is None and not input.is_floating_point():
+            x = cast(r, input, torch.int64)
+        return reduced(r, op, x, axis if dim is None else dim, keepdim)
+
+    return handler
+
+
+_REDUCTIONS = {
+    "mean": "ReduceMean", "sum": "ReduceSum", "amax": "ReduceMax", "amin": "ReduceMin", "prod": "ReduceProd",
+    "logsumexp": "ReduceLogSumExp",
+}  # fmt: skip
+HANDLERS.update({name: _reduction(op) for name, op in _REDUCTIONS.items()})
+
+
+def _extreme(op: str, arg: str, pairwise: str) -> Any:
+    def handler(r: Recorder, input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
+        if isinstance(dim, Tensor) or other is not None:
+            return HANDLERS[pairwise](r, input, dim if other is None else other)
+        values = reduced(r, op, input, dim, keepdim)
+        return values if dim is None else (values, HANDLERS[arg](r, input, dim, keepdim))
+
+    return handler
+
+
+def _arg_extreme(op: str) -> Any:
+    def handler(r: Recorder, input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+        x = r.call(torch.flatten, input) if dim is None else input
+        return r.add_node(op, x, axis=(dim or 0) % x.dim(), keepdims=int(keepdim))
+
+    return handler
+
+
+HANDLERS.update(argmax=_arg_extreme("ArgMax"), argmin=_arg_extreme("ArgMin"))
+HANDLERS.update(max=_extreme("ReduceMax", "argmax", "maximum"), min=_extreme("ReduceMin", "argmin", "minimum"))
+
+
+@handles("var")
+def _var(
+    r: Recorder, input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False,
+    correction: int | None = None,
+) -> Tensor:  # fmt: skip
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    given = correction if correction is not None else int(unbiased is not False)
+    axes = _axes(input, dim)
+    count = prod(input.shape[a] for a in axes)
+    centred = r.add("Sub", input, reduced(r, "ReduceMean", input, axes, True))
+    found = reduced(r, "ReduceMean", r.add("Mul", centred, centred), axes, keepdim)
+    return found if given == 0 else r.add("Div", r.add("Mul", found, count), count - given)
+
+
+@handles("std")
+def _std(r: Recorder, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    return r.add("Sqrt", _var(r, input, *args, **kwargs))
+
+
+@handles("var_mean")
+def _var_mean(
+    r: Recorder, input: Tensor, dim: Any = None, unbiased: Any = None, keepdim: bool = False, **k: Any
+) -> Any:
+    return _var(r, input, dim, unbiased, keepdim, **k), reduced(r, "ReduceMean", input, dim, keepdim)
+
+
+@handles("std_mean")
+def _std_mean(
+    r: Recorder, input: Tensor, dim: Any = None, unbiased: Any = None, keepdim: bool = False, **k: Any
+) -> Any:
+    return _std(r, input, dim, unbiased, keepdim, **k), reduced(r, "ReduceMean", input, dim, keepdim)
+
+
+@handles("norm", "linalg_vector_norm", "vector_norm")
+def _norm(
+    r: Recorder, input: Tensor, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None, ord: Any = None
+) -> Tensor:
+    p = p if ord is None else ord
+    kinds = {2: "ReduceL2", 1: "ReduceL1", "fro": "ReduceL2", None: "ReduceL2"}
+    if p not in kinds:
+        raise InputError(f"norm with p = {p} is not supported")
+    return reduced(r, kinds[p], cast(r, input, dtype), dim, keepdim)
+
+
+@handles("topk")
+def _topk(r: Recorder, input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    given: dict[str, Value] = {"K": (k,), "axis": dim, "largest": int(largest), "sorted": int(sorted)}
+    return r.add_node("TopK", input, **given), r.add_node("TopK", input, output=1, **given)
