@@ -238,7 +238,7 @@ class _Search:
         self._sync(begins=True)
         self.failures.clear()  # the cause of earlier failures may have been fixed
         self.interrupted = self._running if worker.alone else []
-        if self._read or not worker.alone:
+        if self._read > self.prior or not worker.alone:
             study.sampler.reseed_rng()  # otherwise the sampler would repeat its earlier proposals
 
     @property
