@@ -8,7 +8,7 @@ sampler's share of the true front's hypervolume after 20 to 500 evaluations, and
 searches and predictors stay the same.
 
 `optuna-gp` is Optuna's Gaussian process on choices. `gp` and `gp-choices` are this project's, on text and on choices,
-in the same sampler as `rlm` and `gnn`.
+in the same sampler as `rlm` and `gnn`. `rlm-independent` ignores the relation between the metrics of a sample.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
-import predictors
 from experiments.runner import AsJson, FirstSeed, Jobs, Seeds, run_command
 from experiments.tables import Scores, Task, chosen, compute, show, summarize
+from experiments.variants import Independent
 from nas import Reference, TableEvaluator, load_benchmark, parse_objectives, search
 from nas.searching.loop import RESULT_VERSION
+from predictors.rlm.predictor import BASE, RLM
 
 if TYPE_CHECKING:
     from nas import Benchmark
@@ -38,7 +39,7 @@ UNSEEN = dict.fromkeys(("digits-nasbench101", "digits-pnas"), "digits_accuracy,c
 UNSEEN_BASE = "rlm-generated"
 SAMPLERS = ("random", "nsga2", "nsga3", "tpe", "optuna-gp", "gp", "gp-choices", "gnn", "rlm")
 FLOORS = {"S1": 50.0, "S2": 20.0, "S3": 50.0}  # accuracy in % below which a network does not count
-BY_THOMPSON = ("gnn by thompson", "rlm by thompson")  # run only if `--only` names them
+ABLATIONS = ("gnn by thompson", "rlm by thompson", "rlm-independent")  # run only if `--only` names them
 MARKS = (20, 50, 100, 200, 500)
 SHARES = (0.90, 0.95, 0.99)
 DRAWN = 50  # points of a curve in the plot
@@ -57,10 +58,11 @@ def score(problem: str, name: str, evaluations: int, seed: int) -> Scores:
     reference = Reference.of_table(values, objectives, FLOORS.get(problem))
     kind, _, acquisition = name.partition(" by ")
     options: dict[str, Any] = {"acquisition": acquisition} if acquisition else {}
-    if kind == "rlm" and problem in UNSEEN:
-        options["predictor"] = partial(predictors.create, "rlm", base=UNSEEN_BASE)
-    evaluator = TableEvaluator(table, metrics)
-    found = search(table.space, objectives, evaluator, kind, evaluations, seed, sampler_options=options)
+    if kind.startswith("rlm"):
+        base = UNSEEN_BASE if problem in UNSEEN else BASE
+        options["predictor"] = partial(RLM if kind == "rlm" else Independent, base=base)
+    evaluator, sampler = TableEvaluator(table, metrics), kind.partition("-independent")[0]
+    found = search(table.space, objectives, evaluator, sampler, evaluations, seed, sampler_options=options)
     return scores(reference.curve(found.evaluated.values))
 
 
@@ -115,7 +117,7 @@ def main(
     """Search; print means over the seeds and draw them."""
     if quick:
         evaluations, seeds, only = 100, 2, ",".join(QUICK)
-    names = chosen(only, (*SAMPLERS, *BY_THOMPSON))
+    names = chosen(only, (*SAMPLERS, *ABLATIONS))
     tasks: list[Task] = [
         (problem, name, evaluations, seed)
         for problem in chosen(problems, [*PROBLEMS, *UNSEEN])

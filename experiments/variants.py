@@ -1,0 +1,41 @@
+"""Variants of the RLM for ablations. A plug-in's name is its file and class.
+
+`nas compare --predictors rlm,experiments/variants.py:FineTuned …`, `experiments.pareto --only rlm,rlm-independent`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from predictors import Predictions
+from predictors.inputs import Inputs, Metrics
+from predictors.rlm.predictor import RLM
+
+STEPS = 150  # of fine-tuning
+
+
+class FineTuned(RLM):
+    """The RLM, of which `fit` trains encoder, reader and decoder on the examples before it stores them."""
+
+    def __init__(self, seed: int = 0, steps: int = STEPS, **options: Any) -> None:
+        super().__init__(seed, steps=steps, **options)
+
+
+class Independent(RLM):
+    """The RLM with independent samples: each metric keeps its distribution, but not its relation to the others."""
+
+    def predict(
+        self,
+        architectures: Inputs,
+        metrics: Sequence[str],
+        given: Metrics | None = None,
+        samples: int = 64,
+        seed: int = 0,
+    ) -> Predictions:
+        """As `RLM.predict`, with each metric's samples in a random order."""
+        joint = super().predict(architectures, metrics, given, samples, seed)
+        rng = np.random.default_rng((self.seed, seed))
+        return Predictions.of_samples(metrics, rng.permuted(joint.samples, axis=1))
