@@ -184,7 +184,9 @@ class PredictorSampler(ReplaySampler):
         feasible = reader.violation(values) <= 0
         front = losses[feasible][non_dominated(losses[feasible])]
         # Later evaluations lie where the search has looked. They would move the reference point towards these.
-        ideal, reference = frame(front if len(front) else losses, losses[: self.n_startup])
+        first = losses[: self.n_startup]
+        least = np.where(reader.is_cost, first.max(0), -np.inf)
+        ideal, reference = frame(front if len(front) else losses, first, least)
         self._surrogate.fit(evaluated, int(rng.integers(2**31)))
 
         best = self._screened(taken, evaluated, rng)
@@ -300,7 +302,7 @@ def _check_constraints(finished: Sequence[FrozenTrial], constraints: Sequence[Co
             )
 
 
-def frame(front: np.ndarray, typical: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def frame(front: np.ndarray, typical: np.ndarray, least: np.ndarray | float = -np.inf) -> tuple[np.ndarray, np.ndarray]:
     """Ideal and reference point for the hypervolume of a front.
 
     The reference point lies as far beyond the nadir as the front is wide. With a nearer one, networks that are more
@@ -308,16 +310,20 @@ def frame(front: np.ndarray, typical: np.ndarray) -> tuple[np.ndarray, np.ndarra
     on the front. Therefore the nadir is at most `MAX_NADIR_DEVIATIONS` robust standard deviations above the median of
     typical losses.
 
+    If the front has only small networks, a larger one would add nothing, however accurate it is. Therefore the least
+    nadir of a search has the largest costs of its first design.
+
     Args:
         front: (k, m) losses.
         typical: (n, m) losses of typical networks.
+        least: (m,) lower bounds of the nadir, which yield to the upper ones.
 
     Returns:
         Ideal (m,) and reference point (m,).
     """
     ideal, median = front.min(axis=0), np.median(typical, axis=0)
     far = median + MAX_NADIR_DEVIATIONS * STD_PER_MEDIAN_DEVIATION * np.median(np.abs(typical - median), axis=0)
-    nadir = np.clip(front.max(axis=0), ideal, np.maximum(far, ideal))
+    nadir = np.clip(np.maximum(front.max(axis=0), least), ideal, np.maximum(far, ideal))
     span = np.where(nadir > ideal, nadir - ideal, np.maximum(np.abs(nadir), 1.0))
     return ideal, nadir + span
 

@@ -31,6 +31,7 @@ class TrialReader:
     Attributes:
         metrics: names of the m objectives, then of metrics that have a constraint and are no objectives.
         keys: the `Metric.key` of each.
+        is_cost: (m,) true for objectives that are not accuracies.
     """
 
     def __init__(self, space: SearchSpace, objectives: Sequence[Metric], constraints: Sequence[Constraint]) -> None:
@@ -41,6 +42,7 @@ class TrialReader:
         self.metrics = tuple(dict.fromkeys([objective.name for objective in objectives] + bounded))
         declared = {objective.name: objective.key for objective in objectives}
         self.keys = tuple(declared.get(metric, metric) for metric in self.metrics)
+        self.is_cost = np.array([objective.kind != "accuracy" for objective in objectives])
         self._architectures: dict[tuple[tuple[str, Any], ...], Architecture | None] = {}
 
     def architecture(self, choices: Mapping[str, Any]) -> Architecture | None:

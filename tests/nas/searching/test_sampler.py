@@ -79,6 +79,18 @@ def test_networks_that_compute_nothing_do_not_move_the_reference_point() -> None
     assert moved[0] < 90, "they add nothing to the hypervolume"
 
 
+def test_an_accurate_network_counts_up_to_the_largest_costs_of_the_first_design() -> None:
+    """Else a front of small networks hides larger ones, however accurate they are."""
+    first = np.array([[40.0, 2.0], [45.0, 4.0], [50.0, 6.0], [48.0, 8.0], [47.0, 12.0]])  # errors, milliseconds
+    small = first[:1]
+    least = np.array([-np.inf, first[:, 1].max()])
+    assert sampler.frame(small, first)[1][1] < 12
+    assert sampler.frame(small, first, least)[1][1] >= 12
+    assert sampler.frame(small, first, least)[1][0] == sampler.frame(small, first)[1][0], "errors as before"
+    far = np.concatenate([first, [[49.0, 500.0]]])
+    assert sampler.frame(small, far, np.array([-np.inf, 500.0]))[1][1] < 60, "unless that is an outlier"
+
+
 def test_evaluations_in_one_corner_do_not_narrow_the_frame_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a search that has looked at fast networks for long counts the accurate ones of its front as worthless."""
     first = [[60.0, 2.0], [70.0, 5.0], [80.0, 10.0], [85.0, 20.0], [88.0, 35.0], [90.0, 40.0]]
