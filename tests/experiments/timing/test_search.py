@@ -27,6 +27,7 @@ def test_a_guided_search_is_timed_with_its_fits_and_a_full_pool(monkeypatch: pyt
 
     monkeypatch.setattr(PredictorSampler, "_propose", watched)
     monkeypatch.setattr(search_speed, "OBJECTIVES", "digits_accuracy,cpu_latency_ms")
-    seconds = search_speed.per_evaluation("ridge", load_benchmark("digits201"), 60, (6, 16))
+    seconds = search_speed.guided("ridge", load_benchmark("digits201"), 60, (6, 16))
     assert pools[:3] == [60, 60, 60]
-    assert seconds > 0.05  # two slow fits in ten evaluations
+    assert seconds["s per evaluation"] > 0.05  # two slow fits in ten evaluations
+    assert seconds["s per proposal"] > 0.25
