@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from predictors.base import Predictions, Predictor
-from predictors.exact import with_exact_costs
 from predictors.features import feature_matrix, select_features
 from predictors.files import examples
-from predictors.inputs import Inputs, Metrics, as_targets, as_texts, check_request, group_by_known
+from predictors.inputs import Inputs, Metrics, as_targets, as_texts, group_by_known
 from predictors.noise import text_noise
+from predictors.sampling import SamplingPredictor
 from predictors.scores import Scores
 from search_spaces.common.errors import InputError
 
@@ -25,19 +24,12 @@ if TYPE_CHECKING:
 MAX_GP_POINTS = 1000  # the time of a fit grows with the cube of the number of points
 
 
-class _GP(Predictor):
+class _GP(SamplingPredictor):
     """One Gaussian process per metric: Matérn-5/2 kernel and noise, fitted by maximum marginal likelihood.
 
-    Inputs are standardized, targets are normal scores. Given metrics are further inputs.
+    Inputs are standardized, targets are normal scores. Given metrics are further inputs. Samples are normal in
+    scores and independent between metrics.
     """
-
-    def __init__(self, seed: int = 0) -> None:
-        super().__init__(seed)
-        self._values: dict[str, np.ndarray] = {}
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        return tuple(self._values)
 
     def fit(self, architectures: Inputs, metrics: Metrics) -> Self:
         values = as_targets(architectures, metrics)
@@ -50,27 +42,19 @@ class _GP(Predictor):
         return self
 
     def _store(self, inputs: np.ndarray, values: dict[str, np.ndarray]) -> None:
-        self._points, self._values = inputs, values
+        self._points, self._values, self._metrics = inputs, values, tuple(values)
         self._scales = {name: Scores.fit(v[~np.isnan(v)], by_rank=True) for name, v in values.items()}
         self._processes: dict[tuple[str, ...], GaussianProcessRegressor] = {}
 
-    def predict(
-        self,
-        architectures: Inputs,
-        metrics: Sequence[str],
-        given: Metrics | None = None,
-        samples: int = 64,
-        seed: int = 0,
-    ) -> Predictions:
-        """As `Predictor.predict`; samples are normal in scores and independent between metrics."""
-        known = check_request(self, architectures, metrics, given, samples)
+    def _draw(
+        self, architectures: Inputs, metrics: Sequence[str], known: dict[str, np.ndarray], samples: int, seed: int
+    ) -> np.ndarray:
         inputs = self._encode(architectures)
         noise = text_noise([str(a) for a in architectures], samples, len(metrics), (self.seed, seed))
         drawn = np.empty((len(architectures), samples, len(metrics)))
-        for rows, names in group_by_known(len(architectures), known) if len(architectures) and metrics else ():
+        for rows, names in group_by_known(len(architectures), known):
             for column, metric in enumerate(metrics):
                 if metric in names:
-                    drawn[rows, :, column] = known[metric][rows, None]
                     continue
                 covariates = {name: known[name][rows] for name in names}
                 if not len(self._rows(metric, *covariates)):  # no example has all these metrics
@@ -78,9 +62,7 @@ class _GP(Predictor):
                 mean, std = self._predict(metric, inputs[rows], covariates)
                 scores = mean[:, None] + std[:, None] * noise[rows, :, column]
                 drawn[rows, :, column] = self._scales[metric].restore(scores)
-        if not self.reads_choices:  # params and FLOPs do not follow from choices alone
-            drawn = with_exact_costs(architectures, metrics, known, drawn)
-        return Predictions.of_samples(metrics, drawn)
+        return drawn
 
     def _predict(
         self, metric: str, inputs: np.ndarray, covariates: Mapping[str, np.ndarray]
@@ -123,9 +105,7 @@ class _GP(Predictor):
         """Inputs (n, d) in the order of `_names`."""
 
     def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        if not self.metrics:
-            raise InputError(f"the {self.kind} predictor is not trained: there is nothing to save")
-        config = {"seed": self.seed, "metrics": list(self.metrics), "inputs": self._names}
+        config = {**self._config(), "inputs": self._names}
         return config, {"inputs": self._points, "values": np.stack(list(self._values.values()))}
 
     @classmethod

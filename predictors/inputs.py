@@ -132,7 +132,7 @@ def group_by_known(count: int, known: Metrics) -> list[tuple[np.ndarray, list[st
         Per group, its row numbers and the names of its known metrics.
     """
     if not known:
-        return [(np.arange(count), [])]
+        return [(np.arange(count), [])] if count else []
     names = list(known)
     present = ~np.isnan(np.stack([known[name] for name in names], 1))
     found, group = np.unique(present, axis=0, return_inverse=True)

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from predictors.base import Predictions, Predictor
-from predictors.exact import with_exact_costs
 from predictors.features import feature_matrix, features
-from predictors.inputs import Inputs, Metrics, as_targets, as_texts, check_request
+from predictors.inputs import Inputs, Metrics, as_targets, as_texts
 from predictors.noise import conditional_errors, shrink_correlation, text_noise
+from predictors.sampling import SamplingPredictor
 from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,20 +21,12 @@ if TYPE_CHECKING:
 _ALPHAS = np.logspace(1, 6, 21)  # smaller penalties overfit: outliers such as failed trainings can make them win
 
 
-class _Simple(Predictor):
+class _Simple(SamplingPredictor):
     """One model per metric on the features of the text.
 
     Samples are the prediction plus errors of a joint normal distribution, whose correlation is estimated on left-out
     examples. A given metric has a known error, on which the errors of the others are conditioned.
     """
-
-    def __init__(self, seed: int = 0) -> None:
-        super().__init__(seed)
-        self._metrics: tuple[str, ...] = ()
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        return self._metrics
 
     def fit(self, architectures: Inputs, metrics: Metrics) -> Self:
         targets = as_targets(architectures, metrics)
@@ -46,15 +37,9 @@ class _Simple(Predictor):
         self._correlation = _correlation(errors)
         return self
 
-    def predict(
-        self,
-        architectures: Inputs,
-        metrics: Sequence[str],
-        given: Metrics | None = None,
-        samples: int = 64,
-        seed: int = 0,
-    ) -> Predictions:
-        known = check_request(self, architectures, metrics, given, samples)
+    def _draw(
+        self, architectures: Inputs, metrics: Sequence[str], known: dict[str, np.ndarray], samples: int, seed: int
+    ) -> np.ndarray:
         texts = as_texts(architectures)
         mean, spread = self._predict(feature_matrix(texts, self._names))
         values = np.stack([known.get(name, np.full(len(texts), np.nan)) for name in self.metrics], axis=1)
@@ -62,9 +47,7 @@ class _Simple(Predictor):
         drawn = mean[:, None] + spread[:, None] * conditional_errors(
             self._correlation, ((values - mean) / spread)[:, None], noise
         )
-        drawn = np.where(np.isnan(values)[:, None], drawn, values[:, None])
-        drawn = drawn[:, :, [self.metrics.index(name) for name in metrics]]
-        return Predictions.of_samples(metrics, with_exact_costs(texts, metrics, known, drawn))
+        return drawn[:, :, [self.metrics.index(name) for name in metrics]]
 
     @abstractmethod
     def _fit(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
@@ -75,10 +58,7 @@ class _Simple(Predictor):
         """Mean and standard deviation (n, M); the latter is above 0."""
 
     def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        if not self.metrics:
-            raise InputError(f"the {self.kind} predictor is not trained: there is nothing to save")
-        config = {"seed": self.seed, "metrics": list(self.metrics), "features": self._names}
-        return config, {"correlation": self._correlation}
+        return {**self._config(), "features": self._names}, {"correlation": self._correlation}
 
     @classmethod
     def _restore(cls, config: dict[str, Any], tensors: dict[str, np.ndarray]) -> Self:

@@ -10,15 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from predictors.base import Predictions, Predictor
 from predictors.checkpoint import checkpoint, load
-from predictors.exact import with_exact_costs
 from predictors.files import weights, with_prefix
 from predictors.gnn.graph import Batch, TextGraph, Vocabulary, collate, text_graph
 from predictors.gnn.model import Config, Network
 from predictors.gnn.training import Progress, Schedule, held_out, train
-from predictors.inputs import Inputs, Metrics, as_targets, as_texts, check_request
+from predictors.inputs import Inputs, Metrics, as_targets, as_texts
 from predictors.noise import conditional_errors, shrink_correlation, text_noise
+from predictors.sampling import SamplingPredictor
 from predictors.scores import Scores
 from search_spaces.common.errors import InputError
 
@@ -39,7 +38,7 @@ def _base(folder: str) -> GNN:
     return loaded
 
 
-class GNN(Predictor):
+class GNN(SamplingPredictor):
     """Directed graph flow and graph attention on the blocks of the ONNX graph (FLAN, Akhauri and Abdelfattah 2024).
 
     An ensemble, initialized with the weights of the base, learns metrics as normal scores. Samples are the members'
@@ -79,11 +78,6 @@ class GNN(Predictor):
         self.base, self.width, self.layers, self.members, self.steps = base, width, layers, members, steps
         self.schedule, self.progress = schedule or {}, progress
         self.losses: list[float] = []
-        self._metrics: tuple[str, ...] = ()
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        return self._metrics
 
     # --- learning
 
@@ -124,31 +118,19 @@ class GNN(Predictor):
 
     # --- predicting
 
-    def predict(
-        self,
-        architectures: Inputs,
-        metrics: Sequence[str],
-        given: Metrics | None = None,
-        samples: int = 64,
-        seed: int = 0,
-    ) -> Predictions:
-        """As `Predictor.predict`; the errors of given metrics shift the predictions of the others."""
-        known = check_request(self, architectures, metrics, given, samples)
+    def _draw(
+        self, architectures: Inputs, metrics: Sequence[str], known: dict[str, np.ndarray], samples: int, seed: int
+    ) -> np.ndarray:
         texts = as_texts(architectures)
         columns = [self.metrics.index(name) for name in metrics]
         if not texts or not metrics:
-            return Predictions.of_samples(metrics, np.empty((len(texts), samples, len(metrics))))
+            return np.empty((len(texts), samples, len(metrics)))
         scores = self._scores([text_graph(text) for text in texts])  # (K, n, M)
         drawn = scores[np.arange(samples) % self.members].transpose(1, 0, 2)  # (n, samples, M)
         noise = text_noise(texts, samples, len(self.metrics), (self.seed, seed))
         given_scores = self._normalize(known, len(texts))[:, None]
         drawn = drawn + conditional_errors(self._covariance, given_scores - drawn, noise)
-        values = np.stack([self._scales[column].restore(drawn[:, :, column]) for column in columns], 2)
-        for k, name in enumerate(metrics):
-            if name in known:
-                there = ~np.isnan(known[name])
-                values[there, :, k] = known[name][there, None]
-        return Predictions.of_samples(metrics, with_exact_costs(texts, metrics, known, values))
+        return np.stack([self._scales[column].restore(drawn[:, :, column]) for column in columns], 2)
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
         """Embeddings (n, members * width) of n texts, those of all members side by side.
@@ -193,12 +175,9 @@ class GNN(Predictor):
     # --- checkpoints
 
     def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        if not self.metrics:
-            raise InputError("the gnn predictor is not trained: there is nothing to save")
         config = {
             "options": {"width": self.width, "layers": self.layers, "members": self.members, "steps": self.steps},
-            "seed": self.seed,
-            "metrics": list(self.metrics),
+            **self._config(),
             "words": list(self._vocabulary.words),
         }
         tensors = with_prefix("network", {name: value.numpy() for name, value in self._network.state_dict().items()})

@@ -10,12 +10,10 @@ from typing import Any, Protocol, Self
 import numpy as np
 import torch
 
-from predictors.base import Predictions, Predictor
 from predictors.calibration import widen, widening_factors
 from predictors.checkpoint import checkpoint, load
-from predictors.exact import with_exact_costs
 from predictors.files import examples, weights, with_prefix
-from predictors.inputs import Inputs, Metrics, as_targets, as_texts, check_request, group_by_known
+from predictors.inputs import Inputs, Metrics, as_targets, as_texts, group_by_known
 from predictors.metrics import Metric, decoding_order
 from predictors.rlm.coordinates import States
 from predictors.rlm.digits import MAX_SCORE
@@ -25,6 +23,7 @@ from predictors.rlm.joint import joint_scores, spread_quantiles
 from predictors.rlm.lines import TEXT_NUMBERS
 from predictors.rlm.model import Model, ModelConfig
 from predictors.rlm.tuning import tune
+from predictors.sampling import SamplingPredictor
 from predictors.scores import Scores
 from search_spaces.common.errors import InputError
 from search_spaces.pytorch import without_weights
@@ -55,7 +54,7 @@ def _base(folder: str) -> RLM:
     return loaded
 
 
-class RLM(Predictor):
+class RLM(SamplingPredictor):
     """Reads ONNX text and decodes metrics digit by digit, accuracies first, then latencies, from labelled examples.
 
     `fit` stores the examples and, unless `steps` is set, takes no gradient step. A query attends to the examples, and
@@ -104,10 +103,6 @@ class RLM(Predictor):
         return self
 
     @property
-    def metrics(self) -> tuple[str, ...]:
-        return tuple(self._values)
-
-    @property
     def model(self) -> Model:
         """The network: that of the base, or a fine-tuned copy after `fit` with `steps`."""
         if self._model is None:
@@ -136,7 +131,8 @@ class RLM(Predictor):
 
     def _store(self, states: np.ndarray, values: dict[str, np.ndarray]) -> None:
         """Store the examples: states (n, S) and values (n,) per metric."""
-        self._states, self._values, self._neighbours, self._widening = states, values, None, {}
+        self._states, self._values, self._metrics = states, values, tuple(values)
+        self._neighbours, self._widening = None, {}
         self._scales = {name: _scale(name, v[~np.isnan(v)]) for name, v in values.items()}
         self._groups: dict[tuple[str, ...], list[Group]] = {}
         self._contexts: dict[tuple[str, tuple[str, ...], bytes], Context] = {}
@@ -246,27 +242,19 @@ class RLM(Predictor):
 
     # --- predicting
 
-    def predict(
-        self,
-        architectures: Inputs,
-        metrics: Sequence[str],
-        given: Metrics | None = None,
-        samples: int = 64,
-        seed: int = 0,
-    ) -> Predictions:
-        """As `Predictor.predict`; each metric is conditioned on the given ones and on those decoded before."""
-        known = check_request(self, architectures, metrics, given, samples)
+    def _draw(
+        self, architectures: Inputs, metrics: Sequence[str], known: dict[str, np.ndarray], samples: int, seed: int
+    ) -> np.ndarray:
         texts = as_texts(architectures)
         drawn = np.empty((len(texts), samples, len(metrics)))
-        for rows, names in group_by_known(len(texts), known) if texts and metrics else ():
+        for rows, names in group_by_known(len(texts), known):
             forced = {name: known[name][rows] for name in names}
             asked = sorted((m for m in dict.fromkeys(metrics) if m not in forced), key=decoding_order)
-            found = {name: values[:, None] for name, values in forced.items()}
-            if asked:
-                found |= self._sample([texts[i] for i in rows], asked, forced, samples, seed)
+            found = self._sample([texts[i] for i in rows], asked, forced, samples, seed) if asked else {}
             for column, name in enumerate(metrics):
-                drawn[rows, :, column] = found[name]
-        return Predictions.of_samples(metrics, with_exact_costs(texts, metrics, known, drawn))
+                if name in found:
+                    drawn[rows, :, column] = found[name]
+        return drawn
 
     def estimate(self, architectures: Inputs, metrics: Sequence[str], given: Metrics | None = None) -> np.ndarray:
         """Point estimates (n, m): the median of each metric, decoded without conditioning on the others.
