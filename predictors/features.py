@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from math import log2, prod
 from typing import NamedTuple, TypeVar
@@ -11,12 +11,12 @@ import numpy as np
 
 from search_spaces import read
 from search_spaces.common.errors import InputError
-from search_spaces.graph.ir import Shape, Value
+from search_spaces.graph.ir import Attrs, Shape, Value
 from search_spaces.graph.operator_costs import multiply_accumulates
 from search_spaces.graph.operators import output_shape
 from search_spaces.graph.owned_weights import weights
 from search_spaces.text.blocks import ItemAttrs
-from search_spaces.text.program import Block, Item, Program, Ref
+from search_spaces.text.program import Block, Program, Ref
 
 MAX_DEPTH = 32  # nested function calls
 WIDTHS = frozenset({"channels", "features"})
@@ -38,9 +38,8 @@ class Site(NamedTuple):
     cost: Cost
 
 
-Arguments = tuple[tuple[str, Value], ...]
 Outcome = tuple[tuple[Shape, ...], Cost]  # output shapes and cost of an operator or call
-Evaluate = Callable[[str, tuple[Shape, ...], Arguments], Outcome]
+Evaluate = Callable[[str, tuple[Shape, ...], Attrs], Outcome]
 Paths = dict[tuple[str, ...], int]
 Name = TypeVar("Name")
 
@@ -53,12 +52,11 @@ def sites(program: Program) -> tuple[Site, ...]:
     """
     functions = program.functions
     calling = {name for name, block in functions.items() if any(item.op in functions for item in block.items)}
-    known: dict[tuple[str, tuple[Shape, ...], Arguments], Outcome] = {}
+    known: dict[tuple[str, tuple[Shape, ...], Attrs], Outcome] = {}
 
-    def evaluate(op: str, inputs: tuple[Shape, ...], attrs: Arguments, depth: int = 0) -> Outcome:
-        """Output shapes and cost of an operator or function."""
+    def evaluate(op: str, inputs: tuple[Shape, ...], attrs: Attrs, depth: int = 0) -> Outcome:
         if op not in functions:
-            return _operator(op, inputs, attrs)
+            return operator_outcome(op, inputs, attrs)
         key = op, inputs, attrs
         if key in known:
             return known[key]
@@ -73,47 +71,61 @@ def sites(program: Program) -> tuple[Site, ...]:
             known[key] = _leaf_outcome(function, inputs, attrs)
         return known[key]
 
-    return tuple([Site(*found) for found in _run(program.main, program.input_shapes, (), evaluate)[1]])
+    return tuple(_run(program.main, program.input_shapes, (), evaluate)[1])
 
 
 def _run(
-    block: Block, shapes: tuple[Shape, ...], arguments: Arguments, evaluate: Evaluate
-) -> tuple[list[Shape], list[tuple[tuple[Shape, ...], tuple[Shape, ...], Cost]]]:
-    """Shapes of all values, and the input shapes, output shapes and cost of every item."""
+    block: Block, shapes: tuple[Shape, ...], arguments: Attrs, evaluate: Evaluate
+) -> tuple[list[Shape], list[Site]]:
+    """Shapes of all values, and the site of every item."""
     values, found = list(shapes), []
     for op, numbers, attrs, makes in block.items:
         inputs = tuple([values[v] for v in numbers])
-        outputs, cost = evaluate(op, inputs, _bind(attrs, arguments) if block.params else attrs)
+        outputs, cost = evaluate(op, inputs, bind(attrs, arguments) if block.params else attrs)
         if len(outputs) != makes:
             raise InputError(f"{op} has {len(outputs)} outputs, not {makes}")
         values += outputs
-        found.append((inputs, outputs, cost))
+        found.append(Site(inputs, outputs, cost))
     return values, found
 
 
-def _outcome(function: Block, shapes: tuple[Shape, ...], arguments: Arguments, evaluate: Evaluate) -> Outcome:
+def _outcome(function: Block, shapes: tuple[Shape, ...], arguments: Attrs, evaluate: Evaluate) -> Outcome:
     values, found = _run(function, shapes, arguments, evaluate)
-    costs = [cost for _, _, cost in found]
-    total = Cost(sum([params for params, _ in costs]), sum([flops for _, flops in costs]))
-    return tuple([values[v] for v in function.outputs]), total
+    return tuple([values[v] for v in function.outputs]), total_cost(found)
+
+
+def total_cost(sites: Sequence[Site]) -> Cost:
+    """Sum of the costs."""
+    costs = [site.cost for site in sites]
+    return Cost(sum([params for params, _ in costs]), sum([flops for _, flops in costs]))
 
 
 @lru_cache(maxsize=16384)
-def _leaf_outcome(function: Block, shapes: tuple[Shape, ...], arguments: Arguments) -> Outcome:
+def _leaf_outcome(function: Block, shapes: tuple[Shape, ...], arguments: Attrs) -> Outcome:
     """Outcome of a function that calls no other; cached, since texts of one space share such functions."""
-    return _outcome(function, shapes, arguments, _operator)
+    return _outcome(function, shapes, arguments, operator_outcome)
 
 
-def _bind(attrs: ItemAttrs, arguments: Arguments) -> Arguments:
+def bind(attrs: ItemAttrs, arguments: Attrs) -> Attrs:
+    """An item's attributes with the values of the function's parameters.
+
+    Raises:
+        InputError: if a parameter has no value.
+    """
     given = dict(arguments)
     try:
-        return tuple((name, given[value.name] if isinstance(value, Ref) else value) for name, value in attrs)
+        return tuple([(name, given[value.name] if isinstance(value, Ref) else value) for name, value in attrs])
     except KeyError as error:
         raise InputError(f"a call does not give the function's parameter {error.args[0]}") from None
 
 
 @lru_cache(maxsize=65536)
-def _operator(op: str, inputs: tuple[Shape, ...], attrs: Arguments) -> Outcome:
+def operator_outcome(op: str, inputs: tuple[Shape, ...], attrs: Attrs) -> Outcome:
+    """Output shape and cost of an operator.
+
+    Raises:
+        InputError: if the operator does not take these inputs.
+    """
     shape = output_shape(op, attrs, inputs)  # first, since it checks the inputs
     params = sum(prod(weight.shape) for weight in weights(op, attrs, inputs) if weight.trained)
     return (shape,), Cost(params, multiply_accumulates(op, attrs, inputs))
@@ -144,11 +156,12 @@ def with_kernels(program: Program) -> Program:
 
     Recursion would not end here: call `sites` first, which refuses it.
     """
-    if not any(_gives_kernels(item, program) for block in _blocks(program) for item in block.items):
+    calls = [item for block in (program.main, *program.functions.values()) for item in block.items]
+    if not any(item.op in program.functions and any(type(v) is tuple for _, v in item.attrs) for item in calls):
         return program
     functions: dict[str, Block] = {}
 
-    def called(name: str, kernels: Arguments) -> str:
+    def called(name: str, kernels: Attrs) -> str:
         instance = f"{name} {kernels}" if kernels else name
         if instance not in functions:
             functions[instance] = bound(program.functions[name], dict(kernels))
@@ -161,22 +174,11 @@ def with_kernels(program: Program) -> Program:
             if item.op in program.functions:
                 given = tuple([(n, v) for n, v in attrs if isinstance(v, tuple) and not isinstance(v, Ref)])
                 attrs = tuple([pair for pair in attrs if pair not in given])
-                items.append(item._replace(op=called(item.op, given), attrs=attrs))
-            else:
-                items.append(item._replace(attrs=attrs))
+                item = item._replace(op=called(item.op, given))
+            items.append(item._replace(attrs=attrs))
         return block._replace(items=tuple(items))
 
-    main = bound(program.main, {})
-    return Program(main, functions, program.input_shapes, program.output_shapes)
-
-
-def _blocks(program: Program) -> Iterator[Block]:
-    yield program.main
-    yield from program.functions.values()
-
-
-def _gives_kernels(item: Item, program: Program) -> bool:
-    return item.op in program.functions and any(type(value) is tuple for _, value in item.attrs)
+    return Program(bound(program.main, {}), functions, program.input_shapes, program.output_shapes)
 
 
 class Reading(NamedTuple):
@@ -219,8 +221,8 @@ def features(text: str) -> dict[str, float]:
     for name, times in runs.items():
         for path, n in _paths(program.functions[name], functions).items():
             total[path] = total.get(path, 0) + n * times
-    params, flops = (sum(column) for column in zip(*(site.cost for site in found), strict=True)) if found else (0, 0)
-    return {"log2 params": log2(1 + params), "log2 flops": log2(1 + flops), **total}
+    cost = total_cost(found)
+    return {"log2 params": log2(1 + cost.params), "log2 flops": log2(1 + cost.flops), **total}
 
 
 def feature_matrix(texts: Sequence[str], names: Sequence[str]) -> np.ndarray:
@@ -240,7 +242,7 @@ def _paths(block: Block, functions: frozenset[str]) -> dict[str, int]:
     ends: list[Paths] = [{("x",): 1}] * block.inputs
     counts: Paths = {}
     for item in block.items:
-        kind = "call" if item.op in functions else kind_name(item)
+        kind = "call" if item.op in functions else " ".join([item.op, *kind_attributes(item.attrs)])
         here: Paths = {(kind,): 1}
         for value in item.inputs:
             _add(here, {(*path, kind): n for path, n in ends[value].items() if len(path) < PATH_NODES})
@@ -258,14 +260,9 @@ def _add(counts: dict[Name, int], more: Mapping[Name, int]) -> None:
         counts[name] = counts.get(name, 0) + n
 
 
-def kind_name(item: Item) -> str:
-    """An operator with its attributes, without widths, which may take any value."""
-    return " ".join([item.op, *kind_attributes(item)])
-
-
-def kind_attributes(item: Item) -> list[str]:
-    """The attributes of an operator except widths, as `name=value` strings."""
-    return [f"{name}={str(value).replace(' ', '')}" for name, value in item.attrs if name not in WIDTHS]
+def kind_attributes(attrs: ItemAttrs) -> list[str]:
+    """Attributes as `name=value` strings, without widths, which may take any value."""
+    return [f"{name}={str(value).replace(' ', '')}" for name, value in attrs if name not in WIDTHS]
 
 
 def select_features(texts: Sequence[str]) -> list[str]:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from predictors.features import Site, kind_attributes, reading
+from predictors.features import Site, kind_attributes, reading, total_cost
 from search_spaces.graph.ir import Shape, Value
 from search_spaces.graph.operators import NET_OPERATORS
 from search_spaces.text.program import Block, Item, Ref
@@ -37,6 +37,9 @@ class Kind:
 
     words: tuple[str, ...]
     numbers: tuple[float, ...]
+
+
+_INPUT = Kind(("input",), (0.0,) * KIND_NUMBERS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +77,11 @@ class TextGraph:
     parts: tuple[tuple[BlockGraph, float], ...]
     numbers: tuple[float, ...]
 
+    @property
+    def blocks(self) -> list[BlockGraph]:
+        """The main block, then the functions."""
+        return [self.main, *(part for part, _ in self.parts)]
+
 
 @lru_cache(maxsize=32768)
 def text_graph(text: str) -> TextGraph:
@@ -99,8 +107,7 @@ def text_graph(text: str) -> TextGraph:
 
     total = sum(runs.values())
     main = _placed(graph(program.main), places)
-    params, flops = (sum(site.cost[i] for site in places) for i in range(2))
-    numbers = (log2(1 + params) / 8, log2(1 + flops) / 8, log2(1 + len(places) + total) / 8)
+    numbers = tuple([log2(1 + count) / 8 for count in (*total_cost(places), len(places) + total)])
     return TextGraph(main, tuple((graphs[name], n / total) for name, n in runs.items()), numbers)
 
 
@@ -121,7 +128,7 @@ def _flat(block: Block) -> BlockGraph:
         edges += [(owner[value], node) for value in item.inputs]
         owner += [node] * item.outputs
     outputs = [owner[value] for value in block.outputs]
-    kinds = (*[_input_kind()] * block.inputs, *[_kind(item.op, item.attrs) for item in block.items])
+    kinds = (*[_INPUT] * block.inputs, *[_kind(item.op, item.attrs) for item in block.items])
     numbers = np.zeros((len(kinds), NODE_NUMBERS), np.float32)
     heavy = [kind.words[0] == "call" or kind.words[0] in NET_OPERATORS for kind in kinds]
     numbers[:, :_FLOW_NUMBERS] = _flow(heavy, edges, outputs)
@@ -179,14 +186,9 @@ def _shape_numbers(shapes: tuple[Shape, ...]) -> tuple[float, float]:
     return log2(1 + sizes[0]) / 8 if sizes else 0.0, log2(1 + prod(sizes[1:])) / 8
 
 
-@lru_cache(maxsize=1)
-def _input_kind() -> Kind:
-    return Kind(("input",), (0.0,) * KIND_NUMBERS)
-
-
 @lru_cache(maxsize=65536)
 def _kind(op: str, attrs: tuple[tuple[str, Value | Ref], ...]) -> Kind:
-    words = [f"{op} {attribute}" for attribute in kind_attributes(Item(op, (), attrs))]
+    words = [f"{op} {attribute}" for attribute in kind_attributes(attrs)]
     sizes = dict(attrs)
     return Kind((op, *words), tuple(_size(sizes.get(name)) for name in SIZES))
 
@@ -258,7 +260,7 @@ def collate(texts: Sequence[TextGraph]) -> Batch:
     """Join texts to a batch in which each distinct block occurs once."""
     by_level: dict[int, dict[BlockGraph, None]] = {}
     for text in texts:
-        for block in (text.main, *(part for part, _ in text.parts)):
+        for block in text.blocks:
             by_level.setdefault(block.level, {})[block] = None
     kinds: dict[Kind, int] = {}
     number: dict[BlockGraph, int] = {}
@@ -313,8 +315,7 @@ class Vocabulary:
     @classmethod
     def of(cls, texts: Sequence[TextGraph], known: Sequence[str] = ()) -> Vocabulary:
         """The `known` words in their order, followed by the other words of the texts."""
-        blocks = {block for text in texts for block in (text.main, *(part for part, _ in text.parts))}
-        kinds = {kind for block in blocks for kind in block.kinds}
+        kinds = {kind for block in {block for text in texts for block in text.blocks} for kind in block.kinds}
         return cls([*known, *sorted({word for kind in kinds for word in kind.words}.difference(known))])
 
     def __len__(self) -> int:

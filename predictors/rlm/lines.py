@@ -17,24 +17,20 @@ from typing import NamedTuple
 
 import numpy as np
 
+from predictors.features import MAX_DEPTH, bind, kind_attributes, operator_outcome
 from search_spaces import read
 from search_spaces.common.errors import InputError
 from search_spaces.graph.ir import Attrs, Graph, Shape, Value
-from search_spaces.graph.operator_costs import multiply_accumulates
-from search_spaces.graph.operators import output_shape
-from search_spaces.graph.owned_weights import weights
-from search_spaces.text.blocks import Block, Ref
+from search_spaces.text.blocks import Block
 from search_spaces.text.program import Program
 
 BUCKETS = 8192  # of hashed words; bucket 0 is padding
 MAX_LINES = 60_000
-MAX_DEPTH = 32  # nested function calls
 OPERATOR_NUMBERS = 9  # numbers of an operator: log2 of costs and sizes
 LINE_NUMBERS = OPERATOR_NUMBERS + 2
 TEXT_NUMBERS = 5
 COUNTS = 128  # size of the sketch of how often each kind of line occurs
 COUNT_STEPS = 64  # steps per octave to which the sketch rounds sizes
-WIDTHS = frozenset({"channels", "features"})
 _TOKEN = re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|[^\W\d]\w*|[^\w\s]|\s+")
 
 
@@ -143,7 +139,7 @@ class _Reader:
         reads: list[np.ndarray] = []
         for item in block.items:
             inputs = tuple([known[v] for v in item.inputs])
-            part = self.call(item.op, inputs, _bind(item.attrs, dict(arguments)) if block.params else item.attrs)
+            part = self.call(item.op, inputs, bind(item.attrs, arguments) if block.params else item.attrs)
             if len(part.shapes) != item.outputs:
                 raise InputError(f"{item.op} has {len(part.shapes)} outputs, not {item.outputs}")
             edges.append(part.edges + count)
@@ -158,16 +154,8 @@ class _Reader:
             if count > MAX_LINES:
                 raise InputError(f"the network has more than {MAX_LINES} operators")
             parts.append(part)
-        return _Body(
-            _joined([p.words for p in parts], (0,), np.int64),
-            _joined([p.lengths for p in parts], (0,), np.int64),
-            _joined([p.numbers for p in parts], (0, OPERATOR_NUMBERS), np.float32),
-            _joined(edges, (2, 0), np.int64, axis=1),
-            _joined(reads, (2, 0), np.int64, axis=1),
-            tuple([makers[v] for v in block.outputs]),
-            tuple([known[v] for v in block.outputs]),
-            np.sum([p.costs for p in parts], axis=0) if parts else np.zeros(3),
-            np.sum([p.counts for p in parts], axis=0) if parts else np.zeros(COUNTS, np.float32),
+        return _joined(parts, edges, reads)._replace(
+            sources=tuple([makers[v] for v in block.outputs]), shapes=tuple([known[v] for v in block.outputs])
         )
 
     def call(self, op: str, shapes: tuple[Shape, ...], attrs: Attrs) -> _Body:
@@ -196,21 +184,12 @@ class _Reader:
 _BODIES: dict[tuple[Block, tuple[Shape, ...], Attrs], _Body] = {}
 
 
-def _bind(attrs: tuple[tuple[str, Value | Ref], ...], given: dict[str, Value]) -> Attrs:
-    try:
-        return tuple([(name, given[v.name] if isinstance(v, Ref) else v) for name, v in attrs])
-    except KeyError as error:
-        raise InputError(f"a call does not give the function's parameter {error.args[0]}") from None
-
-
 @lru_cache(maxsize=65536)
 def _operator(op: str, shapes: tuple[Shape, ...], attrs: Attrs) -> _Body:
     """The line of an operator."""
-    shape = output_shape(op, attrs, shapes)  # first, since it checks the inputs
-    params = sum(prod(w.shape) for w in weights(op, attrs, shapes) if w.trained)
-    flops = multiply_accumulates(op, attrs, shapes)
-    words = [bucket(op), *(bucket(f"{k}={str(v).replace(' ', '')}") for k, v in attrs if k not in WIDTHS)]
-    costs = np.array([params, flops, _elements(shape)], float)
+    (shape,), cost = operator_outcome(op, shapes, attrs)
+    words = np.array([bucket(word) for word in (op, *kind_attributes(attrs))])
+    costs = np.array([*cost, prod(_sizes(shape))], float)
     given = dict(attrs)
     kernel = given.get("kernel", given.get("kernel_shape", (1,)))
     strides = given.get("strides", (1,))
@@ -227,8 +206,8 @@ def _operator(op: str, shapes: tuple[Shape, ...], attrs: Attrs) -> _Body:
     reads = np.array([list(range(len(shapes))), [0] * len(shapes)], np.int64).reshape(2, -1)
     none = np.zeros((2, 0), np.int64)
     row = np.array([numbers], np.float32)
-    sketch = kind_sketch(np.array(words), row[0])
-    return _Body(np.array(words), np.array([len(words)]), row, none, reads, (0,), (shape,), costs, sketch)
+    sketch = kind_sketch(words, row[0])
+    return _Body(words, np.array([len(words)]), row, none, reads, (0,), (shape,), costs, sketch)
 
 
 def _log2_product(sizes: Value) -> float:
@@ -243,10 +222,6 @@ def _sizes(shape: Shape) -> list[int]:
     return [d for d in shape[1:] if isinstance(d, int)]
 
 
-def _elements(shape: Shape) -> int:
-    return prod(_sizes(shape))
-
-
 def _width(shape: Shape) -> float:
     sizes = _sizes(shape)
     return log2(max(sizes[0] if len(sizes) > 2 else sizes[-1], 1)) if sizes else 0.0
@@ -258,8 +233,32 @@ def _resolution(shape: Shape) -> float:
     return log2(max(prod(rest), 1)) / 2
 
 
-def _joined(parts: list[np.ndarray], empty: tuple[int, ...], kind: type, axis: int = 0) -> np.ndarray:
-    return np.concatenate(parts, axis=axis) if parts else np.zeros(empty, kind)
+_NO_LINES = _Body(
+    words=np.zeros(0, np.int64),
+    lengths=np.zeros(0, np.int64),
+    numbers=np.zeros((0, OPERATOR_NUMBERS), np.float32),
+    edges=np.zeros((2, 0), np.int64),
+    reads=np.zeros((2, 0), np.int64),
+    sources=(),
+    shapes=(),
+    costs=np.zeros(3),
+    counts=np.zeros(COUNTS, np.float32),
+)
+
+
+def _joined(parts: list[_Body], edges: list[np.ndarray], reads: list[np.ndarray]) -> _Body:
+    """The lines of consecutive calls, with these edges and reads; without sources and shapes."""
+    if not parts:
+        return _NO_LINES
+    return _NO_LINES._replace(
+        words=np.concatenate([part.words for part in parts]),
+        lengths=np.concatenate([part.lengths for part in parts]),
+        numbers=np.concatenate([part.numbers for part in parts]),
+        edges=np.concatenate([_NO_LINES.edges, *edges], 1),
+        reads=np.concatenate([_NO_LINES.reads, *reads], 1),
+        costs=np.sum([part.costs for part in parts], axis=0),
+        counts=np.sum([part.counts for part in parts], axis=0),
+    )
 
 
 def _finished(body: _Body) -> Lines:
@@ -300,19 +299,7 @@ def graph_lines(graph: Graph) -> Lines:
         parts.append(_operator(node.op, tuple([graph.shapes[v] for v in node.inputs]), node.attrs))
         edges += [(maker[v], i) for v in node.inputs if maker[v] >= 0]
         maker |= dict.fromkeys(node.outputs, i)
-    return _finished(
-        _Body(
-            np.concatenate([p.words for p in parts]),
-            np.concatenate([p.lengths for p in parts]),
-            np.concatenate([p.numbers for p in parts]),
-            np.array(edges, np.int64).reshape(-1, 2).T,
-            np.zeros((2, 0), np.int64),
-            (),
-            (),
-            np.sum([p.costs for p in parts], axis=0),
-            np.sum([p.counts for p in parts], axis=0),
-        )
-    )
+    return _finished(_joined(parts, [np.array(edges, np.int64).reshape(-1, 2).T], []))
 
 
 def _plain(text: str) -> Lines:
