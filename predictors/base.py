@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from search_spaces import Architecture
 
+Progress = Callable[[int, int, float], None]  # called as `progress(step, steps, loss)` during training
 STREAM_CHUNK = 256  # architectures per call of `predict` in a stream
 ESTIMATE_SAMPLES = 4  # samples behind a point estimate
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from predictors.base import Predictor
 from predictors.files import FILES, read
 from predictors.registry import is_predictor, predictor_class
 from search_spaces.common.errors import InputError, unknown
 
+Trained = TypeVar("Trained", bound=Predictor)
 CHECKPOINTS = Path(__file__).parent / "checkpoints"
 
 
@@ -53,6 +55,17 @@ def load(name: str | Path, of: type[Predictor] | None = None) -> Predictor:
         if not isinstance(error, InputError):
             reason = f"damaged checkpoint ({type(error).__name__}: {reason})"
         raise InputError(f"{folder}: {reason}") from None
+
+
+@lru_cache(maxsize=8)
+def load_base(name: str, of: type[Trained]) -> Trained:
+    """Load a pretrained predictor once per process; `InputError` as by `load`, or if it is not of this class."""
+    folder = str(checkpoint(name))
+    loaded = load(folder)
+    if not isinstance(loaded, of):
+        article = "an" if of.kind == "rlm" else "a"
+        raise InputError(f"{folder}: holds a {loaded.kind} predictor, not {article} {of.kind}")
+    return loaded
 
 
 def _announced(folder: Path, kind: Any) -> type[Predictor]:

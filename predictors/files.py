@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from predictors.inputs import as_targets
 from search_spaces.common.errors import InputError
 from search_spaces.common.files import replacing
+
+if TYPE_CHECKING:
+    from torch import nn
 
 FORMAT = "rlm-nas predictor"
 FORMAT_VERSION = 6
@@ -69,26 +72,28 @@ def _contents(folder: Path) -> tuple[Any, dict[str, np.ndarray]]:
         raise InputError(f"{folder}: damaged checkpoint ({str(error)[:200]})") from None
 
 
-def weights(
-    part: str, tensors: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]
-) -> dict[str, np.ndarray]:
-    """The tensors of one network of a checkpoint, checked.
+def load_weights(network: nn.Module, part: str, tensors: Mapping[str, np.ndarray]) -> None:
+    """Replace the weights of a network by those of a checkpoint, as float32.
 
     Args:
+        network: the network; its weights may be missing.
         part: prefix of the network's tensors.
         tensors: all tensors of the checkpoint.
-        shapes: expected shape per tensor name, without the prefix.
 
     Raises:
         InputError: if a tensor is missing, has another shape, or has values that are not finite.
     """
+    import torch
+
     found = without_prefix(part, tensors)
-    if dict(shapes) != {name: tensor.shape for name, tensor in found.items()}:
+    if {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()} != {
+        name: tensor.shape for name, tensor in found.items()
+    }:
         raise InputError("damaged checkpoint: its tensors do not have the shapes of its configuration")
     for name, tensor in found.items():
         if tensor.dtype.kind == "f" and not np.isfinite(tensor).all():
             raise InputError(f"damaged checkpoint: {name} has values that are not finite")
-    return found
+    network.load_state_dict({name: torch.tensor(tensor).float() for name, tensor in found.items()}, assign=True)
 
 
 def examples(config: Mapping[str, Any], tensors: Mapping[str, np.ndarray], inputs: str) -> dict[str, np.ndarray]:

@@ -67,6 +67,13 @@ def matrix_square_root(covariance: np.ndarray, least: float = 0.0) -> np.ndarray
     return vectors * np.sqrt(np.maximum(values, least))
 
 
+def second_moments(errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Sums (m, m) of the products of errors (n, m), NaN where missing, and the number (m, m) of pairs in each sum."""
+    seen = ~np.isnan(errors)
+    filled = np.where(seen, errors, 0.0)
+    return filled.T @ filled, seen.T.astype(float) @ seen
+
+
 def shrink_correlation(correlation: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Shrink estimated correlations towards 0 by the size that chance alone explains (positive-part James-Stein).
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from predictors.features import feature_matrix, features
 from predictors.inputs import Inputs, Metrics, as_targets, as_texts
-from predictors.noise import conditional_errors, shrink_correlation, text_noise
+from predictors.noise import conditional_errors, second_moments, shrink_correlation, text_noise
 from predictors.sampling import SamplingPredictor
 from search_spaces.common.errors import InputError
 
@@ -70,10 +70,8 @@ class _Simple(SamplingPredictor):
 
 def _correlation(errors: np.ndarray) -> np.ndarray:
     """Correlation (M, M) of errors (n, M), NaN where missing."""
-    seen = ~np.isnan(errors)
-    filled = np.where(seen, errors, 0.0)
-    counts = seen.T.astype(float) @ seen
-    moments = filled.T @ filled / np.maximum(counts, 1)
+    sums, counts = second_moments(errors)
+    moments = sums / np.maximum(counts, 1)
     scale = np.sqrt(np.maximum(np.diag(moments), 1e-12))
     return shrink_correlation(moments / np.outer(scale, scale), counts)
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from predictors.checkpoint import checkpoint, load
-from predictors.files import weights, with_prefix
+from predictors.base import Progress
+from predictors.checkpoint import load_base
+from predictors.files import load_weights, with_prefix
 from predictors.gnn.graph import Batch, TextGraph, Vocabulary, collate, text_graph
 from predictors.gnn.model import Config, Network
-from predictors.gnn.training import Progress, Schedule, held_out, train
+from predictors.gnn.training import Schedule, held_out, train
 from predictors.inputs import Inputs, Metrics, as_targets, as_texts
-from predictors.noise import conditional_errors, shrink_correlation, text_noise
+from predictors.noise import conditional_errors, second_moments, shrink_correlation, text_noise
 from predictors.sampling import SamplingPredictor
 from predictors.scores import Scores
 from search_spaces.common.errors import InputError
@@ -27,15 +27,6 @@ MIN_NOISE = 0.02  # least standard deviation of errors, in normal scores
 _PRIOR_NOISE = 0.5  # prior standard deviation of errors, in normal scores
 _PRIOR_WEIGHT = 2.0  # number of errors that the prior counts as
 _BATCH = 128  # texts encoded at once: larger batches exceed a core's cache
-
-
-@lru_cache(maxsize=4)
-def _base(folder: str) -> GNN:
-    """Load a pretrained network once per process."""
-    loaded = load(folder)
-    if not isinstance(loaded, GNN):
-        raise InputError(f"{folder}: holds a {loaded.kind} predictor, not a gnn")
-    return loaded
 
 
 class GNN(SamplingPredictor):
@@ -104,7 +95,7 @@ class GNN(SamplingPredictor):
         """The base, whose sizes must equal this predictor's; None without one."""
         if self.base is None:
             return None
-        base = _base(str(checkpoint(self.base)))
+        base = load_base(self.base, GNN)
         sizes = {name: (getattr(self, name), getattr(base, name)) for name in ("width", "layers", "members")}
         for name, (own, of_base) in sizes.items():
             if own != of_base:
@@ -113,7 +104,7 @@ class GNN(SamplingPredictor):
 
     def _schedule(self, n: int, pretrained: bool) -> Schedule:
         """Schedule for n architectures; a pretrained network has a lower learning rate."""
-        chosen = {"steps": self.steps or _steps(n), "learning_rate": 2e-3 if pretrained else 6e-3}
+        chosen = {"steps": self.steps or 80 + n // 2, "learning_rate": 2e-3 if pretrained else 6e-3}
         return Schedule(**{**chosen, **self.schedule})  # type: ignore[arg-type]
 
     # --- predicting
@@ -166,10 +157,9 @@ class GNN(SamplingPredictor):
         pairs = errors[: self.members // 2 * 2].reshape(-1, 2, *targets.shape)
         apart = (pairs[:, 0] - pairs[:, 1]).reshape(-1, targets.shape[1])
         errors = errors.reshape(-1, targets.shape[1])
-        seen = (~np.isnan(errors)).astype(float)
         covariance = _moments(errors, _PRIOR_NOISE) - _moments(apart, 0.0) / 2
         scale = np.sqrt(np.maximum(np.diag(covariance), MIN_NOISE**2))
-        examples = seen.T @ seen / 2  # each is held out from two members
+        examples = second_moments(errors)[1] / 2  # each is held out from two members
         return shrink_correlation(covariance / np.outer(scale, scale), examples) * np.outer(scale, scale)
 
     # --- checkpoints
@@ -195,9 +185,7 @@ class GNN(SamplingPredictor):
         ]
         self._covariance = tensors["covariance"].reshape(len(self._metrics), len(self._metrics))
         self._network = self._new_network().eval()
-        shapes = {name: tuple(tensor.shape) for name, tensor in self._network.state_dict().items()}
-        found = weights("network", tensors, shapes)
-        self._network.load_state_dict({name: torch.from_numpy(tensor) for name, tensor in found.items()})
+        load_weights(self._network, "network", tensors)
         return self
 
 
@@ -213,14 +201,7 @@ def _compute(compute: Callable[[Batch, Tensor], Tensor], vocabulary: Vocabulary,
     return torch.cat(parts, dim=1)[:, [number[graph] for graph in graphs]]
 
 
-def _steps(n: int) -> int:
-    """Default number of optimizer steps for n architectures."""
-    return 80 + n // 2
-
-
 def _moments(errors: np.ndarray, prior: float) -> np.ndarray:
     """Second moments (M, M) of errors (e, M), NaN where missing, with `_PRIOR_WEIGHT` errors of size `prior` added."""
-    seen = ~np.isnan(errors)
-    filled = np.where(seen, errors, 0.0)
-    counts = seen.T.astype(float) @ seen
-    return (filled.T @ filled + _PRIOR_WEIGHT * prior**2 * np.eye(len(counts))) / (counts + _PRIOR_WEIGHT)
+    sums, counts = second_moments(errors)
+    return (sums + _PRIOR_WEIGHT * prior**2 * np.eye(len(counts))) / (counts + _PRIOR_WEIGHT)

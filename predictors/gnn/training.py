@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from predictors.base import Progress
 from predictors.gnn.graph import TextGraph, Vocabulary, collate
 from predictors.gnn.model import Network
 
-Progress = Callable[[int, int, float], None]
 MARGIN = 0.1  # of the ranking loss, in normal scores
 
 

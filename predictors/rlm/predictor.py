@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, Self
 
 import numpy as np
-import torch
 
+from predictors.base import Progress
 from predictors.calibration import widen, widening_factors
-from predictors.checkpoint import checkpoint, load
-from predictors.files import examples, weights, with_prefix
+from predictors.checkpoint import load_base
+from predictors.files import examples, load_weights, with_prefix
 from predictors.inputs import Inputs, Metrics, as_targets, as_texts, group_by_known
 from predictors.metrics import Metric, decoding_order
 from predictors.rlm.coordinates import States
@@ -45,15 +44,6 @@ class StateReader(Protocol):
         ...
 
 
-@lru_cache(maxsize=4)
-def _base(folder: str) -> RLM:
-    """Load a pretrained model once per process."""
-    loaded = load(folder)
-    if not isinstance(loaded, RLM):
-        raise InputError(f"{folder}: holds a {loaded.kind} predictor, not an rlm")
-    return loaded
-
-
 class RLM(SamplingPredictor):
     """Reads ONNX text and decodes metrics digit by digit, accuracies first, then latencies, from labelled examples.
 
@@ -81,7 +71,7 @@ class RLM(SamplingPredictor):
         base: str = BASE,
         steps: int = 0,
         backbone: str | None = None,
-        progress: Callable[[int, int, float], None] | None = None,
+        progress: Progress | None = None,
     ) -> None:
         super().__init__(seed)
         if steps < 0:
@@ -106,7 +96,7 @@ class RLM(SamplingPredictor):
     def model(self) -> Model:
         """The network: that of the base, or a fine-tuned copy after `fit` with `steps`."""
         if self._model is None:
-            base = _base(str(checkpoint(self.base)))
+            base = load_base(self.base, RLM)
             self._model = base.model
             self._reader = _backbone(self.backbone) if self.backbone else self._model
             if not self.backbone:
@@ -334,9 +324,7 @@ class RLM(SamplingPredictor):
         sizes = ModelConfig.restore(config["model"])
         with without_weights():
             model = Model(sizes).eval()
-        shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-        found = weights("model", tensors, shapes)
-        model.load_state_dict({name: torch.tensor(tensor).float() for name, tensor in found.items()}, assign=True)
+        load_weights(model, "model", tensors)
         self._model = model
         self._reader = _backbone(self.backbone) if self.backbone else model
         if config["metrics"]:

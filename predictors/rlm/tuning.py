@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
+from predictors.base import Progress
 from predictors.rlm.coordinates import Axes
 from predictors.rlm.encoder import collate
 from predictors.rlm.lines import lines
@@ -14,7 +16,6 @@ from predictors.rlm.model import Model
 from predictors.rlm.tasks import Task, task_loss
 from predictors.scores import Scores
 
-Progress = Callable[[int, int, float], None]
 LEARNING_RATE = 3e-4
 TASKS = 4  # per step
 MAX_ROWS = 256  # examples plus queries of a task
@@ -48,14 +49,13 @@ def tune(
         states = model.states(texts)
     if len(texts) < 4:
         return
-    parameters = [*model.reader.parameters(), *model.decoder.parameters()]
-    optimizer = torch.optim.AdamW(parameters, LEARNING_RATE, weight_decay=0.01)
+
+    def loss() -> Tensor:
+        return task_loss(model.reader, model.decoder, _tasks(states, scores, rng))
+
     model.train()
-    for step in range(steps):
-        loss = task_loss(model.reader, model.decoder, _tasks(states, scores, rng))
-        _step(optimizer, loss, parameters, LEARNING_RATE * (1 - step / steps))
-        if progress:
-            progress(steps + step + 1, 2 * steps, loss.item())
+    parameters = [*model.reader.parameters(), *model.decoder.parameters()]
+    _descend(parameters, loss, range(steps, 2 * steps), progress)
     model.eval()
 
 
@@ -84,28 +84,32 @@ def _tune_encoder(
     progress: Progress | None,
 ) -> None:
     """Train the encoder on the squared error of a linear readout of all metrics from the states."""
-    head = torch.nn.Linear(model.config.encoder.outputs, scores.shape[1])
-    torch.nn.init.zeros_(head.weight)
+    head = nn.Linear(model.config.encoder.outputs, scores.shape[1])
+    nn.init.zeros_(head.weight)
     parameters = [*model.encoder.parameters(), *head.parameters()]
-    optimizer = torch.optim.AdamW(parameters, LEARNING_RATE, weight_decay=0.01)
     center = torch.from_numpy(model.states(list(texts)[:512]).mean(0))
     wanted = torch.from_numpy(scores).float()
-    for step in range(steps):
+
+    def loss() -> Tensor:
         rows = rng.permutation(len(texts))[:48]
         states = model.encoder(collate([lines(texts[i]) for i in rows])) - center
         error = head(states) - wanted[rows]
-        loss = error[~error.isnan()].square().mean()
-        _step(optimizer, loss, parameters, LEARNING_RATE * (1 - step / steps))
-        if progress:
-            progress(step + 1, 2 * steps, loss.item())
+        return error[~error.isnan()].square().mean()
+
+    _descend(parameters, loss, range(steps), progress)
 
 
-def _step(
-    optimizer: torch.optim.Optimizer, loss: torch.Tensor, parameters: Sequence[torch.Tensor], rate: float
+def _descend(
+    parameters: list[nn.Parameter], loss: Callable[[], Tensor], steps: range, progress: Progress | None
 ) -> None:
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-    optimizer.zero_grad(set_to_none=True)
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-    optimizer.step()
+    """Minimize a random loss by AdamW with a linearly falling learning rate; `steps` are those of one stage of two."""
+    optimizer = torch.optim.AdamW(parameters, LEARNING_RATE, weight_decay=0.01)
+    for done, step in enumerate(steps):
+        optimizer.param_groups[0]["lr"] = LEARNING_RATE * (1 - done / len(steps))
+        value = loss()
+        optimizer.zero_grad()
+        value.backward()
+        nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        if progress:
+            progress(step + 1, 2 * len(steps), value.item())
