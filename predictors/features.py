@@ -182,17 +182,11 @@ def with_kernels(program: Program) -> Program:
 
 
 class Reading(NamedTuple):
-    """A parsed text.
+    """A parsed text."""
 
-    Attributes:
-        program: the program with kernel sizes filled in (`with_kernels`).
-        sites: shapes and cost of every item of the main block.
-        calls: number of times that each function runs.
-    """
-
-    program: Program
-    sites: tuple[Site, ...]
-    calls: dict[str, int]
+    program: Program  # the program with kernel sizes filled in (`with_kernels`)
+    sites: tuple[Site, ...]  # shapes and cost of every item of the main block
+    calls: dict[str, int]  # number of times that each function runs
 
 
 @lru_cache(maxsize=16384)

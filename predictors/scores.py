@@ -17,14 +17,10 @@ class Scores:
     """A strictly increasing, piecewise linear map between values and scores.
 
     Beyond the outermost knots, the map continues with the mean slope of the outer tenth of the knots.
-
-    Attributes:
-        values: (k,) knots, increasing.
-        scores: (k,) scores of the knots, increasing.
     """
 
-    values: np.ndarray
-    scores: np.ndarray
+    values: np.ndarray  # (k,) knots, increasing
+    scores: np.ndarray  # (k,) scores of the knots, increasing
 
     @classmethod
     def fit(cls, values: np.ndarray, by_rank: bool) -> Self:

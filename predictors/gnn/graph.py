@@ -28,15 +28,10 @@ TEXT_NUMBERS = 3
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """An operator with its attributes; equal operators share one object.
+    """An operator with its attributes; equal operators share one object."""
 
-    Attributes:
-        words: the operator, and one word per attribute.
-        numbers: (KIND_NUMBERS,) scaled log2 of the sizes among the attributes.
-    """
-
-    words: tuple[str, ...]
-    numbers: tuple[float, ...]
+    words: tuple[str, ...]  # the operator, and one word per attribute
+    numbers: tuple[float, ...]  # (KIND_NUMBERS,) scaled log2 of the sizes among the attributes
 
 
 _INPUT = Kind(("input",), (0.0,) * KIND_NUMBERS)
@@ -44,38 +39,23 @@ _INPUT = Kind(("input",), (0.0,) * KIND_NUMBERS)
 
 @dataclass(frozen=True, eq=False)
 class BlockGraph:
-    """A block as a graph of n nodes (its inputs, then its items) and e edges; equal blocks share one object.
+    """A block as a graph of n nodes (its inputs, then its items) and e edges; equal blocks share one object."""
 
-    Attributes:
-        kinds: (n,) kinds of the nodes.
-        callees: node and called block of every call.
-        edges: (2, e) producer and consumer.
-        outputs: nodes whose values the block returns.
-        numbers: (n, NODE_NUMBERS) features of the nodes' positions.
-        level: 0 without calls, otherwise one above the highest callee.
-    """
-
-    kinds: tuple[Kind, ...]
-    callees: tuple[tuple[int, BlockGraph], ...]
-    edges: np.ndarray
-    outputs: np.ndarray
-    numbers: np.ndarray
-    level: int
+    kinds: tuple[Kind, ...]  # (n,) kinds of the nodes
+    callees: tuple[tuple[int, BlockGraph], ...]  # node and called block of every call
+    edges: np.ndarray  # (2, e) producer and consumer
+    outputs: np.ndarray  # nodes whose values the block returns
+    numbers: np.ndarray  # (n, NODE_NUMBERS) features of the nodes' positions
+    level: int  # 0 without calls, otherwise one above the highest callee
 
 
 @dataclass(frozen=True, eq=False)
 class TextGraph:
-    """The graphs of one text.
+    """The graphs of one text."""
 
-    Attributes:
-        main: graph of the main block.
-        parts: graph of every function, and its share of all calls.
-        numbers: (TEXT_NUMBERS,) scaled log2 of params, FLOPs, and items of the main block plus calls.
-    """
-
-    main: BlockGraph
-    parts: tuple[tuple[BlockGraph, float], ...]
-    numbers: tuple[float, ...]
+    main: BlockGraph  # graph of the main block
+    parts: tuple[tuple[BlockGraph, float], ...]  # graph of every function, and its share of all calls
+    numbers: tuple[float, ...]  # (TEXT_NUMBERS,) scaled log2 of params, FLOPs, and items of the main block plus calls
 
     @property
     def blocks(self) -> list[BlockGraph]:
@@ -206,54 +186,31 @@ def _size(value: Value | Ref | None) -> float:
 
 @dataclass(frozen=True)
 class Level:
-    """The n nodes of all b blocks of one level.
+    """The n nodes of all b blocks of one level."""
 
-    Attributes:
-        blocks: b.
-        node_kind: (n,) number of each node's kind.
-        node_block: (n,) block of each node, numbered within the level.
-        numbers: (n, NODE_NUMBERS).
-        call_node: (c,) nodes that call a block.
-        call_block: (c,) called blocks, numbered through all levels.
-        source: (e,) producer of each edge.
-        target: (e,) consumer of each edge.
-        output_node: (o,) output nodes.
-        output_block: (o,) block of each output node, numbered within the level.
-    """
-
-    blocks: int
-    node_kind: Tensor
-    node_block: Tensor
-    numbers: Tensor
-    call_node: Tensor
-    call_block: Tensor
-    source: Tensor
-    target: Tensor
-    output_node: Tensor
-    output_block: Tensor
+    blocks: int  # b
+    node_kind: Tensor  # (n,) number of each node's kind
+    node_block: Tensor  # (n,) block of each node, numbered within the level
+    numbers: Tensor  # (n, NODE_NUMBERS)
+    call_node: Tensor  # (c,) nodes that call a block
+    call_block: Tensor  # (c,) called blocks, numbered through all levels
+    source: Tensor  # (e,) producer of each edge
+    target: Tensor  # (e,) consumer of each edge
+    output_node: Tensor  # (o,) output nodes
+    output_block: Tensor  # (o,) block of each output node, numbered within the level
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Tensors of t texts with p functions; blocks are numbered through all levels.
+    """Tensors of t texts with p functions; blocks are numbered through all levels."""
 
-    Attributes:
-        kinds: distinct kinds.
-        levels: from the lowest.
-        main: (t,) main block of each text.
-        numbers: (t, TEXT_NUMBERS).
-        part_text: (p,) text of each function.
-        part_block: (p,) block of each function.
-        part_share: (p,) share of the text's calls.
-    """
-
-    kinds: tuple[Kind, ...]
-    levels: tuple[Level, ...]
-    main: Tensor
-    numbers: Tensor
-    part_text: Tensor
-    part_block: Tensor
-    part_share: Tensor
+    kinds: tuple[Kind, ...]  # distinct kinds
+    levels: tuple[Level, ...]  # from the lowest
+    main: Tensor  # (t,) main block of each text
+    numbers: Tensor  # (t, TEXT_NUMBERS)
+    part_text: Tensor  # (p,) text of each function
+    part_block: Tensor  # (p,) block of each function
+    part_share: Tensor  # (p,) share of the text's calls
 
 
 def collate(texts: Sequence[TextGraph]) -> Batch:

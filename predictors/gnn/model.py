@@ -19,21 +19,13 @@ from predictors.gnn.graph import KIND_NUMBERS, NODE_NUMBERS, TEXT_NUMBERS, Batch
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes of the network.
+    """Sizes of the network."""
 
-    Attributes:
-        words: size of the vocabulary.
-        metrics: number of outputs.
-        width: width of the layers.
-        layers: flow layers per block.
-        members: networks in the ensemble.
-    """
-
-    words: int
-    metrics: int
-    width: int = 32
-    layers: int = 3
-    members: int = 4
+    words: int  # size of the vocabulary
+    metrics: int  # number of outputs
+    width: int = 32  # width of the layers
+    layers: int = 3  # flow layers per block
+    members: int = 4  # networks in the ensemble
 
 
 class Linear(nn.Module):
@@ -80,17 +72,11 @@ def _counts(index: Tensor, size: int) -> Tensor:
 
 
 class Edges(NamedTuple):
-    """Edges in both directions between 2N nodes: 2i is node i along the edges, 2i + 1 against them.
+    """Edges in both directions between 2N nodes: 2i is node i along the edges, 2i + 1 against them."""
 
-    Attributes:
-        source: (2E,).
-        target: (2E,).
-        share: (2E,) degree of the target to the power -0.5.
-    """
-
-    source: Tensor
-    target: Tensor
-    share: Tensor
+    source: Tensor  # (2E,)
+    target: Tensor  # (2E,)
+    share: Tensor  # (2E,) degree of the target to the power -0.5
 
     @classmethod
     def of(cls, level: Level) -> Edges:

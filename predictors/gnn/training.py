@@ -19,19 +19,12 @@ MARGIN = 0.1  # of the ranking loss, in normal scores
 
 @dataclass(frozen=True)
 class Schedule:
-    """AdamW with one cycle of the learning rate.
+    """AdamW with one cycle of the learning rate."""
 
-    Attributes:
-        steps: optimizer steps.
-        batch: architectures per step.
-        learning_rate: peak of the cycle.
-        weight_decay: of AdamW.
-    """
-
-    steps: int
-    batch: int = 32
-    learning_rate: float = 6e-3
-    weight_decay: float = 1e-2
+    steps: int  # optimizer steps
+    batch: int = 32  # architectures per step
+    learning_rate: float = 6e-3  # peak of the cycle
+    weight_decay: float = 1e-2  # of AdamW
 
 
 def held_out(n: int, members: int, folds: int, rng: np.random.Generator) -> np.ndarray:

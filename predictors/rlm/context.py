@@ -28,25 +28,15 @@ AXIS_SCALE = 4.0  # multiplies coordinates along principal axes, whose mean squa
 
 @dataclass(frozen=True)
 class ContextConfig:
-    """Sizes of the in-context decoder.
+    """Sizes of the in-context decoder."""
 
-    Attributes:
-        width: width of the layers over examples and queries.
-        heads: attention heads of these layers.
-        layers: number of these layers.
-        distance: coordinates per head on which attention measures distances.
-        kernels: heads of the kernel regression.
-        number_width: width of the digit decoder.
-        number_layers: layers of the digit decoder.
-    """
-
-    width: int = 128
-    heads: int = 4
-    layers: int = 4
-    distance: int = 16
-    kernels: int = 12
-    number_width: int = 64
-    number_layers: int = 2
+    width: int = 128  # width of the layers over examples and queries
+    heads: int = 4  # attention heads of these layers
+    layers: int = 4  # number of these layers
+    distance: int = 16  # coordinates per head on which attention measures distances
+    kernels: int = 12  # heads of the kernel regression
+    number_width: int = 64  # width of the digit decoder
+    number_layers: int = 2  # layers of the digit decoder
 
 
 class ContextAttention(nn.Module):

@@ -29,19 +29,12 @@ def compared(states: np.ndarray) -> np.ndarray:
 
 
 class States(NamedTuple):
-    """Parts of states (n, S).
+    """Parts of states (n, S)."""
 
-    Attributes:
-        structure: (n, S - QUALITY - COUNTS - COMMON), linear in the encoder's pooled lines.
-        quality: (n, QUALITY), nonlinear.
-        counts: (n, COUNTS), a sketch of how often each kind of line occurs.
-        common: (n, COMMON), predicted proxies and exact costs.
-    """
-
-    structure: np.ndarray
-    quality: np.ndarray
-    counts: np.ndarray
-    common: np.ndarray
+    structure: np.ndarray  # (n, S - QUALITY - COUNTS - COMMON), linear in the encoder's pooled lines
+    quality: np.ndarray  # (n, QUALITY), nonlinear
+    counts: np.ndarray  # (n, COUNTS), a sketch of how often each kind of line occurs
+    common: np.ndarray  # (n, COMMON), predicted proxies and exact costs
 
     @classmethod
     def of(cls, states: np.ndarray) -> States:
@@ -50,19 +43,12 @@ class States(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Principal axes of a part of the states.
+    """Principal axes of a part of the states."""
 
-    Attributes:
-        center: (S,) mean.
-        scale: root mean squared distance from the center.
-        directions: (S + c, k) of the values divided by `scale`, with c columns beside them.
-        spread: (k,) standard deviations along the directions.
-    """
-
-    center: np.ndarray
-    scale: float
-    directions: np.ndarray
-    spread: np.ndarray
+    center: np.ndarray  # (S,) mean
+    scale: float  # root mean squared distance from the center
+    directions: np.ndarray  # (S + c, k) of the values divided by `scale`, with c columns beside them
+    spread: np.ndarray  # (k,) standard deviations along the directions
 
     @classmethod
     def fit(cls, values: np.ndarray, most: int, beside: np.ndarray | None = None) -> Block:

@@ -23,23 +23,14 @@ COMMON = PROXIES + TEXT_NUMBERS  # size of the last part of a state, which means
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """Sizes of the encoder.
+    """Sizes of the encoder."""
 
-    Attributes:
-        width: width of the layers.
-        layers: number of layers.
-        windows: soft sections of a text that are pooled separately, beside the whole text.
-        structure: size of the structure part of a state, which is linear in the pooled lines.
-        hidden: width of the network from structure to quality.
-        frequencies: sine and cosine features per number of a line.
-    """
-
-    width: int = 128
-    layers: int = 3
-    windows: int = 3
-    structure: int = 256
-    hidden: int = 256
-    frequencies: int = 4
+    width: int = 128  # width of the layers
+    layers: int = 3  # number of layers
+    windows: int = 3  # soft sections of a text that are pooled separately, beside the whole text
+    structure: int = 256  # size of the structure part of a state, which is linear in the pooled lines
+    hidden: int = 256  # width of the network from structure to quality
+    frequencies: int = 4  # sine and cosine features per number of a line
 
     @property
     def outputs(self) -> int:
@@ -48,27 +39,16 @@ class EncoderConfig:
 
 
 class Batch(NamedTuple):
-    """Lines of B texts; see `Lines`.
+    """Lines of B texts; see `Lines`."""
 
-    Attributes:
-        words: (w,).
-        starts: (n,) index of each line's first word.
-        numbers: (n, LINE_NUMBERS).
-        edges: (2, e) producer and consumer.
-        text: (n,) text of each line.
-        position: (n,) in [0, 1].
-        totals: (B, TEXT_NUMBERS).
-        counts: (B, COUNTS).
-    """
-
-    words: Tensor
-    starts: Tensor
-    numbers: Tensor
-    edges: Tensor
-    text: Tensor
-    position: Tensor
-    totals: Tensor
-    counts: Tensor
+    words: Tensor  # (w,)
+    starts: Tensor  # (n,) index of each line's first word
+    numbers: Tensor  # (n, LINE_NUMBERS)
+    edges: Tensor  # (2, e) producer and consumer
+    text: Tensor  # (n,) text of each line
+    position: Tensor  # (n,) in [0, 1]
+    totals: Tensor  # (B, TEXT_NUMBERS)
+    counts: Tensor  # (B, COUNTS)
 
 
 def collate(texts: Sequence[Lines]) -> Batch:

@@ -41,15 +41,10 @@ class Context:
 
 
 class Group(NamedTuple):
-    """Examples that are shared by all queries near one center.
+    """Examples that are shared by all queries near one center."""
 
-    Attributes:
-        center: the `compared` part of a state.
-        rows: (n,) row numbers of the stored examples.
-    """
-
-    center: np.ndarray
-    rows: np.ndarray
+    center: np.ndarray  # the `compared` part of a state
+    rows: np.ndarray  # (n,) row numbers of the stored examples
 
 
 def groups(states: np.ndarray) -> list[Group]:

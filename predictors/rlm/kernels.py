@@ -19,17 +19,11 @@ MAX_PREDICTION = 8.0  # largest absolute prediction, in scores
 
 
 class Solved(NamedTuple):
-    """The fitted regressions, as queries read them.
+    """The fitted regressions, as queries read them."""
 
-    Attributes:
-        scaled: (B, h, n, C) scaled coordinates of the examples.
-        dual: (B, h, n) dual weights.
-        errors: (B, h) logarithms of mean squared leave-one-out errors.
-    """
-
-    scaled: Tensor
-    dual: Tensor
-    errors: Tensor
+    scaled: Tensor  # (B, h, n, C) scaled coordinates of the examples
+    dual: Tensor  # (B, h, n) dual weights
+    errors: Tensor  # (B, h) logarithms of mean squared leave-one-out errors
 
 
 class KernelRegression(nn.Module):

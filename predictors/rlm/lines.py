@@ -35,52 +35,29 @@ _TOKEN = re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|[^\W\d]\w*|[^\w\s]|\s+")
 
 
 class Lines(NamedTuple):
-    """The n lines of a text, with w words and e references.
+    """The n lines of a text, with w words and e references."""
 
-    Attributes:
-        words: (w,) hashed words, line after line.
-        starts: (n,) index of each line's first word.
-        numbers: (n, LINE_NUMBERS) log2 of costs and sizes, and of the number of lines on the longest path from an input
-            and to an output.
-        edges: (2, e) line that produces a value, line that reads it.
-        position: (n,) relative position of a line along the longest path, in [0, 1].
-        totals: (TEXT_NUMBERS,) log2 of 1 plus parameters, multiply-accumulates, output elements, lines and depth.
-        counts: (COUNTS,) sum of the lines' `kind_sketch`.
-    """
-
-    words: np.ndarray
-    starts: np.ndarray
-    numbers: np.ndarray
-    edges: np.ndarray
-    position: np.ndarray
-    totals: np.ndarray
-    counts: np.ndarray
+    words: np.ndarray  # (w,) hashed words, line after line
+    starts: np.ndarray  # (n,) index of each line's first word
+    numbers: np.ndarray  # (n, LINE_NUMBERS) log2 of costs, sizes, and lines on the longest path from inputs, to outputs
+    edges: np.ndarray  # (2, e) line that produces a value, line that reads it
+    position: np.ndarray  # (n,) relative position of a line along the longest path, in [0, 1]
+    totals: np.ndarray  # (TEXT_NUMBERS,) log2 of 1 + parameters, multiply-accumulates, output elements, lines, depth
+    counts: np.ndarray  # (COUNTS,) sum of the lines' `kind_sketch`
 
 
 class _Body(NamedTuple):
-    """The lines of one call.
+    """The lines of one call."""
 
-    Attributes:
-        words: (w,) hashed words, line after line.
-        lengths: (n,) words per line.
-        numbers: (n, OPERATOR_NUMBERS).
-        edges: (2, e) between lines of the call.
-        reads: (2, r) number of an input of the call, line that reads it.
-        sources: per output, the line that produces it, or -1 - i for input i of the call.
-        shapes: shapes of the outputs.
-        costs: (3,) parameters, multiply-accumulates, output elements.
-        counts: (COUNTS,) sum of the lines' sketches.
-    """
-
-    words: np.ndarray
-    lengths: np.ndarray
-    numbers: np.ndarray
-    edges: np.ndarray
-    reads: np.ndarray
-    sources: tuple[int, ...]
-    shapes: tuple[Shape, ...]
-    costs: np.ndarray
-    counts: np.ndarray
+    words: np.ndarray  # (w,) hashed words, line after line
+    lengths: np.ndarray  # (n,) words per line
+    numbers: np.ndarray  # (n, OPERATOR_NUMBERS)
+    edges: np.ndarray  # (2, e) between lines of the call
+    reads: np.ndarray  # (2, r) number of an input of the call, line that reads it
+    sources: tuple[int, ...]  # per output, the line that produces it, or -1 - i for input i of the call
+    shapes: tuple[Shape, ...]  # shapes of the outputs
+    costs: np.ndarray  # (3,) parameters, multiply-accumulates, output elements
+    counts: np.ndarray  # (COUNTS,) sum of the lines' sketches
 
 
 @lru_cache(maxsize=65536)

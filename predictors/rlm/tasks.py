@@ -19,19 +19,12 @@ _WEIGHT = torch.tensor([1.0, 1.0, 1.0, 0.5])  # of a number's tokens in the loss
 
 @dataclass(frozen=True)
 class Task:
-    """n examples and q queries of one regression task.
+    """n examples and q queries of one regression task."""
 
-    Attributes:
-        examples: (n, C) coordinates.
-        scores: (n,) of the examples.
-        queries: (q, C) coordinates.
-        wanted: (q,) scores of the queries, the targets.
-    """
-
-    examples: np.ndarray
-    scores: np.ndarray
-    queries: np.ndarray
-    wanted: np.ndarray
+    examples: np.ndarray  # (n, C) coordinates
+    scores: np.ndarray  # (n,) of the examples
+    queries: np.ndarray  # (q, C) coordinates
+    wanted: np.ndarray  # (q,) scores of the queries, the targets
 
 
 def task_loss(reader: ContextReader, decoder: NumberDecoder, tasks: Sequence[Task]) -> Tensor:
