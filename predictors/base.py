@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import gc
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from predictors.files import read, write
-from predictors.inputs import Inputs, Metrics, as_texts
+from predictors.inputs import Inputs, Metrics, Stream, as_texts
 from search_spaces.common.errors import InputError
-
-if TYPE_CHECKING:
-    import onnx
-
-    from search_spaces import Architecture
 
 Progress = Callable[[int, int, float], None]  # called as `progress(step, steps, loss)` during training
 STREAM_CHUNK = 256  # architectures per call of `predict` in a stream
@@ -149,7 +144,7 @@ class Predictor(ABC):
 
     def predict_stream(
         self,
-        architectures: Iterable[str | onnx.ModelProto | Architecture],
+        architectures: Stream,
         metrics: Sequence[str],
         samples: int = 64,
         seed: int = 0,
@@ -170,19 +165,11 @@ class Predictor(ABC):
         options = {"metrics": metrics, "samples": samples, "seed": seed}
         yield from self._stream("predict", architectures, jobs, options)
 
-    def estimate_stream(
-        self, architectures: Iterable[str | onnx.ModelProto | Architecture], metrics: Sequence[str], jobs: int = 1
-    ) -> Iterator[np.ndarray]:
+    def estimate_stream(self, architectures: Stream, metrics: Sequence[str], jobs: int = 1) -> Iterator[np.ndarray]:
         """Point estimates (n, m) of one chunk after another; see `predict_stream`."""
         yield from self._stream("estimate", architectures, jobs, {"metrics": metrics})
 
-    def _stream(
-        self,
-        method: str,
-        architectures: Iterable[str | onnx.ModelProto | Architecture],
-        jobs: int,
-        options: dict[str, Any],
-    ) -> Iterator[Any]:
+    def _stream(self, method: str, architectures: Stream, jobs: int, options: dict[str, Any]) -> Iterator[Any]:
         remaining = iter(architectures)
         chunks = iter(lambda: self._prepared(list(islice(remaining, STREAM_CHUNK))), [])
         if jobs == 1:
@@ -192,8 +179,7 @@ class Predictor(ABC):
 
         with TemporaryDirectory() as folder:
             self.save(folder)
-            asked = delayed(_in_worker)
-            work = (asked(type(self), folder, method, chunk, options) for chunk in chunks)
+            work = (delayed(_in_worker)(type(self), folder, method, chunk, options) for chunk in chunks)
             yield from Parallel(n_jobs=jobs, pre_dispatch="2*n_jobs", return_as="generator")(work)
 
     def _prepared(self, architectures: Inputs) -> list[Any]:

@@ -56,29 +56,24 @@ class _GP(SamplingPredictor):
             for column, metric in enumerate(metrics):
                 if metric in names:
                     continue
-                covariates = {name: known[name][rows] for name in names}
-                if not len(self._rows(metric, *covariates)):  # no example has all these metrics
-                    covariates = {}
-                mean, std = self._predict(metric, inputs[rows], covariates)
+                covariates = (
+                    names if len(self._rows(metric, *names)) else []
+                )  # none if no example has all these metrics
+                process = self._process(metric, *covariates)
+                points = self._joined(inputs[rows], {name: known[name][rows] for name in covariates})
+                mean, std = process.predict(points, return_std=True)
                 scores = mean[:, None] + std[:, None] * noise[rows, :, column]
                 drawn[rows, :, column] = self._scales[metric].restore(scores)
         return drawn
 
-    def _predict(
-        self, metric: str, inputs: np.ndarray, covariates: Mapping[str, np.ndarray]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation (n,) of the metric in normal scores."""
-        process = self._process(metric, tuple(covariates))
-        return process.predict(self._joined(inputs, covariates), return_std=True)
-
-    def _process(self, metric: str, covariates: tuple[str, ...]) -> GaussianProcessRegressor:
+    def _process(self, metric: str, *covariates: str) -> GaussianProcessRegressor:
+        """The process that predicts a metric's normal scores."""
         key = (metric, *covariates)
         if key not in self._processes:
             rows = self._rows(*key)
             inputs = self._joined(self._points[rows], {name: self._values[name][rows] for name in covariates})
-            self._processes[key] = _fitted(
-                inputs, self._scales[metric].normalize(self._values[metric][rows]), self.seed
-            )
+            scores = self._scales[metric].normalize(self._values[metric][rows])
+            self._processes[key] = _fitted(inputs, scores, self.seed)
         return self._processes[key]
 
     def _rows(self, *metrics: str) -> np.ndarray:
@@ -158,10 +153,8 @@ class ChoicesGP(_GP):
         return [name for name in names if len({options.get(name, 0.0) for options in found}) > 1]
 
     def _encode(self, architectures: Inputs) -> np.ndarray:
-        found = [_options(a) for a in architectures]
-        return np.array([[options.get(name, 0.0) for name in self._names] for options in found]).reshape(
-            len(found), len(self._names)
-        )
+        found = [[options.get(name, 0.0) for name in self._names] for options in map(_options, architectures)]
+        return np.array(found).reshape(len(found), len(self._names))
 
 
 def _options(architecture: Any) -> dict[str, float]:
@@ -170,7 +163,6 @@ def _options(architecture: Any) -> dict[str, float]:
 
     if not isinstance(architecture, Architecture):
         raise InputError(f"gp-choices reads architectures with their choices, not {str(architecture)[:60]!r}")
-    return {
-        name if isinstance(value, float) else f"{name}={value}": value if isinstance(value, float) else 1.0
-        for name, value in architecture.choices
-    }
+    return dict(
+        (name, value) if isinstance(value, float) else (f"{name}={value}", 1.0) for name, value in architecture.choices
+    )

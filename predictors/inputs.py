@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from search_spaces import Architecture
 
 Inputs = Sequence["str | onnx.ModelProto | Architecture"]
+Stream = Iterable["str | onnx.ModelProto | Architecture"]
 Metrics = Mapping[str, Sequence[float] | np.ndarray]
 MAX_VALUE = 1e150  # largest absolute value: the square of larger ones overflows
 MIN_RANGE = 1e-150  # smallest range of values: the square of smaller ones underflows to 0

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
@@ -28,34 +27,45 @@ class _Simple(SamplingPredictor):
     examples. A given metric has a known error, on which the errors of the others are conditioned.
     """
 
+    _models: list[Any]  # per metric; `predict(inputs)` gives means and standard deviations (n,), these above 0
+
     def fit(self, architectures: Inputs, metrics: Metrics) -> Self:
         targets = as_targets(architectures, metrics)
         texts = as_texts(architectures)
         self._metrics = tuple(targets)
         self._names = sorted(set().union(*(features(text) for text in texts)))
         errors = self._fit(feature_matrix(texts, self._names), np.stack(list(targets.values()), axis=1))
-        self._correlation = _correlation(errors)
+        sums, counts = second_moments(errors)
+        moments = sums / np.maximum(counts, 1)
+        scale = np.sqrt(np.maximum(np.diag(moments), 1e-12))
+        self._correlation = shrink_correlation(moments / np.outer(scale, scale), counts)
         return self
+
+    def _fit(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """Fit targets (n, M), NaN where missing; return standardized errors (n, M) on left-out examples."""
+        self._models, errors = [], np.full(targets.shape, np.nan)
+        for column, values in enumerate(targets.T):
+            seen = ~np.isnan(values)
+            model, errors[seen, column] = self._fit_one(inputs[seen], values[seen])
+            self._models.append(model)
+        return errors
+
+    @abstractmethod
+    def _fit_one(self, inputs: np.ndarray, values: np.ndarray) -> tuple[Any, np.ndarray]:
+        """A model of values (n,), and its standardized errors (n,) on left-out examples."""
 
     def _draw(
         self, architectures: Inputs, metrics: Sequence[str], known: dict[str, np.ndarray], samples: int, seed: int
     ) -> np.ndarray:
         texts = as_texts(architectures)
-        mean, spread = self._predict(feature_matrix(texts, self._names))
+        inputs = feature_matrix(texts, self._names)
+        mean, spread = np.stack([model.predict(inputs) for model in self._models], axis=2)
         values = np.stack([known.get(name, np.full(len(texts), np.nan)) for name in self.metrics], axis=1)
         noise = text_noise(texts, samples, len(self.metrics), (self.seed, seed))
         drawn = mean[:, None] + spread[:, None] * conditional_errors(
             self._correlation, ((values - mean) / spread)[:, None], noise
         )
         return drawn[:, :, [self.metrics.index(name) for name in metrics]]
-
-    @abstractmethod
-    def _fit(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        """Fit targets (n, M), NaN where missing; return standardized errors (n, M) on left-out examples."""
-
-    @abstractmethod
-    def _predict(self, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation (n, M); the latter is above 0."""
 
     def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         return {**self._config(), "features": self._names}, {"correlation": self._correlation}
@@ -68,26 +78,18 @@ class _Simple(SamplingPredictor):
         return self
 
 
-def _correlation(errors: np.ndarray) -> np.ndarray:
-    """Correlation (M, M) of errors (n, M), NaN where missing."""
-    sums, counts = second_moments(errors)
-    moments = sums / np.maximum(counts, 1)
-    scale = np.sqrt(np.maximum(np.diag(moments), 1e-12))
-    return shrink_correlation(moments / np.outer(scale, scale), counts)
-
-
 def _negligible_std(values: np.ndarray) -> float:
     """A negligible standard deviation above 0, which avoids division by 0."""
     return 1e-9 * (float(np.abs(values).max()) or 1.0)
 
 
-@dataclass(frozen=True)
-class _LinearModel:
-    """A linear model: weights (features,), intercept, and standard deviation `spread` of its errors."""
-
-    weights: np.ndarray
+class _LinearModel(NamedTuple):
+    weights: np.ndarray  # (features,)
     intercept: float
-    spread: float
+    spread: float  # standard deviation of the errors
+
+    def predict(self, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return inputs @ self.weights + self.intercept, np.full(len(inputs), self.spread)
 
 
 class Ridge(_Simple):
@@ -95,19 +97,9 @@ class Ridge(_Simple):
 
     kind = "ridge"
 
-    def _fit(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        self._models: list[_LinearModel] = []
-        errors = np.full(targets.shape, np.nan)
-        for column, values in enumerate(targets.T):
-            seen = ~np.isnan(values)
-            model, left_out = _ridge(inputs[seen], values[seen])
-            self._models.append(model)
-            errors[seen, column] = left_out / model.spread
-        return errors
-
-    def _predict(self, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        mean = np.stack([inputs @ model.weights + model.intercept for model in self._models], axis=1)
-        return mean, np.broadcast_to([model.spread for model in self._models], mean.shape)
+    def _fit_one(self, inputs: np.ndarray, values: np.ndarray) -> tuple[_LinearModel, np.ndarray]:
+        model, errors = _ridge(inputs, values)
+        return model, errors / model.spread
 
     def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         config, tensors = super()._state()
@@ -146,6 +138,19 @@ def _ridge(inputs: np.ndarray, values: np.ndarray) -> tuple[_LinearModel, np.nda
     return _LinearModel(weights, float(values.mean() - center @ weights), spread), errors
 
 
+class _ForestModel(NamedTuple):
+    """A forest fitted to values divided by `unit`: scikit-learn makes no splits where the variance is tiny."""
+
+    forest: RandomForestRegressor
+    unit: float
+    least: float  # least standard deviation of the trees
+    inflation: float  # standard deviation of the errors, relative to that of the trees
+
+    def predict(self, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        trees = self.unit * _by_tree(self.forest, inputs)
+        return trees.mean(0), np.hypot(trees.std(0), self.least) * self.inflation
+
+
 class Forest(_Simple):
     """A random forest per metric. Its uncertainty is the spread of the trees, scaled to the out-of-bag errors.
 
@@ -167,38 +172,19 @@ class Forest(_Simple):
 
     def _fit(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
         self._inputs, self._targets = inputs, targets
-        self._forests: list[RandomForestRegressor] = []
-        self._inflation, self._min_std, self._units = np.ones((3, targets.shape[1]))
-        errors = np.full(targets.shape, np.nan)
-        for column, values in enumerate(targets.T):
-            seen = ~np.isnan(values)
-            forest = self._grow(inputs[seen], values[seen])
-            unit = self._units[column] = _unit(values[seen])
-            mean, spread = (unit * found for found in _out_of_bag(forest, inputs[seen]))
-            error = values[seen] - mean
-            self._min_std[column] = max(0.02 * float(values[seen].std()), _negligible_std(values[seen]))
-            raw = error / np.hypot(spread, self._min_std[column])
-            if not np.isnan(raw).all():
-                self._inflation[column] = max(float(np.sqrt(np.nanmean(raw**2))), 1e-3)
-            errors[seen, column] = raw / self._inflation[column]
-            self._forests.append(forest)
-        return errors
+        return super()._fit(inputs, targets)
 
-    def _grow(self, inputs: np.ndarray, values: np.ndarray) -> RandomForestRegressor:
-        """Fit a forest to values divided by `_unit`: scikit-learn makes no splits where the variance is tiny."""
+    def _fit_one(self, inputs: np.ndarray, values: np.ndarray) -> tuple[_ForestModel, np.ndarray]:
         from sklearn.ensemble import RandomForestRegressor
 
-        return RandomForestRegressor(self.trees, max_features=1 / 3, random_state=self.seed).fit(
-            inputs, values / _unit(values)
-        )
-
-    def _predict(self, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        mean, spread = np.empty((2, len(inputs), len(self._forests)))
-        for column, forest in enumerate(self._forests):
-            trees = self._units[column] * _by_tree(forest, inputs)
-            mean[:, column] = trees.mean(0)
-            spread[:, column] = np.hypot(trees.std(0), self._min_std[column]) * self._inflation[column]
-        return mean, spread
+        largest = float(np.abs(values).max())
+        unit = float(2.0 ** np.floor(np.log2(largest))) if largest else 1.0  # a power of 2: no rounding error
+        forest = RandomForestRegressor(self.trees, max_features=1 / 3, random_state=self.seed)
+        mean, spread = (unit * found for found in _out_of_bag(forest.fit(inputs, values / unit), inputs))
+        least = max(0.02 * float(values.std()), _negligible_std(values))
+        errors = (values - mean) / np.hypot(spread, least)
+        inflation = 1.0 if np.isnan(errors).all() else max(float(np.sqrt(np.nanmean(errors**2))), 1e-3)
+        return _ForestModel(forest, unit, least, inflation), errors / inflation
 
     def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         config, tensors = super()._state()
@@ -211,12 +197,6 @@ class Forest(_Simple):
         n = tensors["inputs"].shape[0]
         self._fit(tensors["inputs"].reshape(n, len(self._names)), tensors["targets"].reshape(n, len(self._metrics)))
         return self
-
-
-def _unit(values: np.ndarray) -> float:
-    """The largest power of two up to the largest absolute value, a divisor without rounding error; 1 if all are 0."""
-    largest = float(np.abs(values).max())
-    return float(2.0 ** np.floor(np.log2(largest))) if largest else 1.0
 
 
 def _by_tree(forest: RandomForestRegressor, inputs: np.ndarray) -> np.ndarray:

@@ -21,8 +21,4 @@ def version(name: str | None = None) -> str:
     file = None if name is None else Path(inspect.getfile(predictor_class(name)))
     if file is None or file.is_relative_to(_HERE):
         return str(RESULT_VERSION)
-    return f"{RESULT_VERSION}-{_digest(file)}"
-
-
-def _digest(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()[:8]
+    return f"{RESULT_VERSION}-{hashlib.sha256(file.read_bytes()).hexdigest()[:8]}"

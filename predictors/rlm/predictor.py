@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from predictors.scores import Scores
 from search_spaces.common.errors import InputError
 from search_spaces.pytorch import without_weights
 
+if TYPE_CHECKING:
+    from predictors.rlm.backbone import T5GemmaReader
+
 BASE = "rlm-base"
 MAX_CACHED_TEXTS = 60_000  # cached states take 110 MB
 MAX_CONTEXTS = 8  # cached; a context of 2,000 examples takes about 45 MB
@@ -34,14 +37,6 @@ MAX_QUERIES = 1024  # decoded at once at most
 MAX_NUMBERS = 80_000  # queries times samples decoded at once, about 5 KB each
 NEIGHBOUR_ROWS = 1000  # approximate number of examples that determine the unit of novelty
 MAX_BY_VALUE = MAX_SCORE / 2  # largest absolute score of an example under a linear scale; digits reach twice as far
-
-
-class StateReader(Protocol):
-    """Maps n texts to states (n, S), float32: the model's own encoder or a backbone."""
-
-    def states(self, texts: Sequence[str]) -> np.ndarray:
-        """States (n, S), float32, of n texts."""
-        ...
 
 
 class RLM(SamplingPredictor):
@@ -78,7 +73,6 @@ class RLM(SamplingPredictor):
             raise InputError(f"rlm: steps must be 0 or more, not {steps}")
         self.base, self.steps, self.backbone, self.progress = base, steps, backbone, progress
         self._model: Model | None = None
-        self._reader: StateReader | None = None
         self._cache: dict[str, np.ndarray] = {}
         self._values: dict[str, np.ndarray] = {}
         self._states = np.empty((0, 0), np.float32)
@@ -89,18 +83,27 @@ class RLM(SamplingPredictor):
     def of(cls, model: Model) -> Self:
         """A predictor with a pretrained model and no examples."""
         self = cls()
-        self._model = self._reader = model.eval()
+        self._use(model.eval())
         return self
+
+    def _use(self, model: Model) -> None:
+        """Predict with a model, whose encoder or the backbone reads the texts."""
+        self._reader: Model | T5GemmaReader = model
+        if self.backbone:
+            from predictors.rlm.backbone import T5GemmaReader
+
+            self._reader = T5GemmaReader(self.backbone)
+        self._model = model
 
     @property
     def model(self) -> Model:
         """The network: that of the base, or a fine-tuned copy after `fit` with `steps`."""
         if self._model is None:
             base = load_base(self.base, RLM)
-            self._model = base.model
-            self._reader = _backbone(self.backbone) if self.backbone else self._model
+            self._use(base.model)
             if not self.backbone:
                 self._cache = base._cache  # shared by all predictors of this base: a search fits again and again
+        assert self._model is not None
         return self._model
 
     # --- learning
@@ -222,7 +225,6 @@ class RLM(SamplingPredictor):
     def _read(self, texts: Sequence[str]) -> np.ndarray:
         """States (n, S) of n texts, cached by text."""
         _ = self.model  # loads the base, and with it the reader
-        assert self._reader is not None
         if len(self._cache) > MAX_CACHED_TEXTS:
             self._cache.clear()
         if new := [text for text in dict.fromkeys(texts) if text not in self._cache]:
@@ -325,8 +327,7 @@ class RLM(SamplingPredictor):
         with without_weights():
             model = Model(sizes).eval()
         load_weights(model, "model", tensors)
-        self._model = model
-        self._reader = _backbone(self.backbone) if self.backbone else model
+        self._use(model)
         if config["metrics"]:
             if not self.backbone and tensors["states"].shape[1:] != (sizes.encoder.outputs,):
                 raise InputError("damaged checkpoint: its examples do not have the size of its model's states")
@@ -356,9 +357,3 @@ def _lower_bound(values: np.ndarray) -> float:
 def _columns(columns: list[np.ndarray], count: int) -> np.ndarray:
     """Matrix (count, c) of columns, clipped so that float32 can square them."""
     return np.stack(columns, 1).clip(-1e6, 1e6) if columns else np.zeros((count, 0))
-
-
-def _backbone(name: str) -> StateReader:
-    from predictors.rlm.backbone import T5GemmaReader
-
-    return T5GemmaReader(name)
