@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 FORMAT = "rlm-nas predictor"
 FORMAT_VERSION = 6
-FILES = ("config.json", "model.safetensors")
-MAX_CONFIG_BYTES = 20_000_000
-MAX_TENSOR_BYTES = 2_000_000_000
+FILES = {"config.json": 20_000_000, "model.safetensors": 2_000_000_000}  # most bytes of each
 
 
 def write(folder: Path, kind: str, config: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
@@ -43,7 +41,21 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     Raises:
         InputError: if the folder is not a checkpoint of this format version, or is damaged.
     """
-    config, tensors = _contents(folder)
+    from safetensors import SafetensorError
+    from safetensors.numpy import load as load_tensors
+
+    try:
+        for file, limit in ((folder / name, limit) for name, limit in FILES.items()):
+            if file.stat().st_size > limit:
+                raise InputError(f"{file}: {file.stat().st_size} bytes exceed the limit of {limit}")
+        config = json.loads((folder / "config.json").read_text())
+        tensors = load_tensors((folder / "model.safetensors").read_bytes())
+    except InputError:
+        raise
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise InputError(f"{folder}: not a checkpoint ({Path(error.filename).name} is missing)") from None
+    except (ValueError, SafetensorError, RecursionError) as error:
+        raise InputError(f"{folder}: damaged checkpoint ({str(error)[:200]})") from None
     if not isinstance(config, dict) or config.get("format") != FORMAT:
         raise InputError(f"{folder}: config.json does not describe a predictor")
     if config.get("version") != FORMAT_VERSION:
@@ -52,24 +64,6 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
             f"this release reads {FORMAT_VERSION}; train it again"
         )
     return config, tensors
-
-
-def _contents(folder: Path) -> tuple[Any, dict[str, np.ndarray]]:
-    from safetensors import SafetensorError
-    from safetensors.numpy import load as load_tensors
-
-    files = [(folder / name, limit) for name, limit in zip(FILES, (MAX_CONFIG_BYTES, MAX_TENSOR_BYTES), strict=True)]
-    try:
-        for file, limit in files:
-            if file.stat().st_size > limit:
-                raise InputError(f"{file}: {file.stat().st_size} bytes exceed the limit of {limit}")
-        return json.loads(files[0][0].read_text()), load_tensors(files[1][0].read_bytes())
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise InputError(f"{folder}: not a checkpoint ({Path(error.filename).name} is missing)") from None
-    except (ValueError, SafetensorError, RecursionError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{folder}: damaged checkpoint ({str(error)[:200]})") from None
 
 
 def load_weights(network: nn.Module, part: str, tensors: Mapping[str, np.ndarray]) -> None:
@@ -86,9 +80,8 @@ def load_weights(network: nn.Module, part: str, tensors: Mapping[str, np.ndarray
     import torch
 
     found = without_prefix(part, tensors)
-    if {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()} != {
-        name: tensor.shape for name, tensor in found.items()
-    }:
+    shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    if shapes != {name: tensor.shape for name, tensor in found.items()}:
         raise InputError("damaged checkpoint: its tensors do not have the shapes of its configuration")
     for name, tensor in found.items():
         if tensor.dtype.kind == "f" and not np.isfinite(tensor).all():

@@ -86,7 +86,11 @@ def text_graph(text: str) -> TextGraph:
         return graphs[name]
 
     total = sum(runs.values())
-    main = _placed(graph(program.main), places)
+    main = graph(program.main)
+    at_nodes = main.numbers.copy()  # of functions, shapes and costs depend on the call
+    if places:
+        at_nodes[len(at_nodes) - len(places) :, _FLOW_NUMBERS:] = [_site_numbers(site) for site in places]
+    main = replace(main, numbers=at_nodes)
     numbers = tuple([log2(1 + count) / 8 for count in (*total_cost(places), len(places) + total)])
     return TextGraph(main, tuple((graphs[name], n / total) for name, n in runs.items()), numbers)
 
@@ -145,14 +149,6 @@ def _flow(heavy: list[bool], edges: list[tuple[int, int]], outputs: list[int]) -
     return np.array([depth_in, depth_out, *paths, [4 * (node in ends) for node in range(n)]]).T / 4
 
 
-def _placed(graph: BlockGraph, places: Sequence[Site]) -> BlockGraph:
-    """The main block's graph with shapes and costs of its nodes; within functions these depend on the call."""
-    numbers = graph.numbers.copy()
-    if places:
-        numbers[len(numbers) - len(places) :, _FLOW_NUMBERS:] = [_site_numbers(site) for site in places]
-    return replace(graph, numbers=numbers)
-
-
 @lru_cache(maxsize=16384)
 def _site_numbers(site: Site) -> tuple[float, ...]:
     sizes = (*_shape_numbers(site.inputs), *_shape_numbers(site.outputs))
@@ -192,12 +188,9 @@ class Level:
     node_kind: Tensor  # (n,) number of each node's kind
     node_block: Tensor  # (n,) block of each node, numbered within the level
     numbers: Tensor  # (n, NODE_NUMBERS)
-    call_node: Tensor  # (c,) nodes that call a block
-    call_block: Tensor  # (c,) called blocks, numbered through all levels
-    source: Tensor  # (e,) producer of each edge
-    target: Tensor  # (e,) consumer of each edge
-    output_node: Tensor  # (o,) output nodes
-    output_block: Tensor  # (o,) block of each output node, numbered within the level
+    calls: Tensor  # (2, c) calling node, and called block, numbered through all levels
+    edges: Tensor  # (2, e) producer and consumer
+    outputs: Tensor  # (2, o) output node, and its block, numbered within the level
 
 
 @dataclass(frozen=True)
@@ -247,18 +240,14 @@ def _level(blocks: list[BlockGraph], kinds: dict[Kind, int], number: dict[BlockG
         for block, start in zip(blocks, starts.tolist(), strict=True)
         for node, callee in block.callees
     ]
-    calls_made = np.array(called, np.int64).reshape(-1, 2)
     return Level(
         blocks=len(blocks),
         node_kind=torch.tensor([kinds.setdefault(kind, len(kinds)) for block in blocks for kind in block.kinds]),
         node_block=torch.from_numpy(np.repeat(np.arange(len(blocks)), sizes)),
         numbers=torch.from_numpy(np.concatenate([block.numbers for block in blocks])),
-        call_node=torch.from_numpy(calls_made[:, 0].copy()),
-        call_block=torch.from_numpy(calls_made[:, 1].copy()),
-        source=torch.from_numpy(edges[0].copy()),
-        target=torch.from_numpy(edges[1].copy()),
-        output_node=torch.from_numpy(outputs),
-        output_block=torch.from_numpy(output_block),
+        calls=torch.tensor(called, dtype=torch.long).reshape(-1, 2).T,
+        edges=torch.from_numpy(edges),
+        outputs=torch.from_numpy(np.stack([outputs, output_block])),
     )
 
 

@@ -81,8 +81,8 @@ class Edges(NamedTuple):
     @classmethod
     def of(cls, level: Level) -> Edges:
         """The edges of one level's blocks."""
-        source = torch.cat([2 * level.source, 2 * level.target + 1])
-        target = torch.cat([2 * level.target, 2 * level.source + 1])
+        source = torch.cat([2 * level.edges[0], 2 * level.edges[1] + 1])
+        target = torch.cat([2 * level.edges[1], 2 * level.edges[0] + 1])
         return cls(source, target, _counts(target, 2 * len(level.node_kind)).rsqrt()[target])
 
 
@@ -174,13 +174,15 @@ class Network(nn.Module):
         """Embeddings (K, B, D) of one level's blocks; `callees` (K, b, D) are those of all lower levels."""
         edges = Edges.of(level)
         h = _gather(kinds, level.node_kind) + self.numbers(level.numbers.expand(len(kinds), -1, -1))
-        if len(level.call_node):
-            h = h.index_add(1, level.call_node, self.called(_gather(callees, level.call_block)))
+        calling, called = level.calls
+        if len(calling):
+            h = h.index_add(1, calling, self.called(_gather(callees, called)))
         for layer, gate in zip(self.layers, gates, strict=True):
             h = layer(h, _gather(gate, level.node_kind), edges)
         count = _counts(level.node_block, level.blocks)[:, None]
         total = _scatter(h, level.node_block, level.blocks)
-        outputs = _scatter(_gather(h, level.output_node), level.output_block, level.blocks)
-        ends = _counts(level.output_block, level.blocks)[:, None]
+        output_node, output_block = level.outputs
+        outputs = _scatter(_gather(h, output_node), output_block, level.blocks)
+        ends = _counts(output_block, level.blocks)[:, None]
         pooled = torch.cat([total / count, total / 8, outputs / ends], dim=-1)
         return self.pool_norm(F.gelu(self.pool(pooled)))

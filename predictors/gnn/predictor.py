@@ -180,10 +180,9 @@ class GNN(SamplingPredictor):
         self = cls(seed=config["seed"], base=None, **config["options"])
         self._metrics = tuple(config["metrics"])
         self._vocabulary = Vocabulary(config["words"])
-        self._scales = [
-            Scores(tensors[f"scale{i}.values"], tensors[f"scale{i}.scores"]) for i in range(len(self._metrics))
-        ]
-        self._covariance = tensors["covariance"].reshape(len(self._metrics), len(self._metrics))
+        n = len(self._metrics)
+        self._scales = [Scores(tensors[f"scale{i}.values"], tensors[f"scale{i}.scores"]) for i in range(n)]
+        self._covariance = tensors["covariance"].reshape(n, n)
         self._network = self._new_network().eval()
         load_weights(self._network, "network", tensors)
         return self

@@ -96,18 +96,9 @@ def train(
 
 
 def _loss(predicted: Tensor, target: Tensor, weights: Tensor) -> Tensor:
-    """Squared error plus pairwise hinge loss, summed over members.
-
-    Args:
-        predicted: (K, B, M).
-        target: (B, M).
-        weights: (K, B, M), 0 where a target is missing or hidden, otherwise 1.
-    """
+    """Squared error plus pairwise hinge loss, summed over members; weights (K, B, M) are 0 where a target is unused."""
     squared = (weights * (predicted - target) ** 2).sum((1, 2)) / weights.sum((1, 2)).clamp(min=1)
-    return squared.sum() + _hinge(predicted, target, weights)
-
-
-def _hinge(predicted: Tensor, target: Tensor, weights: Tensor) -> Tensor:
     better = (target[:, None] > target[None]) * weights[:, :, None] * weights[:, None]  # (K, B, B, M)
     short = F.relu(MARGIN - (predicted[:, :, None] - predicted[:, None]))
-    return ((better * short).sum((1, 2, 3)) / better.sum((1, 2, 3)).clamp(min=1)).sum()
+    hinge = (better * short).sum((1, 2, 3)) / better.sum((1, 2, 3)).clamp(min=1)
+    return squared.sum() + hinge.sum()

@@ -73,9 +73,7 @@ class T5GemmaReader:
         for start in range(0, len(order), BATCH_TEXTS):
             rows = order[start : start + BATCH_TEXTS]
             lengths = torch.tensor([len(ids[i]) for i in rows])
-            tokens = torch.zeros(len(rows), int(lengths.max()), dtype=torch.long)
-            for row, i in enumerate(rows):
-                tokens[row, : len(ids[i])] = torch.tensor(ids[i])
+            tokens = torch.nn.utils.rnn.pad_sequence([torch.tensor(ids[i]) for i in rows], batch_first=True)
             mask = torch.arange(tokens.shape[1]) < lengths[:, None]
             states = self.encoder(input_ids=tokens, attention_mask=mask).last_hidden_state
             mean = (states * mask[..., None]).sum(1) / lengths[:, None]

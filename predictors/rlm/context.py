@@ -39,6 +39,16 @@ class ContextConfig:
     number_layers: int = 2  # layers of the digit decoder
 
 
+def _split(x: Tensor, heads: int) -> Tensor:
+    """(B, n, D) to (B, h, n, H)."""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def _join(x: Tensor) -> Tensor:
+    """(B, h, n, H) to (B, n, D)."""
+    return x.transpose(1, 2).flatten(2)
+
+
 class ContextAttention(nn.Module):
     """Attention whose logits are scaled dot products minus squared distances of projected coordinates."""
 
@@ -52,29 +62,27 @@ class ContextAttention(nn.Module):
         self.size = nn.Parameter(torch.zeros(config.heads))
         self.out = nn.Linear(d, d, bias=False)
 
-    def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, n, D) -> (B, h, n, H)
-
     def keys(self, y: Tensor, coordinates: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of the examples: (B, h, n, H + distance + 1) and (B, h, n, H)."""
         key, value = self.key_value(y).chunk(2, -1)
-        key, place = self._split(key), self._split(self.place(coordinates))
+        key, place = _split(key, self.heads), _split(self.place(coordinates), self.heads)
         n = key.shape[2]
         # A softmax over n keys flattens as n grows (arXiv 2501.19399): a learned multiple of log n sharpens it.
         sharpness = 1 + self.size[:, None, None] * torch.log(torch.tensor(n / 64.0))
         key = key * key.shape[-1] ** -0.5
-        return torch.cat([key, place, -place.square().sum(-1, keepdim=True) / 2], -1) * sharpness, self._split(value)
+        key = torch.cat([key, place, -place.square().sum(-1, keepdim=True) / 2], -1)
+        return key * sharpness, _split(value, self.heads)
 
     def forward(self, y: Tensor, coordinates: Tensor, keys: tuple[Tensor, Tensor]) -> Tensor:
         """Output (B, q, D) for tokens y (B, q, D) with coordinates (B, q, C); `keys` are those of the examples."""
-        query, place = self._split(self.query(y)), self._split(self.place(coordinates))
+        query, place = _split(self.query(y), self.heads), _split(self.place(coordinates), self.heads)
         query = torch.cat([query, place, torch.ones_like(place[..., :1])], -1)
         key, value = keys
         size = value.shape[-1]
         # Values as wide as keys: only then is the matrix of logits never stored.
         value = functional.pad(value, (0, key.shape[-1] - size))
         found = functional.scaled_dot_product_attention(query, key, value, scale=1.0)[..., :size]
-        return self.out(found.transpose(1, 2).flatten(2))
+        return self.out(_join(found))
 
 
 class LeastSquares(nn.Module):
@@ -92,16 +100,12 @@ class LeastSquares(nn.Module):
         self.penalty = nn.Parameter(torch.linspace(-2.0, 2.0, config.heads))
         self.out = nn.Linear(d + config.heads, d, bias=False)
 
-    def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, n, D) -> (B, h, n, H)
-
     def _key(self, y: Tensor, coordinates: Tensor) -> Tensor:
-        key = self._split(self.key(torch.cat([y, coordinates], -1)))
-        return functional.normalize(key, dim=-1)
+        return functional.normalize(_split(self.key(torch.cat([y, coordinates], -1)), self.heads), dim=-1)
 
     def solve(self, y: Tensor, coordinates: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Inverse (B, h, K, K), weights (B, h, K, H), and the examples' keys (B, h, n, K) and values (B, h, n, H)."""
-        key, value = self._key(y, coordinates), self._split(self.value(y))
+        key, value = self._key(y, coordinates), _split(self.value(y), self.heads)
         eye = torch.eye(key.shape[-1], device=key.device)
         gram = key.mT @ key + self.penalty.exp()[:, None, None] * eye
         inverse = torch.cholesky_inverse(torch.linalg.cholesky(gram))
@@ -121,8 +125,7 @@ class LeastSquares(nn.Module):
         return self._project(key @ weights, ((key @ inverse) * key).sum(-1, keepdim=True))
 
     def _project(self, found: Tensor, leverage: Tensor) -> Tensor:
-        spread = torch.log1p(leverage.clamp(0, 50))
-        return self.out(torch.cat([found.transpose(1, 2).flatten(2), spread.transpose(1, 2).flatten(2)], -1))
+        return self.out(torch.cat([_join(found), _join(torch.log1p(leverage.clamp(0, 50)))], -1))
 
 
 Kept = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor, Tensor, Tensor]]
@@ -151,9 +154,8 @@ class ContextLayer(nn.Module):
     def forward(self, x: Tensor, coordinates: Tensor, kept: Kept) -> Tensor:
         """Queries (B, q, D) after this layer."""
         y = self.attention_norm(x)
-        return self._feed_forward(
-            x + self.attention(y, coordinates, kept[0]) + self.regression(y, coordinates, kept[1])
-        )
+        x = x + self.attention(y, coordinates, kept[0]) + self.regression(y, coordinates, kept[1])
+        return self._feed_forward(x)
 
     def _feed_forward(self, x: Tensor) -> Tensor:
         gate, up = self.up(self.feed_norm(x)).chunk(2, -1)
@@ -229,14 +231,13 @@ class NumberLayer(nn.Module):
         Returns:
             The tokens after this layer, and the keys and values of all tokens.
         """
-        query, key, value = (
-            self.project(self.attention_norm(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        )
+        projected = self.project(self.attention_norm(x)).unflatten(-1, (3, self.heads, -1))
+        query, key, value = projected.permute(2, 0, 3, 1, 4)
         if past is not None:
             key, value = torch.cat([past[0], key], 2), torch.cat([past[1], value], 2)
         causal = past is None and x.shape[1] > 1
         found = functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
-        x = x + self.out(found.transpose(1, 2).flatten(2))
+        x = x + self.out(_join(found))
         gate, up = self.up(self.feed_norm(x)).chunk(2, -1)
         return x + self.down(functional.silu(gate) * up), (key, value)
 

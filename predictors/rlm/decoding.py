@@ -44,19 +44,10 @@ def sample_scores(decoder: NumberDecoder, conditions: Tensor, rows: np.ndarray, 
 
 
 def _pick(logits: Tensor, prefix: Tensor, place: int, quantile: Tensor) -> tuple[Tensor, Tensor]:
-    """Pick the token of each sample at one position.
+    """Tokens (S,) at one place for samples of P prefixes with logits (P, NUMBER_TOKENS), and quantiles within these.
 
     A higher quantile gives a higher number: minus comes before plus, and the quantile is mirrored for negative numbers,
     whose digits are ordered by absolute value.
-
-    Args:
-        logits: (P, NUMBER_TOKENS) of P prefixes.
-        prefix: (S,) prefix of each sample.
-        place: position in the number, from 0.
-        quantile: (S,) in [0, 1).
-
-    Returns:
-        (S,) tokens, and (S,) quantiles within the probability of the token.
     """
     finite = torch.nan_to_num(logits.double(), nan=0.0, posinf=1e4, neginf=-1e4)
     probability = finite.masked_fill(~_ALLOWED[place], -torch.inf).softmax(-1)

@@ -166,23 +166,17 @@ def _operator(op: str, shapes: tuple[Shape, ...], attrs: Attrs) -> _Body:
     """The line of an operator."""
     (shape,), cost = operator_outcome(op, shapes, attrs)
     words = np.array([bucket(word) for word in (op, *kind_attributes(attrs))])
-    costs = np.array([*cost, prod(_sizes(shape))], float)
+    costs = np.array([*cost, prod(d for d in shape[1:] if isinstance(d, int))], float)
     given = dict(attrs)
     kernel = given.get("kernel", given.get("kernel_shape", (1,)))
     strides = given.get("strides", (1,))
     group = given.get("group", 1)
-    numbers = [
-        *np.log2(1 + costs),
-        _width(shape),
-        _resolution(shape),
-        _width(shapes[0]) if shapes else 0.0,
-        _log2_product(kernel),
-        _log2_product(strides),
-        log2(max(group, 1)) if isinstance(group, int) else 0.0,
-    ]
-    reads = np.array([list(range(len(shapes))), [0] * len(shapes)], np.int64).reshape(2, -1)
+    input_width = _extent(shapes[0])[0] if shapes else 0.0
+    groups = log2(max(group, 1)) if isinstance(group, int) else 0.0
+    sizes = [*_extent(shape), input_width, _log2_product(kernel), _log2_product(strides), groups]
+    reads = np.array([range(len(shapes)), [0] * len(shapes)], np.int64)
     none = np.zeros((2, 0), np.int64)
-    row = np.array([numbers], np.float32)
+    row = np.array([[*np.log2(1 + costs), *sizes]], np.float32)
     sketch = kind_sketch(words, row[0])
     return _Body(words, np.array([len(words)]), row, none, reads, (0,), (shape,), costs, sketch)
 
@@ -195,19 +189,11 @@ def _log2_product(sizes: Value) -> float:
     return log2(max(prod(whole), 1)) if len(whole) == len(sizes) else 0.0
 
 
-def _sizes(shape: Shape) -> list[int]:
-    return [d for d in shape[1:] if isinstance(d, int)]
-
-
-def _width(shape: Shape) -> float:
-    sizes = _sizes(shape)
-    return log2(max(sizes[0] if len(sizes) > 2 else sizes[-1], 1)) if sizes else 0.0
-
-
-def _resolution(shape: Shape) -> float:
-    sizes = _sizes(shape)
-    rest = sizes[1:] if len(sizes) > 2 else sizes[:-1]
-    return log2(max(prod(rest), 1)) / 2
+def _extent(shape: Shape) -> tuple[float, float]:
+    """log2 of the width, the first of more than two sizes or otherwise the last, and half of log2 of the others."""
+    sizes = [d for d in shape[1:] if isinstance(d, int)]
+    width = sizes.pop(0 if len(sizes) > 2 else -1) if sizes else 1
+    return log2(max(width, 1)), log2(max(prod(sizes), 1)) / 2
 
 
 _NO_LINES = _Body(
