@@ -162,12 +162,11 @@ class Predictor(ABC):
         Yields:
             The predictions of one chunk.
         """
-        options = {"metrics": metrics, "samples": samples, "seed": seed}
-        yield from self._stream("predict", architectures, jobs, options)
+        return self._stream("predict", architectures, jobs, {"metrics": metrics, "samples": samples, "seed": seed})
 
     def estimate_stream(self, architectures: Stream, metrics: Sequence[str], jobs: int = 1) -> Iterator[np.ndarray]:
         """Point estimates (n, m) of one chunk after another; see `predict_stream`."""
-        yield from self._stream("estimate", architectures, jobs, {"metrics": metrics})
+        return self._stream("estimate", architectures, jobs, {"metrics": metrics})
 
     def _stream(self, method: str, architectures: Stream, jobs: int, options: dict[str, Any]) -> Iterator[Any]:
         remaining = iter(architectures)

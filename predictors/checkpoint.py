@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from predictors.base import Predictor
 from predictors.files import FILES, read
@@ -45,9 +45,15 @@ def load(name: str | Path, of: type[Predictor] | None = None) -> Predictor:
     if not folder.exists():
         raise unknown("checkpoint", str(name), (path.name for path in CHECKPOINTS.iterdir()))
     config, tensors = read(folder)
-    kind = of or _announced(folder, config.get("kind"))
-    if kind.kind != config.get("kind"):
-        raise InputError(f"{folder}: a checkpoint of predictor {config.get('kind')!r}, not of {kind.kind!r}")
+    stored = config.get("kind")
+    if of is None and not (isinstance(stored, str) and is_predictor(stored)):
+        raise InputError(
+            f"{folder}: a checkpoint of predictor {stored!r}, which no installed package provides: name its class with "
+            "`nas predict --predictor FILE.py:CLASS` or predictors.load(folder, CLASS)"
+        )
+    kind = of or predictor_class(str(stored))
+    if kind.kind != stored:
+        raise InputError(f"{folder}: a checkpoint of predictor {stored!r}, not of {kind.kind!r}")
     try:
         return kind._restore(config, tensors)
     except (LookupError, TypeError, AttributeError, RuntimeError, ValueError, ArithmeticError, MemoryError) as error:
@@ -66,13 +72,3 @@ def load_base(name: str, of: type[Trained]) -> Trained:
         article = "an" if of.kind == "rlm" else "a"
         raise InputError(f"{folder}: holds a {loaded.kind} predictor, not {article} {of.kind}")
     return loaded
-
-
-def _announced(folder: Path, kind: Any) -> type[Predictor]:
-    """The registered class of a checkpoint's predictor."""
-    if not isinstance(kind, str) or not is_predictor(kind):
-        raise InputError(
-            f"{folder}: a checkpoint of predictor {kind!r}, which no installed package provides: name its class with "
-            "`nas predict --predictor FILE.py:CLASS` or predictors.load(folder, CLASS)"
-        )
-    return predictor_class(kind)

@@ -107,11 +107,7 @@ def _leaf_outcome(function: Block, shapes: tuple[Shape, ...], arguments: Attrs) 
 
 
 def bind(attrs: ItemAttrs, arguments: Attrs) -> Attrs:
-    """An item's attributes with the values of the function's parameters.
-
-    Raises:
-        InputError: if a parameter has no value.
-    """
+    """An item's attributes with the values of the function's parameters; `InputError` if one has no value."""
     given = dict(arguments)
     try:
         return tuple([(name, given[value.name] if isinstance(value, Ref) else value) for name, value in attrs])
@@ -121,11 +117,7 @@ def bind(attrs: ItemAttrs, arguments: Attrs) -> Attrs:
 
 @lru_cache(maxsize=65536)
 def operator_outcome(op: str, inputs: tuple[Shape, ...], attrs: Attrs) -> Outcome:
-    """Output shape and cost of an operator.
-
-    Raises:
-        InputError: if the operator does not take these inputs.
-    """
+    """Output shape and cost of an operator; `InputError` if it does not take these inputs."""
     shape = output_shape(op, attrs, inputs)  # first, since it checks the inputs
     params = sum(prod(weight.shape) for weight in weights(op, attrs, inputs) if weight.trained)
     return (shape,), Cost(params, multiply_accumulates(op, attrs, inputs))
@@ -143,8 +135,7 @@ def calls(program: Program) -> dict[str, int]:
         for item in block.items:
             if item.op in program.functions:
                 if item.op not in inside:
-                    inside[item.op] = count(program.functions[item.op])
-                total[item.op] = total.get(item.op, 0) + 1
+                    inside[item.op] = {item.op: 1, **count(program.functions[item.op])}
                 _add(total, inside[item.op])
         return total
 

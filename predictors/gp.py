@@ -20,7 +20,6 @@ from search_spaces.common.errors import InputError
 if TYPE_CHECKING:
     from sklearn.gaussian_process import GaussianProcessRegressor
 
-
 MAX_GP_POINTS = 1000  # the time of a fit grows with the cube of the number of points
 
 

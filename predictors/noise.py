@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from scipy.special import ndtri
@@ -24,10 +24,16 @@ def text_noise(texts: Sequence[str], samples: int, metrics: int, seed: Sequence[
     levels = ndtri((np.arange(samples) + 0.5) / samples)
     levels /= levels.std() or 1.0
     rows = np.tile(levels, (metrics, 1))
-    drawn = {
-        text: np.random.default_rng([*seed, zlib.crc32(text.encode())]).permuted(rows, axis=1) for text in set(texts)
-    }
-    return np.array([drawn[text] for text in texts]).reshape(len(texts), metrics, samples).transpose(0, 2, 1)
+    drawn = draw_by_text(texts, seed, lambda rng: rng.permuted(rows, axis=1))
+    return np.array(drawn).reshape(len(texts), metrics, samples).transpose(0, 2, 1)
+
+
+def draw_by_text(
+    texts: Sequence[str], seed: Sequence[int], draw: Callable[[np.random.Generator], np.ndarray]
+) -> list[np.ndarray]:
+    """A random array per text, drawn by a generator that text and seed determine."""
+    drawn = {text: draw(np.random.default_rng([*seed, zlib.crc32(text.encode())])) for text in set(texts)}
+    return [drawn[text] for text in texts]
 
 
 def conditional_errors(covariance: np.ndarray, known: np.ndarray, noise: np.ndarray) -> np.ndarray:
@@ -51,18 +57,15 @@ def conditional_errors(covariance: np.ndarray, known: np.ndarray, noise: np.ndar
         rows = np.flatnonzero(pattern_of.ravel() == i)
         across = covariance[np.ix_(free, ~free)]
         weights = np.linalg.solve(covariance[np.ix_(~free, ~free)], across.T).T
-        spread = matrix_square_root(covariance[np.ix_(free, free)] - weights @ across.T)
+        spread = _square_root(covariance[np.ix_(free, free)] - weights @ across.T)
         here = np.zeros((len(rows), *noise.shape[1:]))
         here[:, :, free] = known[rows][:, :, ~free] @ weights.T + noise[rows][:, :, free] @ spread.T
         drawn[rows] = here
     return drawn
 
 
-def matrix_square_root(covariance: np.ndarray, least: float = 0.0) -> np.ndarray:
-    """Square root A of a covariance matrix, A A^T = covariance.
-
-    Eigenvalues below `least` are raised to it: rounding and missing values can make them negative.
-    """
+def _square_root(covariance: np.ndarray, least: float = 0.0) -> np.ndarray:
+    """A with A A^T = covariance; eigenvalues, which rounding can make negative, are raised to at least `least`."""
     values, vectors = np.linalg.eigh(covariance)
     return vectors * np.sqrt(np.maximum(values, least))
 
@@ -87,6 +90,6 @@ def shrink_correlation(correlation: np.ndarray, counts: np.ndarray) -> np.ndarra
     by_chance = 1 / np.maximum(counts, 1)
     kept = np.maximum(0.0, 1 - by_chance / np.maximum(correlation**2, 1e-12))
     np.fill_diagonal(kept, 1.0)
-    factor = matrix_square_root(correlation * kept, least=1e-6)
+    factor = _square_root(correlation * kept, least=1e-6)
     factor /= np.linalg.norm(factor, axis=1, keepdims=True)
     return factor @ factor.T

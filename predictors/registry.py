@@ -41,7 +41,10 @@ def predictor_class(name: str) -> type[Predictor]:
         InputError: if there is no such predictor.
     """
     if plug_ins.is_file(name):
-        return _from_file(name)
+        found = plug_ins.from_file(name, Predictor, "predictor")
+        if found.kind in ("", *_CLASSES):  # a subclass of a shipped predictor must not claim its checkpoints
+            found.kind = found.__name__
+        return found
     if JOIN in name:
         from predictors.ensemble import joined
 
@@ -57,13 +60,6 @@ def _named(name: str) -> type[Predictor]:
     if found is None:
         raise unknown("predictor", name, list_predictors())
     found.kind = name
-    return found
-
-
-def _from_file(reference: str) -> type[Predictor]:
-    found = plug_ins.from_file(reference, Predictor, "predictor")
-    if found.kind in ("", *_CLASSES):  # a subclass of a shipped predictor must not claim its checkpoints
-        found.kind = found.__name__
     return found
 
 

@@ -102,7 +102,10 @@ def _check_contract(factory: Callable[[], Predictor], inputs: list[Any]) -> None
     assert _close(twice.mean[0], twice.mean[1]), "equal architectures must get equal predictions"
     _check_shapes(predictor.predict([], names, samples=2), 0, tuple(names), 2)
     if not predictor.reads_choices:
-        _check_models(predictor, names)
+        space = get_space("tiny-resnet")
+        arch = space.sample(np.random.default_rng(5))
+        mixed = predictor.predict([space.to_text(arch), space.to_onnx(arch)], names, samples=3)
+        assert _close(mixed.mean[0], mixed.mean[1]), "a model and its text must get the same prediction"
     _check_estimates(predictor, base, inputs)
     _check_given(predictor, inputs)
     _check_saving(predictor, base, inputs, names)
@@ -110,9 +113,8 @@ def _check_contract(factory: Callable[[], Predictor], inputs: list[Any]) -> None
 
 def _check_shapes(predictions: Predictions, n: int, metrics: tuple[str, ...], samples: int) -> None:
     assert predictions.metrics == metrics, f"metrics must be the requested {metrics}, not {predictions.metrics}"
-    shapes = {"mean": (n, len(metrics)), "samples": (n, samples, len(metrics))}
-    shapes |= dict.fromkeys(["median", "std"], shapes["mean"])
-    for name, shape in shapes.items():
+    flat = (n, len(metrics))
+    for name, shape in {"mean": flat, "median": flat, "std": flat, "samples": (n, samples, len(metrics))}.items():
         array = getattr(predictions, name)
         assert array.shape == shape, f"{name} must have shape {shape}, not {array.shape}"
         assert array.dtype == np.float64, f"{name} must be float64, not {array.dtype}"
@@ -126,13 +128,6 @@ def _check_same(one: Predictions, other: Predictions, claim: str) -> None:
 
 def _close(one: np.ndarray, other: np.ndarray) -> bool:
     return np.allclose(one, other, rtol=1e-3, atol=1e-4)
-
-
-def _check_models(predictor: Predictor, names: Sequence[str]) -> None:
-    space = get_space("tiny-resnet")
-    arch = space.sample(np.random.default_rng(5))
-    mixed = predictor.predict([space.to_text(arch), space.to_onnx(arch)], names, samples=3)
-    assert _close(mixed.mean[0], mixed.mean[1]), "a model and its text must get the same prediction"
 
 
 def _check_estimates(predictor: Predictor, base: Predictions, inputs: list[Any]) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from predictors.features import Site, kind_attributes, reading, total_cost
-from search_spaces.graph.ir import Shape, Value
+from search_spaces.graph.ir import Value
 from search_spaces.graph.operators import NET_OPERATORS
 from search_spaces.text.program import Block, Item, Ref
 
@@ -150,16 +150,13 @@ def _flow(heavy: list[bool], edges: list[tuple[int, int]], outputs: list[int]) -
 
 
 @lru_cache(maxsize=16384)
-def _site_numbers(site: Site) -> tuple[float, ...]:
-    sizes = (*_shape_numbers(site.inputs), *_shape_numbers(site.outputs))
-    return (*sizes, *[log2(1 + cost) / 16 for cost in site.cost])
-
-
-@lru_cache(maxsize=4096)
-def _shape_numbers(shapes: tuple[Shape, ...]) -> tuple[float, float]:
-    """Scaled log2 of width and number of positions of the first shape (N, width, positions...)."""
-    sizes = [float(d) if isinstance(d, int) else 1.0 for d in (shapes[0][1:] if shapes else ())]
-    return log2(1 + sizes[0]) / 8 if sizes else 0.0, log2(1 + prod(sizes[1:])) / 8
+def _site_numbers(site: Site) -> list[float]:
+    """Scaled log2 of width and positions of the first input and output (N, width, positions...), and of the cost."""
+    numbers = []
+    for shapes in (site.inputs, site.outputs):
+        sizes = [float(d) if isinstance(d, int) else 1.0 for d in (shapes[0][1:] if shapes else ())]
+        numbers += [log2(1 + sizes[0]) / 8 if sizes else 0.0, log2(1 + prod(sizes[1:])) / 8]
+    return [*numbers, *[log2(1 + cost) / 16 for cost in site.cost]]
 
 
 @lru_cache(maxsize=65536)
@@ -232,14 +229,11 @@ def _level(blocks: list[BlockGraph], kinds: dict[Kind, int], number: dict[BlockG
     number.update((block, first + i) for i, block in enumerate(blocks))
     sizes = np.array([len(block.kinds) for block in blocks])
     starts = np.cumsum(sizes) - sizes
-    edges = np.concatenate([block.edges + start for block, start in zip(blocks, starts, strict=True)], axis=1)
-    outputs = np.concatenate([block.outputs + start for block, start in zip(blocks, starts, strict=True)])
+    placed = list(zip(blocks, starts.tolist(), strict=True))
+    edges = np.concatenate([block.edges + start for block, start in placed], axis=1)
+    outputs = np.concatenate([block.outputs + start for block, start in placed])
     output_block = np.repeat(np.arange(len(blocks)), [len(block.outputs) for block in blocks])
-    called = [
-        (start + node, number[callee])
-        for block, start in zip(blocks, starts.tolist(), strict=True)
-        for node, callee in block.callees
-    ]
+    called = [(start + node, number[callee]) for block, start in placed for node, callee in block.callees]
     return Level(
         blocks=len(blocks),
         node_kind=torch.tensor([kinds.setdefault(kind, len(kinds)) for block in blocks for kind in block.kinds]),

@@ -86,7 +86,9 @@ class GNN(SamplingPredictor):
         normalized = self._normalize(targets, len(graphs))
         number = {graph: i for i, graph in enumerate(dict.fromkeys(graphs))}
         hidden = held_out(len(number), self.members, FOLDS, rng)[:, [number[graph] for graph in graphs]]
-        schedule = self._schedule(len(graphs), pretrained=base is not None)
+        rate = 2e-3 if base else 6e-3
+        chosen = {"steps": self.steps or 80 + len(graphs) // 2, "learning_rate": rate, **self.schedule}
+        schedule = Schedule(**chosen)  # type: ignore[arg-type]
         self.losses = train(self._network, self._vocabulary, graphs, normalized, hidden, schedule, rng, self.progress)
         self._covariance = self._measure_errors(graphs, normalized, hidden)
         return self
@@ -96,16 +98,11 @@ class GNN(SamplingPredictor):
         if self.base is None:
             return None
         base = load_base(self.base, GNN)
-        sizes = {name: (getattr(self, name), getattr(base, name)) for name in ("width", "layers", "members")}
-        for name, (own, of_base) in sizes.items():
+        for name in ("width", "layers", "members"):
+            own, of_base = getattr(self, name), getattr(base, name)
             if own != of_base:
                 raise InputError(f"gnn: {name} is {of_base} in {self.base}, not {own}; base=None allows any size")
         return base
-
-    def _schedule(self, n: int, pretrained: bool) -> Schedule:
-        """Schedule for n architectures; a pretrained network has a lower learning rate."""
-        chosen = {"steps": self.steps or 80 + n // 2, "learning_rate": 2e-3 if pretrained else 6e-3}
-        return Schedule(**{**chosen, **self.schedule})  # type: ignore[arg-type]
 
     # --- predicting
 

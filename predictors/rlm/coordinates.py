@@ -51,15 +51,15 @@ class Block(NamedTuple):
     spread: np.ndarray  # (k,) standard deviations along the directions
 
     @classmethod
-    def fit(cls, values: np.ndarray, most: int, beside: np.ndarray | None = None) -> Block:
+    def fit(cls, values: np.ndarray, most: int, *beside: np.ndarray) -> Block:
         """Fit at most `most` axes to values (n, S), scaled to a mean square of 1, and columns `beside` (n, c)."""
         center = values.mean(0)
         scale = float(np.sqrt(((values - center) ** 2).sum(1).mean())) or 1.0
-        return cls(center, scale, *principal_axes(_beside((values - center) / scale, beside), most))
+        return cls(center, scale, *_principal_axes(np.concatenate([(values - center) / scale, *beside], 1), most))
 
-    def along(self, values: np.ndarray, beside: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def along(self, values: np.ndarray, *beside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Coordinates (n, k) of values (n, S) along the axes, and squared distances (n,) from their span."""
-        joint = _beside((values - self.center) / self.scale, beside)
+        joint = np.concatenate([(values - self.center) / self.scale, *beside], 1)
         along = joint @ self.directions
         return along, np.maximum((joint**2).sum(1) - (along**2).sum(1), 0)
 
@@ -85,15 +85,14 @@ class Axes(NamedTuple):
         quality = Block.fit(parts.quality, AXES[1])
         counts = Block.fit(parts.counts, AXES[2])
         filled = np.nan_to_num(covariates)
-        across, _ = principal_axes(filled / max(1.0, filled.shape[1]) ** 0.5, COVARIATES)
+        across, _ = _principal_axes(filled / max(1.0, filled.shape[1]) ** 0.5, COVARIATES)
         return cls(structure, quality, counts, center, scale, across, np.log2(len(states) / 64) / 4)
 
     def __call__(self, states: np.ndarray, covariates: np.ndarray) -> np.ndarray:
         """Coordinates (n, COORDINATES) of states (n, S) and covariates (n, c) in scores, NaN where unknown."""
         parts = States.of(states)
-        structure, rest = self.structure.along(
-            parts.structure, _weighted(parts.common, self.common_center, self.common_scale)
-        )
+        common = _weighted(parts.common, self.common_center, self.common_scale)
+        structure, rest = self.structure.along(parts.structure, common)
         quality, rest_of_quality = self.quality.along(parts.quality)
         counts, rest_of_counts = self.counts.along(parts.counts)
         found = np.zeros((len(states), COORDINATES), np.float32)
@@ -120,20 +119,8 @@ def _weighted(common: np.ndarray, center: np.ndarray, scale: np.ndarray) -> np.n
     return COMMON_WEIGHT * ((common - center) / scale).clip(-LIMIT, LIMIT)
 
 
-def _beside(values: np.ndarray, beside: np.ndarray | None) -> np.ndarray:
-    return values if beside is None else np.concatenate([values, beside], 1)
-
-
-def principal_axes(centered: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Principal axes of centered rows.
-
-    Args:
-        centered: (n, S).
-        most: largest number of axes.
-
-    Returns:
-        Directions (S, k), those of the largest variance first, and standard deviations (k,) along them.
-    """
+def _principal_axes(centered: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """At most `most` directions (S, k) of largest variance of rows (n, S), and standard deviations (k,) along them."""
     if not centered.shape[1]:
         return np.zeros((0, 0)), np.zeros(0)
     n, size = centered.shape

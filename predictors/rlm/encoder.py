@@ -54,9 +54,8 @@ class Batch(NamedTuple):
 def collate(texts: Sequence[Lines]) -> Batch:
     """Concatenate the lines of several texts."""
     counts = np.array([len(t.starts) for t in texts])
-    first = np.cumsum(counts) - counts
-    words = np.array([len(t.words) for t in texts])
-    word_first = np.cumsum(words) - words
+    first = np.cumsum([0, *counts[:-1]])
+    word_first = np.cumsum([0, *(len(t.words) for t in texts[:-1])])
     return Batch(
         torch.from_numpy(np.concatenate([t.words for t in texts])),
         torch.from_numpy(np.concatenate([t.starts + f for t, f in zip(texts, word_first, strict=True)])),
@@ -132,7 +131,6 @@ class TextEncoder(nn.Module):
         numbers = LINE_NUMBERS * (1 + 2 * config.frequencies)
         self.numbers = nn.Linear(numbers, d)
         nn.init.normal_(self.numbers.weight, std=0.5 * numbers**-0.5)
-        self.frequency: Tensor
         self.register_buffer("frequency", 2.0 ** torch.arange(config.frequencies) * torch.pi / 16)
         self.layers = nn.ModuleList(Layer(d) for _ in range(config.layers))
         self.norm = nn.RMSNorm(d)

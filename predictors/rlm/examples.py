@@ -83,13 +83,7 @@ def _farthest_points(states: np.ndarray, count: int) -> np.ndarray:
 
 
 def nearest_distances(states: np.ndarray, known: np.ndarray, own: np.ndarray | None = None) -> np.ndarray:
-    """Distance (n,) of each state to its nearest known state; infinite if there is none.
-
-    Args:
-        states: (n, S).
-        known: (k, S).
-        own: (n,) row of `known` that is the state itself and is left out.
-    """
+    """Distance (n,) of states (n, S) to the nearest of k known ones (k, S) but their `own` (n,); infinite if none."""
     found = np.empty(len(states))
     for start in range(0, len(states), _DISTANCE_ROWS):
         rows = np.arange(start, min(start + _DISTANCE_ROWS, len(states)))

@@ -92,7 +92,5 @@ class KernelRegression(nn.Module):
 def _nearness(a: Tensor, b: Tensor) -> Tensor:
     """Squared exponential kernel (…, m, n) of points a (…, m, C) and b (…, n, C), by one matrix product."""
     half_a, half_b = (x.square().sum(-1, keepdim=True) / 2 for x in (a, b))
-    exponent = (
-        torch.cat([a, -half_a, torch.ones_like(half_a)], -1) @ torch.cat([b, torch.ones_like(half_b), -half_b], -1).mT
-    )
-    return exponent.exp()
+    left = torch.cat([a, -half_a, torch.ones_like(half_a)], -1)
+    return (left @ torch.cat([b, torch.ones_like(half_b), -half_b], -1).mT).exp()

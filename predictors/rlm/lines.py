@@ -43,7 +43,7 @@ class Lines(NamedTuple):
     edges: np.ndarray  # (2, e) line that produces a value, line that reads it
     position: np.ndarray  # (n,) relative position of a line along the longest path, in [0, 1]
     totals: np.ndarray  # (TEXT_NUMBERS,) log2 of 1 + parameters, multiply-accumulates, output elements, lines, depth
-    counts: np.ndarray  # (COUNTS,) sum of the lines' `kind_sketch`
+    counts: np.ndarray  # (COUNTS,) sum of the lines' `_kind_sketch`
 
 
 class _Body(NamedTuple):
@@ -66,15 +66,11 @@ def bucket(word: str) -> int:
     return 1 + zlib.crc32(word.encode()) % (BUCKETS - 1)
 
 
-def kind_sketch(words: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """Pseudo-random signs (COUNTS,) of one kind of line, a count sketch.
+def _kind_sketch(words: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Pseudo-random signs (COUNTS,) of one kind of line, by its words and its numbers rounded to 1 / `COUNT_STEPS`.
 
     Signs of different kinds are almost orthogonal. A linear function of their sum over a text's lines can therefore
     approximate any linear function of the counts per kind, such as the latency of operators that run in sequence.
-
-    Args:
-        words: (w,) of the line.
-        numbers: (OPERATOR_NUMBERS,) of the line, rounded to 1 / `COUNT_STEPS`.
     """
     sizes = np.rint(numbers * COUNT_STEPS).astype(np.int32)
     digest = hashlib.blake2b(words.astype(np.int32).tobytes() + sizes.tobytes(), digest_size=COUNTS // 8).digest()
@@ -177,7 +173,7 @@ def _operator(op: str, shapes: tuple[Shape, ...], attrs: Attrs) -> _Body:
     reads = np.array([range(len(shapes)), [0] * len(shapes)], np.int64)
     none = np.zeros((2, 0), np.int64)
     row = np.array([[*np.log2(1 + costs), *sizes]], np.float32)
-    sketch = kind_sketch(words, row[0])
+    sketch = _kind_sketch(words, row[0])
     return _Body(words, np.array([len(words)]), row, none, reads, (0,), (shape,), costs, sketch)
 
 
@@ -211,8 +207,7 @@ _NO_LINES = _Body(
 
 def _joined(parts: list[_Body], edges: list[np.ndarray], reads: list[np.ndarray]) -> _Body:
     """The lines of consecutive calls, with these edges and reads; without sources and shapes."""
-    if not parts:
-        return _NO_LINES
+    parts = [_NO_LINES, *parts]
     return _NO_LINES._replace(
         words=np.concatenate([part.words for part in parts]),
         lengths=np.concatenate([part.lengths for part in parts]),
@@ -225,23 +220,19 @@ def _joined(parts: list[_Body], edges: list[np.ndarray], reads: list[np.ndarray]
 
 
 def _finished(body: _Body) -> Lines:
-    starts = np.cumsum(body.lengths) - body.lengths
-    totals = np.log2(1 + np.array([*body.costs, len(starts), 0.0])).astype(np.float32)
-    return with_depths(Lines(body.words, starts, body.numbers, body.edges, np.empty(0), totals, body.counts))
-
-
-def with_depths(lines: Lines) -> Lines:
-    """Add each line's depth, height and position in the data flow to lines with operator numbers only."""
-    n = len(lines.starts)
-    depth = _longest(n, lines.edges)
-    height = _longest(n, n - 1 - lines.edges[::-1])[::-1]
+    """The lines of a whole text, with each line's depth, height and position in the data flow."""
+    n = len(body.lengths)
+    depth = _longest(n, body.edges)
+    height = _longest(n, n - 1 - body.edges[::-1])[::-1]
     places = np.log2(np.stack([depth, height], 1)).astype(np.float32)
-    totals = lines.totals.copy()
-    totals[-1] = np.log2(1 + depth.max())
-    return lines._replace(
-        numbers=np.concatenate([lines.numbers, places], 1),
+    return Lines(
+        words=body.words,
+        starts=np.cumsum(body.lengths) - body.lengths,
+        numbers=np.concatenate([body.numbers, places], 1),
+        edges=body.edges,
         position=((depth - 0.5) / depth.max()).astype(np.float32),
-        totals=totals,
+        totals=np.log2(1 + np.array([*body.costs, n, depth.max()])).astype(np.float32),
+        counts=body.counts,
     )
 
 
@@ -270,15 +261,12 @@ def _plain(text: str) -> Lines:
     tokens = _TOKEN.findall(text)
     if len(tokens) > MAX_LINES:
         raise InputError(f"the text has {len(tokens)} words, numbers and signs; the limit is {MAX_LINES}")
-    words, numbers = [], np.zeros((len(tokens), OPERATOR_NUMBERS), np.float32)
-    for row, token in zip(numbers, tokens, strict=True):
-        if token[0].isdecimal():
-            words.append(bucket("#"))
-            row[0] = log2(1 + min(float(token), 1e30))
-        else:
-            words.append(bucket(token))
     n = len(tokens)
+    words = np.array([bucket("#" if token[0].isdecimal() else token) for token in tokens])
+    numbers = np.zeros((n, OPERATOR_NUMBERS), np.float32)
+    numbers[:, 0] = [log2(1 + min(float(token), 1e30)) if token[0].isdecimal() else 0.0 for token in tokens]
     edges = np.stack([np.arange(n - 1), np.arange(1, n)])
-    totals = np.array([0, 0, 0, log2(1 + n), 0], np.float32)
-    counts = np.sum([kind_sketch(*kind) for kind in zip(np.array(words)[:, None], numbers, strict=True)], axis=0)
-    return with_depths(Lines(np.array(words), np.arange(n), numbers, edges, np.empty(0), totals, counts))
+    counts = np.sum([_kind_sketch(*kind) for kind in zip(words[:, None], numbers, strict=True)], axis=0)
+    return _finished(
+        _NO_LINES._replace(words=words, lengths=np.ones(n, int), numbers=numbers, edges=edges, counts=counts)
+    )

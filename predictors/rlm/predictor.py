@@ -15,10 +15,10 @@ from predictors.files import examples, load_weights, with_prefix
 from predictors.inputs import Inputs, Metrics, as_targets, as_texts, group_by_known
 from predictors.metrics import Metric, decoding_order
 from predictors.rlm.coordinates import States
+from predictors.rlm.decoding import joint_scores, spread_quantiles
 from predictors.rlm.digits import MAX_SCORE
 from predictors.rlm.encoder import COMMON
 from predictors.rlm.examples import MAX_EXAMPLES, Context, Group, groups, nearest_distances, nearest_group
-from predictors.rlm.joint import joint_scores, spread_quantiles
 from predictors.rlm.lines import TEXT_NUMBERS
 from predictors.rlm.model import Model, ModelConfig
 from predictors.rlm.tuning import tune
@@ -74,10 +74,7 @@ class RLM(SamplingPredictor):
         self.base, self.steps, self.backbone, self.progress = base, steps, backbone, progress
         self._model: Model | None = None
         self._cache: dict[str, np.ndarray] = {}
-        self._values: dict[str, np.ndarray] = {}
-        self._states = np.empty((0, 0), np.float32)
-        self._neighbours: list[float] | None = None
-        self._widening: dict[str, float] = {}
+        self._store(np.empty((0, 0), np.float32), {})
 
     @classmethod
     def of(cls, model: Model) -> Self:
@@ -125,7 +122,8 @@ class RLM(SamplingPredictor):
     def _store(self, states: np.ndarray, values: dict[str, np.ndarray]) -> None:
         """Store the examples: states (n, S) and values (n,) per metric."""
         self._states, self._values, self._metrics = states, values, tuple(values)
-        self._neighbours, self._widening = None, {}
+        self._neighbours: list[float] | None = None
+        self._widening: dict[str, float] = {}
         self._scales = {name: _scale(name, v[~np.isnan(v)]) for name, v in values.items()}
         self._groups: dict[tuple[str, ...], list[Group]] = {}
         self._contexts: dict[tuple[str, tuple[str, ...], bytes], Context] = {}
@@ -277,7 +275,8 @@ class RLM(SamplingPredictor):
                 decoded = joint_scores(contexts, states[part], _columns(scores, len(part)), quantiles)
                 for name, values in zip(metrics, decoded, strict=True):
                     restored = self._scales[name].restore(widen(values, self._widening.get(name, 1.0)))
-                    found[name][part] = np.maximum(restored, _lower_bound(self._values[name]))
+                    least = float(np.nanmin(self._values[name]))  # if all values are positive, predictions are, too
+                    found[name][part] = np.maximum(restored, least / 1e3 if least > 0 else -np.inf)
         return found
 
     def _groups_with(self, metrics: Sequence[str]) -> list[Group]:
@@ -346,12 +345,6 @@ def _scale(metric: str, values: np.ndarray) -> Scores:
     by_value = Scores.fit(values, by_rank=False)
     fits = np.abs(by_value.normalize(values)).max() <= MAX_BY_VALUE
     return by_value if fits and Metric.parse(metric).kind == "measured" else Scores.fit(values, by_rank=True)
-
-
-def _lower_bound(values: np.ndarray) -> float:
-    """Lower bound of predictions: a metric whose values are all positive stays positive."""
-    least = float(np.nanmin(values))
-    return least / 1e3 if least > 0 else -np.inf
 
 
 def _columns(columns: list[np.ndarray], count: int) -> np.ndarray:

@@ -45,7 +45,7 @@ def tune(
     torch.manual_seed(seed)
     scores = np.stack([Scores.fit(v[~np.isnan(v)], by_rank=True).normalize(v) for v in values.values()], 1)
     if states is None:
-        _tune_encoder(model, texts, scores, steps, rng, progress)
+        _descend(*_readout(model, texts, scores, rng), range(steps), progress)
         states = model.states(texts)
     if len(texts) < 4:
         return
@@ -75,18 +75,12 @@ def _tasks(states: np.ndarray, scores: np.ndarray, rng: np.random.Generator) -> 
     return found
 
 
-def _tune_encoder(
-    model: Model,
-    texts: Sequence[str],
-    scores: np.ndarray,
-    steps: int,
-    rng: np.random.Generator,
-    progress: Progress | None,
-) -> None:
-    """Train the encoder on the squared error of a linear readout of all metrics from the states."""
+def _readout(
+    model: Model, texts: Sequence[str], scores: np.ndarray, rng: np.random.Generator
+) -> tuple[list[nn.Parameter], Callable[[], Tensor]]:
+    """Parameters of the encoder and of a linear readout of all metrics from the states, and its squared error."""
     head = nn.Linear(model.config.encoder.outputs, scores.shape[1])
     nn.init.zeros_(head.weight)
-    parameters = [*model.encoder.parameters(), *head.parameters()]
     center = torch.from_numpy(model.states(list(texts)[:512]).mean(0))
     wanted = torch.from_numpy(scores).float()
 
@@ -96,7 +90,7 @@ def _tune_encoder(
         error = head(states) - wanted[rows]
         return error[~error.isnan()].square().mean()
 
-    _descend(parameters, loss, range(steps), progress)
+    return [*model.encoder.parameters(), *head.parameters()], loss
 
 
 def _descend(
