@@ -65,11 +65,8 @@ def sites(program: Program) -> tuple[Site, ...]:
             raise InputError(f"function {op} takes {function.inputs} inputs, not {len(inputs)}")
         if depth == MAX_DEPTH:
             raise InputError(f"functions call each other more than {MAX_DEPTH} deep; a function must not call itself")
-        if op in calling:
-            known[key] = _outcome(function, inputs, attrs, partial(evaluate, depth=depth + 1))
-        else:
-            known[key] = _leaf_outcome(function, inputs, attrs)
-        return known[key]
+        run = partial(_outcome, evaluate=partial(evaluate, depth=depth + 1)) if op in calling else _leaf_outcome
+        return known.setdefault(key, run(function, inputs, attrs))
 
     return tuple(_run(program.main, program.input_shapes, (), evaluate)[1])
 

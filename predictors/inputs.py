@@ -123,15 +123,7 @@ def check_request(
 
 
 def group_by_known(count: int, known: Metrics) -> list[tuple[np.ndarray, list[str]]]:
-    """Group rows by the metrics that are known for them.
-
-    Args:
-        count: number of rows.
-        known: (count,) values per metric, NaN where unknown.
-
-    Returns:
-        Per group, its row numbers and the names of its known metrics.
-    """
+    """Row numbers and known metrics of each group of `count` rows that know the same ones; NaN means unknown."""
     if not known:
         return [(np.arange(count), [])] if count else []
     names = list(known)

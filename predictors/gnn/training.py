@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.optim import AdamW
+from torch.optim.lr_scheduler import OneCycleLR
 
 from predictors.base import Progress
 from predictors.gnn.graph import TextGraph, Vocabulary, collate
@@ -65,13 +67,9 @@ def train(
     observed = torch.tensor(~np.isnan(targets))
     allowed = torch.tensor(~hidden, dtype=torch.float32)
     size = min(schedule.batch, len(graphs))
-    optimizer = torch.optim.AdamW(
-        network.parameters(), schedule.learning_rate, weight_decay=schedule.weight_decay, fused=True
-    )
+    optimizer = AdamW(network.parameters(), schedule.learning_rate, weight_decay=schedule.weight_decay, fused=True)
     rise = max(0.1, 1.5 / schedule.steps)  # share of steps; OneCycleLR divides by zero if it ends with the first step
-    cycle = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, schedule.learning_rate, total_steps=schedule.steps, pct_start=rise
-    )
+    cycle = OneCycleLR(optimizer, schedule.learning_rate, total_steps=schedule.steps, pct_start=rise)
     network.train()
     order = np.array([], int)
     losses: list[float] = []

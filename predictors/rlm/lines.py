@@ -118,9 +118,7 @@ class _Reader:
             edges.append(part.edges + count)
             for i, line in part.reads.T.tolist():
                 maker = makers[item.inputs[i]]
-                (edges if maker >= 0 else reads).append(
-                    np.array([[maker if maker >= 0 else -1 - maker], [line + count]])
-                )
+                (edges if maker >= 0 else reads).append(np.array([[max(maker, -1 - maker)], [line + count]]))
             makers += [s + count if s >= 0 else makers[item.inputs[-1 - s]] for s in part.sources]
             known += part.shapes
             count += len(part.lengths)

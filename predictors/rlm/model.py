@@ -46,13 +46,7 @@ class ModelConfig:
 
 
 class Model(nn.Module):
-    """The network.
-
-    Attributes:
-        encoder: texts to states.
-        reader: examples and queries to hidden states of the queries.
-        decoder: hidden states to digits.
-    """
+    """The network: texts to states (encoder), to the hidden states of queries (reader), to digits (decoder)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

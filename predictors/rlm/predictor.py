@@ -171,11 +171,12 @@ class RLM(SamplingPredictor):
             rows.append(place.setdefault(state.tobytes(), len(states)))
             states += [state] if rows[-1] == len(states) else []
         values = {}
-        for name in [*self._values, *(name for name in new if name not in self._values)]:
+        for name in {**self._values, **new}:
             values[name] = np.full(len(states), np.nan)
             values[name][: len(self._states)] = self._values.get(name, np.nan)
             for row, value in zip(rows, new.get(name, ()), strict=False):
-                values[name][row] = value if not np.isnan(value) else values[name][row]
+                if not np.isnan(value):
+                    values[name][row] = value
         widening = {name: self._widening.get(name, 1.0) for name in values}
         self._store(np.array(states, np.float32), values)
         self._widening = widening
