@@ -87,7 +87,7 @@ class GNN(SamplingPredictor):
         number = {graph: i for i, graph in enumerate(dict.fromkeys(graphs))}
         hidden = held_out(len(number), self.members, FOLDS, rng)[:, [number[graph] for graph in graphs]]
         rate = 2e-3 if base else 6e-3
-        chosen = {"steps": self.steps or 80 + len(graphs) // 2, "learning_rate": rate, **self.schedule}
+        chosen = {"steps": self.steps or _steps(len(graphs)), "learning_rate": rate, **self.schedule}
         schedule = Schedule(**chosen)  # type: ignore[arg-type]
         self.losses = train(self._network, self._vocabulary, graphs, normalized, hidden, schedule, rng, self.progress)
         self._covariance = self._measure_errors(graphs, normalized, hidden)
@@ -201,3 +201,8 @@ def _moments(errors: np.ndarray, prior: float) -> np.ndarray:
     """Second moments (M, M) of errors (e, M), NaN where missing, with `_PRIOR_WEIGHT` errors of size `prior` added."""
     sums, counts = second_moments(errors)
     return (sums + _PRIOR_WEIGHT * prior**2 * np.eye(len(counts))) / (counts + _PRIOR_WEIGHT)
+
+
+def _steps(n: int) -> int:
+    """Default number of optimizer steps for n architectures."""
+    return 80 + n // 2
