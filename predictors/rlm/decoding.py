@@ -115,11 +115,12 @@ def spread_quantiles(texts: Sequence[str], samples: int, metrics: int, seed: Seq
     """Quantiles (n, samples, metrics) of joint samples; they depend on text and seed, not on the position in a batch.
 
     Each metric has the midpoints of `samples` equal intervals. Random points within the intervals would reach far tails
-    for some networks, and a search would prefer these. The first metric's quantiles ascend, the others' are shuffled.
+    for some networks, and a search would prefer these. Their order is random: if they ascended, sample k of all networks
+    would be equally lucky, and a batch would be chosen as if all errors were the same.
     """
 
     def draw(rng: np.random.Generator) -> np.ndarray:
-        columns = [rng.permutation(samples) if k else np.arange(samples) for k in range(metrics)]
+        columns = [rng.permutation(samples) for _ in range(metrics)]
         return (np.stack(columns, 1) + 0.5) / samples
 
     return np.array(draw_by_text(texts, seed, draw)).reshape(len(texts), samples, metrics)
