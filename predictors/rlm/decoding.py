@@ -114,9 +114,8 @@ def joint_scores(
 def spread_quantiles(texts: Sequence[str], samples: int, metrics: int, seed: Sequence[int]) -> np.ndarray:
     """Quantiles (n, samples, metrics) of joint samples; they depend on text and seed, not on the position in a batch.
 
-    Each metric has the midpoints of `samples` equal intervals. Random points within the intervals would reach far tails
-    for some networks, and a search would prefer these. Their order is random: if they ascended, sample k of all networks
-    would be equally lucky, and a batch would be chosen as if all errors were the same.
+    Each metric has the midpoints of `samples` equal intervals: random points would give some networks far tails, which
+    a search prefers. Their order is random: else a batch would be chosen as if all networks had the same errors.
     """
 
     def draw(rng: np.random.Generator) -> np.ndarray:
