@@ -16,12 +16,13 @@ from search_spaces import get_space
 
 SPACE = get_space("nasbench201", channels=4, cells=1, input_shape=(1, 8, 8))
 MINE = """
+from predictors import Predictions
 from predictors.simple import Ridge
 
 class Mine(Ridge):
-    def _predict(self, inputs):
-        mean, spread = super()._predict(inputs)
-        return {sign} * mean, spread
+    def predict(self, architectures, metrics, given=None, samples=64, seed=0):
+        found = super().predict(architectures, metrics, given, samples, seed)
+        return Predictions.of_samples(metrics, {sign} * found.samples)
 """
 
 
