@@ -55,9 +55,8 @@ class _GP(SamplingPredictor):
             for column, metric in enumerate(metrics):
                 if metric in names:
                     continue
-                covariates = (
-                    names if len(self._rows(metric, *names)) else []
-                )  # none if no example has all these metrics
+                # Without an example that has all these metrics, the prediction is not conditioned.
+                covariates = names if len(self._rows(metric, *names)) else []
                 process = self._process(metric, *covariates)
                 points = self._joined(inputs[rows], {name: known[name][rows] for name in covariates})
                 mean, std = process.predict(points, return_std=True)
