@@ -237,7 +237,6 @@ class _Search:
         self._unfinished: list[int] = []  # trial ids
         self._sync(begins=True)
         self.failures.clear()  # the cause of earlier failures may have been fixed
-        self.interrupted = self._running if worker.alone else []
         if self._read > self.prior or not worker.alone:
             study.sampler.reseed_rng()  # otherwise the sampler would repeat its earlier proposals
 
@@ -288,8 +287,8 @@ class _Search:
         return SearchProgress(self.done, wanted, len(points), self.front.hypervolume, best)
 
     def _next_trial(self) -> optuna.Trial:
-        while self.interrupted:
-            trial_id = optuna_adapter.trial_id(self.interrupted.pop(0))
+        while self.worker.interrupted:
+            trial_id = self.worker.interrupted.pop(0)
             if optuna_adapter.stored_trial(self.study, trial_id).state == TrialState.RUNNING:
                 # This trial object keeps the choices already made and asks the sampler for the others.
                 return optuna.Trial(self.study, trial_id)

@@ -37,7 +37,12 @@ RECLAIM_INTERVAL_SECONDS = 2.0
 
 
 class Worker:
-    """Registers this process in the study. `alone` is true if no other process can work on the study."""
+    """Registers this process in the study.
+
+    Attributes:
+        alone: no other process can work on the study.
+        interrupted: ids of the running trials of former workers, for this worker to resume. Empty if it is not alone.
+    """
 
     def __init__(self, study: optuna.Study) -> None:
         self.study = study
@@ -48,8 +53,11 @@ class Worker:
     def __enter__(self) -> Worker:
         # Register first: if two workers start at the same time, at least one sees the other.
         self.study.set_user_attr(_WORKER_KEY + self.name, _RUNNING)
+        # Read the trials before the workers: a worker that starts between the two reads has no trial among them.
+        running = self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
         self.alone = not self.has_others()
-        if self.alone:  # the loop resumes the trials of all former workers
+        self.interrupted = [optuna_adapter.trial_id(trial) for trial in running] if self.alone else []
+        if self.alone:
             self._forget([worker for worker in self._running() if worker != self.name])
         return self
 

@@ -159,8 +159,6 @@ class _Loop:
         self.logged = {trial.number for trial in study.get_trials(deepcopy=False) if has_result(trial)}
         self.failures: list[str] = []  # reasons of the last stretches of this process, as long as all failed
         self.ruled_out = 0  # the last networks of this process, as long as all were ruled out
-        running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)) if worker.alone else []
-        self.interrupted = [optuna_adapter.trial_id(trial) for trial in running]
 
     def run(self, progress: Callable[[SearchProgress], None] | None) -> None:
         if progress:
@@ -224,8 +222,8 @@ class _Loop:
         return architecture is None or until is None or runs.jobs.get((architecture, until)) == trial.number
 
     def _left_behind(self) -> optuna.Trial | None:
-        while self.interrupted:
-            id_ = self.interrupted.pop(0)
+        while self.worker.interrupted:
+            id_ = self.worker.interrupted.pop(0)
             if optuna_adapter.stored_trial(self.study, id_).state == TrialState.RUNNING:
                 return optuna.Trial(self.study, id_)
         return optuna_adapter.pop_waiting(self.study)

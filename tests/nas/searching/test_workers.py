@@ -326,6 +326,18 @@ def test_a_worker_sends_a_heartbeat_before_it_owns_a_trial(tmp_path: Path, monke
             assert opened.execute("select count(*) from trial_heartbeats").fetchone() == (1,)
 
 
+def test_a_worker_resumes_no_trial_of_one_that_starts_right_after_it(tmp_path: Path) -> None:
+    study = optuna.create_study(study_name="search", storage=open_storage(tmp_path / "search.journal"))
+    left = study.ask()
+    with Worker(study) as first:
+        begun = study.ask()  # by another process, before the first one has read the study
+        study.set_user_attr(f"nas:worker:{first.host}:{os.getppid()}:earlier", "running")
+        assert [optuna_adapter.trial_id(left)] == first.interrupted
+        assert optuna_adapter.trial_id(begun) not in first.interrupted
+    with Worker(study) as second:
+        assert second.alone, "the other's process never existed"
+
+
 @pytest.mark.parametrize("storage", ["sqlite:///{}/search.db", "{}/search.journal"])
 def test_a_trial_that_another_machine_never_started_is_not_waited_for(tmp_path: Path, storage: str) -> None:
     place = storage.format(tmp_path)
