@@ -10,7 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from optuna.trial import TrialState
 
 from nas import cli, search
 from nas.benchmarks import load_benchmark
-from nas.searching import optuna_adapter
+from nas.searching import optuna_adapter, workers
 from nas.searching.evaluators import TableEvaluator
 from nas.searching.joining import is_unfinished, join, list_searches, read_search
 from nas.searching.storage import open_storage
@@ -336,6 +336,32 @@ def test_a_worker_resumes_no_trial_of_one_that_starts_right_after_it(tmp_path: P
         assert optuna_adapter.trial_id(begun) not in first.interrupted
     with Worker(study) as second:
         assert second.alone, "the other's process never existed"
+
+
+def test_a_worker_that_starts_while_another_registers_keeps_its_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Registering reads trials and workers. Whichever it reads first, the other worker starts right after that."""
+    study = optuna.create_study(study_name="search", storage=open_storage(tmp_path / "search.journal"))
+    first, begun = Worker(study), []
+
+    def then_another_starts(read: Callable[..., Any]) -> Callable[..., Any]:
+        def reads(*args: Any, **options: Any) -> Any:
+            found = read(*args, **options)
+            if not begun:
+                begun.append(None)  # `ask` may read trials as well
+                pid = os.getppid()
+                study.set_user_attr(f"nas:worker:{first.host}:{pid}:{workers._started(pid)}", "running")
+                begun.append(optuna_adapter.trial_id(study.ask()))
+            return found
+
+        return reads
+
+    monkeypatch.setattr(study, "get_trials", then_another_starts(study.get_trials))
+    monkeypatch.setattr(first, "has_others", then_another_starts(first.has_others))
+    with first:
+        assert len(begun) == 2, "another worker has started and begun a trial"
+        assert begun[-1] not in first.interrupted
 
 
 @pytest.mark.parametrize("storage", ["sqlite:///{}/search.db", "{}/search.journal"])
