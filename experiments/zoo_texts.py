@@ -4,8 +4,9 @@ The command builds each architecture of `$NAS_DATA/zoo/timm.csv.gz` at its image
 `aihub.csv.gz` that timm, torchvision or transformers have, without weights, and converts them to text. It reports how
 many could be read, the length of their texts and the processor time (without imports), and names the others.
 
-`words` counts operators, function calls and their attributes, with each function's body once. `signs` counts words,
-numbers and punctuation marks, `lines` the lines of the text, `operators` the operators that run.
+`words` counts operators, function calls and their attributes, with each function's body once. `tokens` counts words and
+their numbers, of which a text of NAS-Bench-201 has 80. `signs` counts words, names, numbers and punctuation
+marks, `lines` the lines of the text, `operators` the operators that run.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from nas.evaluation.journal import Journal
 from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
-    from search_spaces.text.program import Program
+    from search_spaces.text.program import Item, Program
 
 _SIGN = re.compile(r"\w+|[^\w\s]")
 QUICK = 20
@@ -69,6 +70,7 @@ def read_entry(entry: Entry) -> dict[str, Any]:
     return {
         "seconds": seconds,
         "words": _words(program),
+        "tokens": _words(program) + _numbers(program),
         "signs": len(_SIGN.findall(text)),
         "lines": text.count("\n"),
         "operators": len(lines(text).starts),
@@ -78,14 +80,24 @@ def read_entry(entry: Entry) -> dict[str, Any]:
 
 def _words(program: Program) -> int:
     """Number of operators, calls and attributes in a text."""
-    blocks = (program.main, *program.functions.values())
-    return sum(1 + len(item.attrs) for block in blocks for item in block.items)
+    return sum(1 + len(item.attrs) for item in _items(program))
+
+
+def _numbers(program: Program) -> int:
+    """Number of numbers in the attributes of a text; a parameter counts as one."""
+    values = [value for item in _items(program) for _, value in item.attrs]
+    return sum(len(value) if isinstance(value, tuple) else 1 for value in values)
+
+
+def _items(program: Program) -> list[Item]:
+    """The operators and calls of a text, with those of each function once."""
+    return [item for block in (program.main, *program.functions.values()) for item in block.items]
 
 
 def _summary(table: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     read = [row for row in rows if "reason" not in row]
     found: dict[str, Any] = {"table": table, "networks": len(rows), "read": len(read)}
-    for name in ("words", "signs", "lines", "operators", "seconds"):
+    for name in ("words", "tokens", "signs", "lines", "operators", "seconds"):
         values = [row[name] for row in read]
         found |= {f"{name}, median": float(np.median(values)), f"{name}, most": float(max(values))}
     found["more than 2 s"] = sum(row["seconds"] > 2 for row in read)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from predictors.base import Predictor
+from predictors.metrics import EXACT, Metric
 from predictors.scores import Scores
 
 FOLDS = 5
@@ -15,8 +16,8 @@ MIN_EXAMPLES = 8
 SAMPLES = 64
 MIN_HALF_WIDTH = 1e-3  # of an interval, in normal scores
 
-FitRows = Callable[[np.ndarray, str], Predictor]
-"""Fits a predictor of one metric to the examples with the given row numbers."""
+FitRows = Callable[[np.ndarray, Sequence[str]], Predictor]
+"""Fits a predictor of some metrics to the examples with the given row numbers."""
 
 
 def widening_factors(
@@ -26,7 +27,7 @@ def widening_factors(
 
     Cross-conformal calibration: groups are split into `FOLDS`, and each fold is predicted from the others. With its
     factor, the central interval of nominal coverage `COVERAGE` covers that share of the left-out values. Distances are
-    measured in normal scores.
+    measured in normal scores. Exact costs, if there are values of them, are given to each measured metric.
 
     Args:
         fit_rows: fits a predictor to a part of the examples.
@@ -36,24 +37,28 @@ def widening_factors(
         seed: seed of the folds and samples.
 
     Returns:
-        A factor per metric, at least 1; 1 if fewer than `MIN_EXAMPLES` values could be predicted.
+        A factor per metric, at least 1; 1 if fewer than `MIN_EXAMPLES` values could be predicted, and for exact costs.
     """
     count = int(groups.max()) + 1
     fold = (np.random.default_rng(seed).permutation(count) % FOLDS)[groups]
-    return {name: _factor(fit_rows, texts, name, column, fold, seed) for name, column in values.items()}
+    return {name: 1.0 if name in EXACT else _factor(fit_rows, texts, name, values, fold, seed) for name in values}
 
 
 def _factor(
-    fit_rows: FitRows, texts: Sequence[str], name: str, column: np.ndarray, fold: np.ndarray, seed: int
+    fit_rows: FitRows, texts: Sequence[str], name: str, values: Mapping[str, np.ndarray], fold: np.ndarray, seed: int
 ) -> float:
-    known = ~np.isnan(column)
+    column = values[name]
+    costs = [cost for cost in EXACT if cost in values] if Metric.parse(name).kind == "measured" else []
+    known = ~np.isnan([column, *[values[cost] for cost in costs]]).any(0)
     scale = Scores.fit(column[known], by_rank=True)
     ratios = [np.zeros(0)]
     for k in range(FOLDS):
         learned, left_out = np.flatnonzero(known & (fold != k)), np.flatnonzero(known & (fold == k)).tolist()
         if len(learned) < MIN_EXAMPLES or not len(left_out):
             continue
-        predicted = fit_rows(learned, name).predict([texts[i] for i in left_out], [name], samples=SAMPLES, seed=seed)
+        given = {cost: values[cost][left_out] for cost in costs}
+        fitted = fit_rows(learned, [name, *costs])
+        predicted = fitted.predict([texts[i] for i in left_out], [name], given=given, samples=SAMPLES, seed=seed)
         ratios.append(_distances(scale.normalize(predicted.samples[:, :, 0]), scale.normalize(column[left_out])))
     found = np.concatenate(ratios)
     return max(1.0, float(np.quantile(found, COVERAGE))) if len(found) >= MIN_EXAMPLES else 1.0

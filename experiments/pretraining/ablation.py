@@ -128,7 +128,7 @@ def main(
     """Train, learn and rank; print a table of means over the families and seeds."""
     names, tested, families = chosen(only, list(PRIORS)), TESTED, {m: available(m) for m in FAMILIES}
     if quick:
-        steps, generated, with_proxies, seeds, tested, names = 2, 4, 0, 1, 50, names[:2]
+        steps, generated, with_proxies, seeds, tested, names = 2, 2, 0, 1, 50, names[:2]
         families = {metric: found[:1] for metric, found in families.items()}
     means: dict[tuple[str, str, int], Scores] = {}
     for name in names:

@@ -62,7 +62,7 @@ def main(
     from experiments.pretraining.bank import build_bank, generated_files, load_space, published_files
 
     if quick:
-        generated, with_proxies, encoder_steps, steps, further_steps = 4, 0, 3, 3, 9
+        generated, with_proxies, encoder_steps, steps, further_steps = 2, 0, 2, 2, 6
     accelerator = Accelerator()
     with progress_bar("pretraining") as bar:
         with accelerator.main_process_first():

@@ -131,6 +131,9 @@ class RLM(SamplingPredictor):
     def calibrate(self, architectures: Inputs, groups: Sequence[str]) -> Self:
         """Widen predictions so that their 90 % intervals hold for groups, such as families, without examples.
 
+        If exact costs are among the examples' metrics, intervals of measured metrics hold for predictions with given
+        costs.
+
         Args:
             architectures: the n examples of `fit`.
             groups: name of each example's group.
@@ -145,9 +148,9 @@ class RLM(SamplingPredictor):
         if not len(texts) == len(groups) == len(self._states):
             raise InputError(f"calibrate needs the {len(self._states)} examples of fit and the group of each")
 
-        def fit_rows(rows: np.ndarray, metric: str) -> RLM:
+        def fit_rows(rows: np.ndarray, metrics: Sequence[str]) -> RLM:
             part = copy.copy(self)
-            part._store(self._states[rows], {metric: self._values[metric][rows]})
+            part._store(self._states[rows], {name: self._values[name][rows] for name in metrics})
             return part
 
         numbers = np.unique(list(groups), return_inverse=True)[1].ravel()

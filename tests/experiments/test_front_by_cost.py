@@ -42,6 +42,7 @@ def test_policies_are_compared(tmp_path: Path, nas_data: Path, capsys: pytest.Ca
     assert "HV@10" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_digits_are_searched_by_seconds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     front_by_cost.main(out=tmp_path, quick=True, problems="digits", only="asha,random", as_json=True)
     rows = {row["policy"]: row for row in json.loads(capsys.readouterr().out)}

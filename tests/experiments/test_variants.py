@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from experiments.variants import FineTuned, Independent
 from nas import load_benchmark
@@ -22,6 +23,7 @@ def test_independent_samples_have_the_joint_ones_distributions_but_no_relation()
     assert related > 0.5 > 0.2 > abs(unrelated)
 
 
+@pytest.mark.slow
 def test_fine_tuning_changes_a_copy_of_the_model() -> None:
     table = load_benchmark("digits-nasbench101")
     texts, accuracy = table.load_texts()[:12], table.values("digits_accuracy")[:12]

@@ -162,6 +162,7 @@ def test_rows_of_a_table_are_sources_and_metrics(tmp_path: Path, monkeypatch: py
     np.testing.assert_array_equal(found.values["rtx4090_ms"], [np.nan, 1])
 
 
+@pytest.mark.slow
 def test_reading_a_network_gives_its_length_and_exact_parameters() -> None:
     prepare_torchvision()
     timm = importlib.import_module("timm")
@@ -169,7 +170,7 @@ def test_reading_a_network_gives_its_length_and_exact_parameters() -> None:
     found = zoo_texts.read_entry(zoo_texts.Entry("timm", "timm:lcnet_035", params))
     assert found["exact"] == 1.0
     assert found["lines"] < found["words"] < found["operators"] * 4
-    assert found["signs"] > 3 * found["words"]
+    assert found["words"] < found["tokens"] < found["signs"] / 2
     missing = zoo_texts.read_entry(zoo_texts.Entry("timm", "timm:resnet18x", 0))
     assert "resnet18x" in missing["reason"]
 

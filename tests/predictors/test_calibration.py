@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
-from predictors import create, load
+from predictors import Predictor, create, load
 from predictors.base import Predictions
 from predictors.calibration import widen, widening_factors
+from predictors.inputs import Metrics
 from predictors.simple import Ridge
 from search_spaces import InputError, get_space
 
@@ -28,7 +31,9 @@ def test_spread_keeps_the_median() -> None:
 class Sure:
     """Predicts 0 with far too narrow intervals."""
 
-    def predict(self, texts: list[str], metrics: list[str], samples: int, seed: int) -> Predictions:
+    def predict(
+        self, texts: list[str], metrics: list[str], given: Metrics | None = None, samples: int = 64, seed: int = 0
+    ) -> Predictions:
         drawn = np.random.default_rng(seed).normal(scale=0.1, size=(len(texts), samples, 1))
         return Predictions.of_samples(metrics, drawn)
 
@@ -36,8 +41,8 @@ class Sure:
 def test_widening_calibrates_intervals_that_are_too_narrow(texts: list[str]) -> None:
     values = np.random.default_rng(1).normal(size=len(texts))
     groups = np.arange(len(texts)) % 8
-    factor = widening_factors(lambda rows, metric: Sure(), texts, {"x": values}, groups)["x"]  # type: ignore[arg-type, return-value]
-    drawn = widen(Sure().predict(texts, ["x"], 64, 5).samples[:, :, 0], factor)
+    factor = widening_factors(lambda rows, metrics: Sure(), texts, {"x": values}, groups)["x"]  # type: ignore[arg-type, return-value]
+    drawn = widen(Sure().predict(texts, ["x"], seed=5).samples[:, :, 0], factor)
     low, high = np.quantile(drawn, [0.05, 0.95], axis=1)
     assert 5 < factor < 20
     assert np.mean((low <= values) & (values <= high)) >= 0.8
@@ -46,7 +51,34 @@ def test_widening_calibrates_intervals_that_are_too_narrow(texts: list[str]) -> 
 def test_a_metric_with_few_values_is_not_widened(texts: list[str]) -> None:
     values = np.full(len(texts), np.nan)
     values[:4] = range(4)
-    assert widening_factors(lambda rows, metric: Ridge(), texts, {"x": values}, np.arange(len(texts)) % 3) == {"x": 1.0}
+    assert widening_factors(lambda rows, metrics: Ridge(), texts, {"x": values}, np.arange(len(texts)) % 3) == {
+        "x": 1.0
+    }
+
+
+class Informed(Sure):
+    """Predicts a latency of one nanosecond per parameter if parameters are given, and 0 otherwise."""
+
+    def predict(
+        self, texts: list[str], metrics: list[str], given: Metrics | None = None, samples: int = 64, seed: int = 0
+    ) -> Predictions:
+        drawn = super().predict(texts, metrics, given, samples, seed).samples
+        return Predictions.of_samples(metrics, drawn + np.asarray((given or {}).get("params", 0.0))[..., None, None])
+
+
+def test_exact_costs_are_given_to_measured_metrics_and_to_no_other(texts: list[str]) -> None:
+    params = np.random.default_rng(1).normal(size=len(texts))
+    values = {"a_ms": params, "accuracy": params, "params": params}
+    learned: dict[str, list[str]] = {}
+
+    def fit_rows(rows: np.ndarray, metrics: Sequence[str]) -> Predictor:
+        learned[metrics[0]] = list(metrics)
+        return Informed()  # type: ignore[return-value]
+
+    found = widening_factors(fit_rows, texts, values, np.arange(len(texts)) % 8)
+    assert learned == {"a_ms": ["a_ms", "params"], "accuracy": ["accuracy"]}
+    assert found["a_ms"] == found["params"] == 1
+    assert found["accuracy"] > 5
 
 
 def test_an_rlm_saves_its_widening_and_accepts_further_measurements(texts: list[str], tmp_path) -> None:  # type: ignore[no-untyped-def]

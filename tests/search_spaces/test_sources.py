@@ -48,6 +48,7 @@ def test_a_function_that_chooses_is_no_network(code: str) -> None:
         read_source(f"{code}:chosen")
 
 
+@pytest.mark.slow
 @needs_timm
 def test_timm_by_name_has_timms_parameters_and_the_size_asked_for() -> None:
     from search_spaces.pytorch.libraries import build
@@ -58,6 +59,7 @@ def test_timm_by_name_has_timms_parameters_and_the_size_asked_for() -> None:
     assert "float[N,3,64,64]" in text
 
 
+@pytest.mark.slow
 @needs_timm  # it comes with torchvision
 def test_networks_of_other_libraries_are_read() -> None:
     assert "float[N,3,16,112,112]" in read_source("torchvision:video.mc3_18")

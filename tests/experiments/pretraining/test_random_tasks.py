@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -50,6 +51,7 @@ def _share_beyond(prior: Prior) -> float:
     return float(np.mean([_spread_ratio(task) > 1.3 for task in tasks]))
 
 
+@pytest.mark.slow
 def test_queries_lie_beyond_their_examples_as_often_as_the_prior_says() -> None:
     assert 0.05 < _share_beyond(Prior()) < 0.45
     assert _share_beyond(Prior(extrapolating=1.0)) > 0.6

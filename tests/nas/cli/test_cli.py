@@ -264,6 +264,7 @@ def test_evaluate_accepts_a_model_and_data_set_of_the_user(
     assert str(SPACE.flops(SPACE.parse(ARCHS[0]))) in output
 
 
+@pytest.mark.slow
 def test_search_by_measuring_writes_its_results_and_resumes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -279,6 +280,7 @@ def test_search_by_measuring_writes_its_results_and_resumes(
     assert "started with measurement.seeds [0], not [0, 1]" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_every_search_has_a_folder_of_its_own_by_default(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -312,6 +314,7 @@ def test_every_search_has_a_folder_of_its_own_by_default(
     assert "choose another --study" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_search_by_predictions_alone_finds_their_front(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

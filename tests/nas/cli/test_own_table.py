@@ -50,6 +50,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return int(stop.value.code or 0)
 
 
+@pytest.mark.slow
 def test_a_table_is_searched_and_reported_without_a_hidden_floor(
     mine: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -100,6 +101,7 @@ def test_a_worker_finds_table_and_space_at_its_own_paths(
     assert "search-random-0: finished" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_folder_is_reported_from_another_one(mine: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     table, space = mine
     command = ("search", "--benchmark", table, "--space", space, "--objectives", "test_accuracy,pi_latency_ms")

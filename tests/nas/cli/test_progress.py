@@ -91,6 +91,7 @@ def test_an_error_is_not_followed_by_a_line(capsys: pytest.CaptureFixture[str]) 
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_compare_and_train_report_and_log_their_progress(
     cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

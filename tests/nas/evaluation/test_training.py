@@ -53,6 +53,7 @@ def assert_same(trained: Trained, other: Trained) -> None:
     assert all(torch.equal(trained.state[name], tensor) for name, tensor in other.state.items())
 
 
+@pytest.mark.slow
 def test_digits201_stays_reproducible() -> None:
     """Recorded when the table was built: exact batches and initial weights, accuracies up to rounding."""
     graph = SPACE.graph(

@@ -78,6 +78,7 @@ def test_a_journal_waits_for_the_disk_once_for_all_prior_observations(
     assert len(waited) == 1 + proposed
 
 
+@pytest.mark.slow
 def test_an_sqlite_file_is_written_once_for_all_prior_observations(tmp_path: Path) -> None:
     study = optuna.create_study(storage=open_storage(f"sqlite:///{tmp_path}/s.db"), directions=["minimize"] * 2)
     commits: list[object] = []
@@ -105,6 +106,7 @@ def test_a_search_ends_when_the_front_stays_as_it_is() -> None:
     assert len(endless.evaluated.architectures) == 25
 
 
+@pytest.mark.slow
 def test_the_front_of_one_search_is_the_prior_of_another(tmp_path: Path) -> None:
     goals = ["--benchmark", "digits201", "--objectives", "digits_accuracy,params", "--sampler", "random"]
     first, second = tmp_path / "first", tmp_path / "second"

@@ -226,6 +226,7 @@ def test_a_paused_training_continues_bit_for_bit(tmp_path: Path) -> None:
     assert all((paused.state[name] == tensor).all() for name, tensor in whole.state.items())
 
 
+@pytest.mark.slow
 def test_built_in_trainings_pause_and_leave_no_states_behind(tmp_path: Path) -> None:
     found = search_by_cost(
         Widths(), "digits_accuracy,params", _measured(tmp_path), "asha", (1, 4), 24, weights=tmp_path / "weights"

@@ -90,6 +90,7 @@ def test_columns_of_a_table_decide_whether_trainings_continue(tmp_path: Path, ea
     assert sorted({trial.user_attrs[COST_KEY] for trial in found.study.trials}) == paid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_network_that_violates_an_exact_constraint_costs_no_epoch(policy: str) -> None:
     space, trainings = Widths(), Trainings()

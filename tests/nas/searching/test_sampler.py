@@ -232,11 +232,13 @@ class Repeats:
         return len(self.texts) - len(set(self.texts))
 
 
+@pytest.mark.slow
 def test_a_network_is_not_trained_again_once_trainings_have_repeated_exactly() -> None:
     assert Repeats(noise=0.0).repeated() <= 5, "a batch"
     assert Repeats(noise=1.0).repeated() > 5, "noisy trainings are worth repeating"
 
 
+@pytest.mark.slow
 def test_fits_become_rarer_as_evaluations_become_many() -> None:
     Oracle.fits = 0
     study_of(guided(refit_every=1, n_startup=56, fresh=20), 60)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from nas.searching.startup import DRAWS_PER_ARCHITECTURE, first_design
 from predictors import Predictor, create
@@ -10,6 +11,7 @@ from predictors.rlm.predictor import RLM
 from search_spaces import Architecture, SearchSpace, get_space
 
 
+@pytest.mark.slow
 def test_networks_of_a_first_design_differ_more_than_random_ones() -> None:
     space, reader = get_space("nasbench201", channels=4, cells=1), RLM()
 

@@ -40,6 +40,7 @@ def test_more_examples_help(digits: tuple[list[str], np.ndarray]) -> None:
     assert taus[1] > max(taus[0], 0.3)
 
 
+@pytest.mark.slow
 def test_a_noisy_copy_of_the_metric_predicts_it(digits: tuple[list[str], np.ndarray]) -> None:
     texts, accuracy = digits
     copy = accuracy + 0.05 * accuracy.std() * np.random.default_rng(0).normal(size=len(accuracy))
@@ -120,6 +121,7 @@ def test_no_process_waits_for_torchs_compiler_to_load_a_checkpoint_and_to_predic
     assert done.stdout.split() == ["False"]
 
 
+@pytest.mark.slow
 def test_the_shipped_zoo_ranks_two_real_networks_by_speed_and_accuracy() -> None:
     from search_spaces.sources import read_source
 

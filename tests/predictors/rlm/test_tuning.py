@@ -33,6 +33,7 @@ def test_tuning_improves_the_ranking_of_plain_texts(small_base: str) -> None:
     assert _tau(tuned) > 0.3
 
 
+@pytest.mark.slow
 def test_the_seed_makes_tuning_reproducible(small_base: str) -> None:
     one, same, other = (
         _fitted(small_base, 5, seed).predict(TEXTS[OTHERS], ["metric"], samples=8).samples for seed in (1, 1, 2)

@@ -129,6 +129,7 @@ REFUSED: dict[str, tuple[Callable[[], onnx.ModelProto], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REFUSED)
 def test_unbounded_models_are_refused_at_once_with_the_reason(name: str) -> None:
     make, reason = REFUSED[name]

@@ -63,6 +63,7 @@ def test_anything_else_is_refused(native: str, reason: str) -> None:
         genotypes.read(native)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=60))
 def test_no_text_crashes_the_reader(native: str) -> None:
     with suppress(InputError):

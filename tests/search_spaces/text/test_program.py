@@ -175,6 +175,7 @@ def test_the_text_of_a_text_is_the_text(graph: Graph) -> None:
     assert _text(expand(read(_text(graph)))) == _text(graph)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list_spaces())
 @settings(max_examples=4, deadline=None)
 @given(seed=seeds)
