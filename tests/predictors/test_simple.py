@@ -61,6 +61,7 @@ def test_leave_one_out_errors_are_those_of_leaving_one_out() -> None:
     assert np.std(errors) == pytest.approx(np.std(refitted), rel=0.2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ridge", "forest"])
 def test_a_given_metric_moves_a_correlated_one_and_narrows_it(kind: str) -> None:
     texts = some_texts(120)

@@ -63,6 +63,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *ar
     return int(stop.value.code or 0), output.out, output.err
 
 
+@pytest.mark.slow
 def test_latencies_of_other_networks_follow_from_a_few_measurements_of_a_flaky_device() -> None:
     device = measured_device()
     assert len(device.texts) == 8

@@ -109,6 +109,7 @@ def test_asha_trains_the_best_third_further() -> None:
     assert reached[1] > 2 * reached[3] > 2 * reached[9] > 0
 
 
+@pytest.mark.slow
 def test_a_guided_search_needs_less_than_full_trainings() -> None:
     by_cost = _search("ridge", 200).hypervolume([0.0, 400.0])
     assert by_cost > _search("random", 200).hypervolume([0.0, 400.0])

@@ -55,6 +55,7 @@ def wandb_records(data: bytes) -> Iterator[bytes]:
             parts = b""
 
 
+@pytest.mark.slow
 def test_mlflow_has_a_run_for_every_trial_and_goes_on_with_the_search(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -153,6 +153,7 @@ def test_what_cannot_be_read_is_refused_in_one_line(text: str, monkeypatch: pyte
     assert len(str(raised.value)) < 500
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["nasbench201", "tiny-resnet"])
 def test_networks_that_differ_have_different_states(name: str) -> None:
     texts = list(dict.fromkeys(_texts(name, 300)))

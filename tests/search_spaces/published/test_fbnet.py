@@ -74,6 +74,7 @@ def test_skips_that_keep_the_shape_compute_nothing() -> None:
     assert len(space.graph(space.parse(ALL_SKIPS)).nodes) == 2 + 6 * 2 + 2 + 3
 
 
+@pytest.mark.slow
 @given(blocks, blocks)
 @settings(max_examples=50, deadline=None)
 def test_different_networks_have_different_texts(a: list[int], b: list[int]) -> None:

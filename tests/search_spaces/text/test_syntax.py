@@ -157,6 +157,7 @@ def test_text_and_model_round_trip(graph: Graph) -> None:
     assert to_text(from_text(text)) == text
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_a_changed_attribute_changes_the_text(seed: int) -> None:
