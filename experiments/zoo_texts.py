@@ -5,7 +5,7 @@ The command builds each architecture of `$NAS_DATA/zoo/timm.csv.gz` at its image
 many could be read, the length of their texts and the processor time (without imports), and names the others.
 
 `words` counts operators, function calls and their attributes, with each function's body once. `tokens` counts words and
-their numbers, of which a text of NAS-Bench-201 has 80. `signs` counts words, names, numbers and punctuation
+their numbers, of which a text of NAS-Bench-201 has about 80. `signs` counts words, names, numbers and punctuation
 marks, `lines` the lines of the text, `operators` the operators that run.
 """
 

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from predictors import Predictor
-from predictors.exact import exact_costs
-from predictors.metrics import EXACT, Metric
+from predictors.exact import conditioning_costs, exact_costs
 
 
 def draw(
@@ -35,9 +34,9 @@ def draw(
     Returns:
         Samples (n, samples) by metric.
     """
-    learned = [name for name in EXACT if name in model.metrics]
-    devices = [name for name in metrics if Metric.parse(name).kind == "measured"] if learned else []
-    costs = {name: np.array(values) for name, values in exact_costs(texts, learned).items()} if devices else {}
+    devices = [name for name in metrics if conditioning_costs(name, model.metrics)]
+    counted = exact_costs(texts, model.metrics) if devices else {}
+    costs = {name: np.array(values) for name, values in counted.items()}
     found: dict[str, np.ndarray] = {}
     for names, further in (([name for name in metrics if name not in devices], {}), (devices, costs)):
         if names:

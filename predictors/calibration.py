@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from predictors.base import Predictor
-from predictors.metrics import EXACT, Metric
+from predictors.exact import conditioning_costs
+from predictors.metrics import EXACT
 from predictors.scores import Scores
 
 FOLDS = 5
@@ -27,7 +28,8 @@ def widening_factors(
 
     Cross-conformal calibration: groups are split into `FOLDS`, and each fold is predicted from the others. With its
     factor, the central interval of nominal coverage `COVERAGE` covers that share of the left-out values. Distances are
-    measured in normal scores. Exact costs, if there are values of them, are given to each measured metric.
+    measured in normal scores. Exact costs that are known of all examples of a device metric are
+    given to it, as in predictions of new networks.
 
     Args:
         fit_rows: fits a predictor to a part of the examples.
@@ -48,8 +50,8 @@ def _factor(
     fit_rows: FitRows, texts: Sequence[str], name: str, values: Mapping[str, np.ndarray], fold: np.ndarray, seed: int
 ) -> float:
     column = values[name]
-    costs = [cost for cost in EXACT if cost in values] if Metric.parse(name).kind == "measured" else []
-    known = ~np.isnan([column, *[values[cost] for cost in costs]]).any(0)
+    known = ~np.isnan(column)
+    costs = [cost for cost in conditioning_costs(name, values) if not np.isnan(values[cost][known]).any()]
     scale = Scores.fit(column[known], by_rank=True)
     ratios = [np.zeros(0)]
     for k in range(FOLDS):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import numpy as np
 
 from predictors.inputs import Inputs, Metrics, as_texts
-from predictors.metrics import EXACT
+from predictors.metrics import EXACT, Metric
 from search_spaces import expand, graph_flops, graph_params, read
 from search_spaces.common.errors import InputError
 
@@ -23,6 +23,14 @@ def exact_costs(texts: Sequence[str], metrics: Sequence[str]) -> dict[str, list[
     asked = {name: count for name, count in COUNTS.items() if name in metrics}
     graphs = [expand(read(text)) for text in texts] if asked else []
     return {name: [float(count(graph)) for graph in graphs] for name, count in asked.items()}
+
+
+def conditioning_costs(metric: str, known: Container[str]) -> list[str]:
+    """The exact metrics among `known` from which a metric is predicted: all for device metrics.
+
+    Accuracies are predicted without, because that ranks better.
+    """
+    return [name for name in EXACT if name in known] if Metric.parse(metric).kind == "measured" else []
 
 
 def with_exact_costs(inputs: Inputs, metrics: Sequence[str], known: Metrics, samples: np.ndarray) -> np.ndarray:

@@ -131,7 +131,7 @@ class RLM(SamplingPredictor):
     def calibrate(self, architectures: Inputs, groups: Sequence[str]) -> Self:
         """Widen predictions so that their 90 % intervals hold for groups, such as families, without examples.
 
-        If exact costs are among the examples' metrics, intervals of measured metrics hold for predictions with given
+        If exact costs are known of all examples of a device metric, its intervals hold for predictions with given
         costs.
 
         Args:

@@ -57,7 +57,7 @@ def test_a_metric_with_few_values_is_not_widened(texts: list[str]) -> None:
 
 
 class Informed(Sure):
-    """Predicts a latency of one nanosecond per parameter if parameters are given, and 0 otherwise."""
+    """Predicts the parameters that are given, and 0 if none are."""
 
     def predict(
         self, texts: list[str], metrics: list[str], given: Metrics | None = None, samples: int = 64, seed: int = 0
@@ -79,6 +79,14 @@ def test_exact_costs_are_given_to_measured_metrics_and_to_no_other(texts: list[s
     assert learned == {"a_ms": ["a_ms", "params"], "accuracy": ["accuracy"]}
     assert found["a_ms"] == found["params"] == 1
     assert found["accuracy"] > 5
+
+
+def test_costs_that_are_known_of_other_networks_alone_are_not_given(texts: list[str]) -> None:
+    latencies, params = np.full((2, len(texts)), np.nan)
+    latencies[:20], params[20:] = np.arange(1.0, 21.0), np.arange(1.0, len(texts) - 19.0)
+    model = create("rlm").fit(texts, {"a_ms": latencies, "params": params})
+    model.calibrate(texts, [str(i % 5) for i in range(len(texts))])  # type: ignore[attr-defined]
+    assert np.isfinite(model.predict(texts[:2], ["a_ms"]).samples).all()
 
 
 def test_an_rlm_saves_its_widening_and_accepts_further_measurements(texts: list[str], tmp_path) -> None:  # type: ignore[no-untyped-def]
