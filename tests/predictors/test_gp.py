@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
-import predictors.gp
 from predictors import create, load
+from predictors.gp import TextGP
 from search_spaces import InputError, get_space
 
 SPACE = get_space("nasbench201", channels=4, cells=1)
@@ -44,7 +44,7 @@ def test_metrics_without_common_networks_are_predicted_separately() -> None:
 
 
 def test_of_a_large_table_every_metric_keeps_its_values(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(predictors.gp, "MAX_GP_POINTS", 20)
+    monkeypatch.setattr(TextGP, "max_points", 20)
     rare = np.where(np.arange(100) < 5, COSTS, np.nan)
     model = create("gp").fit(TEXTS, {"cost": COSTS, "rare": rare})
     found = model.predict(TEXTS, ["cost", "rare"], samples=4).samples

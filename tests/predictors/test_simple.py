@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import kendalltau, spearmanr
+from scipy.stats import kendalltau
 
 from predictors import create, load
 from predictors.base import STREAM_CHUNK
 from predictors.features import PATH_NODES, feature_matrix, features
-from predictors.simple import Ridge, _ridge
+from predictors.simple import Ridge
 from search_spaces import InputError, expand, get_space, graph_params, read
 
 SPACE = get_space("nasbench201", channels=4, cells=2)
@@ -47,18 +47,13 @@ def test_features_not_seen_in_training_are_left_out() -> None:
     assert feature_matrix(texts, names).shape == (2, len(names))
 
 
-def test_leave_one_out_errors_are_those_of_leaving_one_out() -> None:
-    rng = np.random.default_rng(0)
-    inputs = rng.normal(size=(30, 5))
-    values = inputs @ rng.normal(size=5) + 0.1 * rng.normal(size=30)
-    _, errors = _ridge(inputs, values)
-    refitted = [
-        values[i] - (inputs[i] @ line.weights + line.intercept)
-        for i in range(30)
-        for line in [_ridge(np.delete(inputs, i, 0), np.delete(values, i))[0]]
-    ]
-    assert spearmanr(errors, refitted)[0] > 0.95
-    assert np.std(errors) == pytest.approx(np.std(refitted), rel=0.2)
+@pytest.mark.parametrize("kind", ["ridge", "forest"])
+def test_deviations_are_as_large_as_errors_on_other_networks(kind: str) -> None:
+    texts = some_texts(200)
+    costs = np.array([features(text)["log2 flops"] for text in texts]) + np.random.default_rng(0).normal(size=200)
+    found = create(kind).fit(texts[:100], {"cost": costs[:100]}).predict(texts[100:], ["cost"])
+    error = np.sqrt(np.mean((found["cost"] - costs[100:]) ** 2))
+    assert 0.7 * error < found.std.mean() < 1.4 * error
 
 
 @pytest.mark.slow
@@ -73,14 +68,6 @@ def test_a_given_metric_moves_a_correlated_one_and_narrows_it(kind: str) -> None
     told = predictor.predict(texts[80:], ["second"], given={"first": first[80:]})
     assert kendalltau(told["second"], second[80:])[0] > 0.6 > kendalltau(alone["second"], second[80:])[0]
     assert told.std.mean() < 0.6 * alone.std.mean()
-
-
-def test_samples_of_correlated_metrics_are_correlated() -> None:
-    texts = some_texts(100)
-    first = np.random.default_rng(0).normal(size=100)
-    predictor = Ridge().fit(texts, {"first": first, "second": -first})
-    samples = predictor.predict(texts[:1], ["first", "second"], samples=256).samples[0]
-    assert np.corrcoef(samples.T)[0, 1] < -0.9
 
 
 @pytest.mark.parametrize("kind", ["ridge", "forest"])
