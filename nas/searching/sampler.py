@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from predictors import Predictor
     from search_spaces import Architecture, SearchSpace
 
-MAX_SAMPLED_CANDIDATES = 800  # of the best candidates, for which samples are drawn
-BEST_CANDIDATES, OTHER_CANDIDATES = 1500, 1000  # stored candidates that a fit estimates again, at most
+MAX_SAMPLED_CANDIDATES = 300  # of the best candidates, for which samples are drawn
+BEST_CANDIDATES, OTHER_CANDIDATES = 600, 300  # stored candidates that a fit estimates again, at most
 MAX_NADIR_DEVIATIONS = 3.0  # standard deviations between the median loss and the nadir
 STD_PER_MEDIAN_DEVIATION = 1.4826  # standard deviation of a normal distribution by its median absolute deviation
 EVALUATIONS_PER_REFIT_TRIAL = 20  # after n evaluations, the sampler refits every n / 20 trials
@@ -92,7 +92,7 @@ class PredictorSampler(ReplaySampler):
         n_startup: int = 10,
         refit_every: int = 5,
         pool: int = 10_000,
-        fresh: int = 300,
+        fresh: int = 120,
         seed: int = 0,
         given: Sequence[str] = (),
         acquisition: str = "ehvi",
