@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from predictors import Predictor
     from search_spaces import Architecture, SearchSpace
 
+FIRST_FIT = 5  # times `fresh` candidates are added by the first fit, which has no stored ones
 MAX_SAMPLED_CANDIDATES = 300  # of the best candidates, for which samples are drawn
 BEST_CANDIDATES, OTHER_CANDIDATES = 600, 300  # stored candidates that a fit estimates again, at most
 MAX_NADIR_DEVIATIONS = 3.0  # standard deviations between the median loss and the nadir
@@ -216,7 +217,8 @@ class PredictorSampler(ReplaySampler):
 
         stayed = [architecture for architecture in self._candidates if architecture not in taken]
         again, rest = _parted(stayed, rng)
-        candidates = evolve(self.space, evaluated, {*taken, *stayed}, self.fresh, rank, rng) + again
+        size = self.fresh if stayed else FIRST_FIT * self.fresh
+        candidates = evolve(self.space, evaluated, {*taken, *stayed}, size, rank, rng) + again
         closed = self._texts_not_to_repeat(evaluated)
         if closed:
             texts = self._surrogate.texts(candidates)
