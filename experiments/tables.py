@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ def compute(tasks: Sequence[Task], score: Callable[..., Scores], out: Path, jobs
 
     Finished rows are stored in `out` and not computed again, unless the predictors' result version has changed.
     """
+    score = _importable(score)
     journal = Journal(out / f"rows-{version()}.jsonl")
     names = [json.dumps(task) for task in tasks]
     waiting = [i for i, name in enumerate(names) if name not in journal.known]
@@ -38,6 +41,15 @@ def compute(tasks: Sequence[Task], score: Callable[..., Scores], out: Path, jobs
             done += 1
             bar("rows", done, len(tasks))
     return [journal.known[name] for name in names]
+
+
+def _importable(score: Callable[..., Scores]) -> Callable[..., Scores]:
+    """The function by the name of its module: processes cannot import what `python -m` calls `__main__`."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if score.__module__ != "__main__" or spec is None:
+        return score
+    found: Callable[..., Scores] = getattr(import_module(spec.name), score.__name__)
+    return found
 
 
 def _score(score: Callable[..., Scores], task: Task) -> Scores:

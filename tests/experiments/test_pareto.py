@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,8 @@ import pytest
 
 from experiments import pareto
 from experiments.pareto import main, scores
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_marks_and_shares_of_a_curve() -> None:
@@ -41,3 +45,23 @@ def test_finished_searches_are_kept(tmp_path: Path, capsys: pytest.CaptureFixtur
         pareto.PROBLEMS = kept
     assert capsys.readouterr().out == first
     assert {path.name for path in tmp_path.glob("*.png")} == {"hypervolume-S1.png", "hypervolume-S3.png"}
+
+
+@pytest.mark.slow
+def test_searches_run_in_several_processes_from_the_command_line(tmp_path: Path) -> None:
+    options = [
+        "--only",
+        "random",
+        "--evaluations",
+        "3",
+        "--seeds",
+        "2",
+        "--problems",
+        "digits-pnas",
+        "--jobs",
+        "2",
+        "--json",
+    ]
+    command = [sys.executable, "-m", "experiments.pareto", *options, "--out", str(tmp_path)]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert json.loads(run.stdout)[0]["seeds"] == 2
