@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from predictors import Predictor
     from search_spaces import Architecture, SearchSpace
 
-FIRST_FIT = 5  # times `fresh` candidates are added by the first fit, which has no stored ones
+FIRST_FIT = 2  # times `fresh` candidates are added by the first fit, which has no stored ones
 MAX_SAMPLED_CANDIDATES = 300  # of the best candidates, for which samples are drawn
 BEST_CANDIDATES, OTHER_CANDIDATES = 600, 300  # stored candidates that a fit estimates again, at most
 MAX_NADIR_DEVIATIONS = 3.0  # standard deviations between the median loss and the nadir
@@ -93,7 +93,7 @@ class PredictorSampler(ReplaySampler):
         n_startup: int = 10,
         refit_every: int = 5,
         pool: int = 10_000,
-        fresh: int = 120,
+        fresh: int = 300,
         seed: int = 0,
         given: Sequence[str] = (),
         acquisition: str = "ehvi",
