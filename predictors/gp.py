@@ -14,7 +14,10 @@ from search_spaces.common.errors import InputError
 
 
 class TextGP(RegressionPredictor):
-    """A Gaussian process on features of the text: Matérn-5/2 kernel and noise, of maximum marginal likelihood."""
+    """A Gaussian process on features of the text: Matérn-5/2 kernel and noise, of maximum marginal likelihood.
+
+    Samples are independent between metrics.
+    """
 
     kind = "gp"
     max_points: ClassVar[int] = 1000  # the time of a fit grows with the cube of the number of points
@@ -29,7 +32,8 @@ class TextGP(RegressionPredictor):
         process = GaussianProcessRegressor(kernel, optimizer=optimizer, normalize_y=False, random_state=self.seed)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            return partial(process.fit(inputs, scores).predict, return_std=True)
+            process.fit(inputs, scores)
+        return Regression(partial(process.predict, return_std=True), np.full(len(scores), np.nan))
 
 
 class ChoicesGP(TextGP):

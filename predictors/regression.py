@@ -4,26 +4,32 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from predictors.features import feature_matrix, select_features
 from predictors.files import examples
 from predictors.inputs import Inputs, Metrics, as_targets, as_texts, group_by_known
-from predictors.noise import text_noise
+from predictors.noise import conditional_errors, second_moments, shrink_correlation, text_noise
 from predictors.sampling import SamplingPredictor
 from predictors.scores import Scores
 from search_spaces.common.errors import InputError
 
-Regression = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]  # inputs (n, d) to means and deviations (n,)
+
+class Regression(NamedTuple):
+    """A regression of one metric, in scores."""
+
+    predict: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]  # inputs (n, d) to means and deviations (n,)
+    errors: np.ndarray  # (n,) of its points when left out, in units of the deviation; NaN where unknown
 
 
 class RegressionPredictor(SamplingPredictor):
     """One regression per metric, on features of the text: costs, counts of operators and of short paths.
 
-    Inputs are standardized, targets are normal scores. Given metrics are further inputs. Samples are normal in scores
-    and independent between metrics. A checkpoint holds the points; loading fits the same regressions again.
+    Inputs are standardized, targets are normal scores. Given metrics are further inputs. Samples are normal in scores,
+    and correlated between metrics as the errors on left-out points. A checkpoint holds the points; loading fits the
+    same regressions again.
     """
 
     max_points: ClassVar[int] = 20_000  # of each metric
@@ -46,19 +52,21 @@ class RegressionPredictor(SamplingPredictor):
     def _draw(
         self, architectures: Inputs, metrics: Sequence[str], known: dict[str, np.ndarray], samples: int, seed: int
     ) -> np.ndarray:
+        architectures = architectures if self.reads_choices else as_texts(architectures)
         inputs = self._encode(architectures)
         noise = text_noise([str(a) for a in architectures], samples, len(metrics), (self.seed, seed))
         drawn = np.empty((len(architectures), samples, len(metrics)))
         for rows, names in group_by_known(len(architectures), known):
-            for column, metric in enumerate(metrics):
-                if metric in names:
-                    continue
-                # Without an example that has all these metrics, the prediction is not conditioned.
-                covariates = names if len(self._rows(metric, *names)) else []
-                regression = self._regression(metric, *covariates)
-                mean, std = regression(self._joined(inputs[rows], {name: known[name][rows] for name in covariates}))
-                scores = mean[:, None] + std[:, None] * noise[rows, :, column]
-                drawn[rows, :, column] = self._scales[metric].restore(scores)
+            asked = [column for column, metric in enumerate(metrics) if metric not in names]
+            # Without an example that has all these metrics, the prediction is not conditioned.
+            given = {column: names if len(self._rows(metrics[column], *names)) else [] for column in asked}
+            regressions = [self._regression(metrics[column], *given[column]) for column in asked]
+            errors = _correlated(noise[rows][:, :, asked], [regression.errors for regression in regressions])
+            for j, (column, regression) in enumerate(zip(asked, regressions, strict=True)):
+                points = self._joined(inputs[rows], {name: known[name][rows] for name in given[column]})
+                mean, std = regression.predict(points)
+                scores = mean[:, None] + std[:, None] * errors[:, :, j]
+                drawn[rows, :, column] = self._scales[metrics[column]].restore(scores)
         return drawn
 
     def _regression(self, metric: str, *covariates: str) -> Regression:
@@ -67,7 +75,10 @@ class RegressionPredictor(SamplingPredictor):
         if key not in self._regressions:
             rows = self._rows(*key)
             inputs = self._joined(self._points[rows], {name: self._values[name][rows] for name in covariates})
-            self._regressions[key] = self._fitted(inputs, self._scales[metric].normalize(self._values[metric][rows]))
+            found = self._fitted(inputs, self._scales[metric].normalize(self._values[metric][rows]))
+            errors = np.full(len(self._points), np.nan)  # of all points, so that metrics can be compared
+            errors[rows] = found.errors
+            self._regressions[key] = found._replace(errors=errors)
         return self._regressions[key]
 
     def _rows(self, *metrics: str) -> np.ndarray:
@@ -95,7 +106,7 @@ class RegressionPredictor(SamplingPredictor):
 
     @abstractmethod
     def _fitted(self, inputs: np.ndarray, scores: np.ndarray) -> Regression:
-        """A regression fitted to scores (n,) of inputs (n, d)."""
+        """A regression fitted to scores (n,) of inputs (n, d), with its errors (n,)."""
 
     def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         config = {**self._config(), "inputs": self._names}
@@ -109,3 +120,15 @@ class RegressionPredictor(SamplingPredictor):
             raise InputError("damaged checkpoint: the number of its inputs differs from that of their names")
         self._store(tensors["inputs"], examples(config, tensors, "inputs"))
         return self
+
+
+def _correlated(noise: np.ndarray, errors: list[np.ndarray]) -> np.ndarray:
+    """Standard normal noise (n, samples, m), correlated between metrics as their errors (N,) on left-out points."""
+    columns = np.stack(errors, 1) if errors else np.empty((0, 0))
+    if len(errors) < 2 or np.isnan(columns).all():
+        return noise
+    sums, counts = second_moments(columns)
+    moments = sums / np.maximum(counts, 1)
+    scale = np.sqrt(np.maximum(np.diag(moments), 1e-12))
+    correlation = shrink_correlation(moments / np.outer(scale, scale), counts)
+    return conditional_errors(correlation, np.full((len(noise), 1, len(errors)), np.nan), noise)

@@ -25,10 +25,12 @@ class Ridge(RegressionPredictor):
         from sklearn.linear_model import RidgeCV
 
         if len(scores) < 3:
-            return lambda points: (np.full(len(points), scores.mean()), np.ones(len(points)))
-        model = RidgeCV(_ALPHAS, store_cv_results=True).fit(inputs, scores)
-        std = max(MIN_STD, float(model.cv_results_.mean(0).min()) ** 0.5)
-        return lambda points: (model.predict(points), np.full(len(points), std))
+            mean = float(scores.mean())
+            return Regression(lambda points: (np.full(len(points), mean), np.ones(len(points))), scores - mean)
+        model = RidgeCV(_ALPHAS, scoring="neg_mean_squared_error", store_cv_results=True).fit(inputs, scores)
+        errors = scores - model.cv_results_[:, model.alpha_ == _ALPHAS][:, 0]
+        std = max(MIN_STD, float(np.sqrt(np.mean(errors**2))))
+        return Regression(lambda points: (model.predict(points), np.full(len(points), std)), errors / std)
 
 
 class Forest(RegressionPredictor):
@@ -60,7 +62,7 @@ class Forest(RegressionPredictor):
             trees = _by_tree(forest, points)
             return trees.mean(0), np.hypot(trees.std(0), least) * inflation
 
-        return predict
+        return Regression(predict, errors / inflation)
 
     def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         config, tensors = super()._state()

@@ -73,7 +73,7 @@ class PredictorSampler(ReplaySampler):
         n_startup: evaluations before the first fit.
         refit_every: trials between two fits; a twentieth of the evaluations, once that is more.
         pool: largest number of candidates that are kept.
-        fresh: new candidates per fit.
+        fresh: new candidates per fit; the first fit adds `FIRST_FIT` times as many.
         seed: seed of all random choices. A choice depends only on it, the trial's number and the study.
         given: metrics of `"params"` and `"flops"` that condition the predictions. They are counted, not evaluated.
         acquisition: "ehvi" (expected hypervolume improvement) or "thompson" (`nas.searching.acquisition`).

@@ -49,19 +49,8 @@ def test_finished_searches_are_kept(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 @pytest.mark.slow
 def test_searches_run_in_several_processes_from_the_command_line(tmp_path: Path) -> None:
-    options = [
-        "--only",
-        "random",
-        "--evaluations",
-        "3",
-        "--seeds",
-        "2",
-        "--problems",
-        "digits-pnas",
-        "--jobs",
-        "2",
-        "--json",
-    ]
-    command = [sys.executable, "-m", "experiments.pareto", *options, "--out", str(tmp_path)]
+    searches = ["--only", "random", "--evaluations", "3", "--seeds", "2", "--problems", "digits-pnas"]
+    options = [*searches, "--jobs", "2", "--json", "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "experiments.pareto", *options]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert json.loads(run.stdout)[0]["seeds"] == 2

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import kendalltau
+from scipy.stats import kendalltau, spearmanr
 
 from predictors import create, load
 from predictors.base import STREAM_CHUNK
@@ -47,6 +47,20 @@ def test_features_not_seen_in_training_are_left_out() -> None:
     assert feature_matrix(texts, names).shape == (2, len(names))
 
 
+def test_leave_one_out_errors_are_those_of_leaving_one_out() -> None:
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(30, 5))
+    values = inputs @ rng.normal(size=5) + 0.1 * rng.normal(size=30)
+    errors = Ridge()._fitted(inputs, values).errors
+    refitted = [
+        values[i] - Ridge()._fitted(np.delete(inputs, i, 0), np.delete(values, i)).predict(inputs[[i]])[0][0]
+        for i in range(30)
+    ]
+    assert spearmanr(errors, refitted)[0] > 0.95
+    deviation = Ridge()._fitted(inputs, values).predict(inputs)[1]
+    assert np.std(errors * deviation) == pytest.approx(np.std(refitted), rel=0.2)
+
+
 @pytest.mark.parametrize("kind", ["ridge", "forest"])
 def test_deviations_are_as_large_as_errors_on_other_networks(kind: str) -> None:
     texts = some_texts(200)
@@ -68,6 +82,24 @@ def test_a_given_metric_moves_a_correlated_one_and_narrows_it(kind: str) -> None
     told = predictor.predict(texts[80:], ["second"], given={"first": first[80:]})
     assert kendalltau(told["second"], second[80:])[0] > 0.6 > kendalltau(alone["second"], second[80:])[0]
     assert told.std.mean() < 0.6 * alone.std.mean()
+
+
+@pytest.mark.parametrize("kind", ["ridge", "forest"])
+def test_samples_of_correlated_metrics_are_correlated(kind: str) -> None:
+    texts = some_texts(100)
+    first = np.random.default_rng(0).normal(size=100)
+    predictor = create(kind).fit(texts, {"first": first, "second": -first})
+    samples = predictor.predict(texts[:1], ["first", "second"], samples=256).samples[0]
+    assert np.corrcoef(samples.T)[0, 1] < -0.9
+
+
+def test_a_model_and_its_text_get_the_same_samples() -> None:
+    architecture = SPACE.sample(np.random.default_rng(1))
+    model = Ridge().fit(some_texts(20), {"cost": np.arange(20.0)})
+    alone, text = (
+        model.predict([a], ["cost"]).samples for a in (SPACE.to_onnx(architecture), SPACE.to_text(architecture))
+    )
+    np.testing.assert_array_equal(alone, text)
 
 
 @pytest.mark.parametrize("kind", ["ridge", "forest"])

@@ -228,15 +228,14 @@ class Repeats:
 
     def repeated(self) -> int:
         study = optuna.create_study(directions=DIRECTIONS, sampler=guided(self.space, fresh=50))
-        study.optimize(self, n_trials=45)
+        study.optimize(self, n_trials=60)
         return len(self.texts) - len(set(self.texts))
 
 
 @pytest.mark.slow
 def test_a_network_is_not_trained_again_once_trainings_have_repeated_exactly() -> None:
-    exact, noisy = Repeats(noise=0.0).repeated(), Repeats(noise=1.0).repeated()
-    assert exact <= 5, "a batch"
-    assert noisy > exact, "noisy trainings are worth repeating"
+    assert Repeats(noise=0.0).repeated() <= 5, "a batch"
+    assert Repeats(noise=1.0).repeated() > 5, "noisy trainings are worth repeating"
 
 
 @pytest.mark.slow
