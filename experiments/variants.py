@@ -35,7 +35,8 @@ class Independent(RLM):
         samples: int = 64,
         seed: int = 0,
     ) -> Predictions:
-        """As `RLM.predict`, with each metric's samples in a random order."""
+        """As `RLM.predict`, with each metric's samples in a random order, which all networks share."""
         joint = super().predict(architectures, metrics, given, samples, seed)
         rng = np.random.default_rng((self.seed, seed))
-        return Predictions.of_samples(metrics, rng.permuted(joint.samples, axis=1))
+        columns = [joint.samples[:, rng.permutation(samples), j] for j in range(len(metrics))]
+        return Predictions.of_samples(metrics, np.stack(columns, 2))

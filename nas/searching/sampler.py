@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from predictors import Predictor
     from search_spaces import Architecture, SearchSpace
 
-FIRST_FIT = 2  # times `fresh` candidates are added by the first fit, which has no stored ones
-MAX_SAMPLED_CANDIDATES = 300  # of the best candidates, for which samples are drawn
-BEST_CANDIDATES, OTHER_CANDIDATES = 600, 300  # stored candidates that a fit estimates again, at most
+MANY_STORED, LATER_PART = 3000, 3  # with that many stored candidates, a fit adds a third of `fresh`
+MAX_SAMPLED_CANDIDATES = 200  # of the best candidates, for which samples are drawn
+BEST_CANDIDATES, OTHER_CANDIDATES = 400, 200  # stored candidates that a fit estimates again, at most
 MAX_NADIR_DEVIATIONS = 3.0  # standard deviations between the median loss and the nadir
 STD_PER_MEDIAN_DEVIATION = 1.4826  # standard deviation of a normal distribution by its median absolute deviation
 EVALUATIONS_PER_REFIT_TRIAL = 20  # after n evaluations, the sampler refits every n / 20 trials
@@ -73,7 +73,7 @@ class PredictorSampler(ReplaySampler):
         n_startup: evaluations before the first fit.
         refit_every: trials between two fits; a twentieth of the evaluations, once that is more.
         pool: largest number of candidates that are kept.
-        fresh: new candidates per fit; the first fit adds `FIRST_FIT` times as many.
+        fresh: new candidates per fit; a third as many once 3,000 are stored.
         seed: seed of all random choices. A choice depends only on it, the trial's number and the study.
         given: metrics of `"params"` and `"flops"` that condition the predictions. They are counted, not evaluated.
         acquisition: "ehvi" (expected hypervolume improvement) or "thompson" (`nas.searching.acquisition`).
@@ -217,7 +217,7 @@ class PredictorSampler(ReplaySampler):
 
         stayed = [architecture for architecture in self._candidates if architecture not in taken]
         again, rest = _parted(stayed, rng)
-        size = self.fresh if stayed else FIRST_FIT * self.fresh
+        size = self._new_candidates(len(stayed))
         candidates = evolve(self.space, evaluated, {*taken, *stayed}, size, rank, rng) + again
         closed = self._texts_not_to_repeat(evaluated)
         if closed:
@@ -228,6 +228,10 @@ class PredictorSampler(ReplaySampler):
         self._candidates = (candidates + rest)[: self.pool]
         self._surrogate.forget_all_but([*taken, *self._candidates])
         return candidates[:MAX_SAMPLED_CANDIDATES]
+
+    def _new_candidates(self, stored: int) -> int:
+        """How many candidates a fit adds to the stored ones."""
+        return self.fresh if stored < MANY_STORED else max(1, self.fresh // LATER_PART)
 
     def _texts_not_to_repeat(self, evaluated: dict[Architecture, np.ndarray]) -> set[str]:
         """Texts of the evaluated architectures if all duplicates reached equal accuracies, else none.

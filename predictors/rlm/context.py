@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from predictors.rlm.digits import NUMBER_LENGTH, NUMBER_TOKENS
 from predictors.rlm.encoder import COMMON
-from predictors.rlm.kernels import KernelRegression, Solved
+from predictors.rlm.kernels import Factored, KernelRegression, Solved
 
 NUMBER_HEADS = 4
 START = NUMBER_TOKENS  # the token before a number
@@ -177,17 +177,20 @@ class ContextReader(nn.Module):
         self.norm = nn.RMSNorm(d)
         self.again = nn.Linear(self.kernels.outputs, d, bias=False)
 
-    def examples(self, coordinates: Tensor, scores: Tensor) -> tuple[Solved, list[Kept]]:
+    def examples(
+        self, coordinates: Tensor, scores: Tensor, factored: Factored | None = None
+    ) -> tuple[Solved, list[Kept]]:
         """Process the examples once for any number of queries.
 
         Args:
             coordinates: (B, n, C).
             scores: (B, n).
+            factored: the kernels of these coordinates, if they are known.
 
         Returns:
             The tensors of kernel regression and of every layer that queries read.
         """
-        found, solved = self.kernels.solve(coordinates, scores)
+        found, solved = self.kernels.solve(factored or self.kernels.factor(coordinates), scores)
         z = scores.clamp(-10, 10)
         number = torch.stack([z, z.clamp(-1, 1), z.square() / 4, torch.sin(2 * z), torch.cos(2 * z)], -1)
         x = self.place(coordinates) + self.number(number) + self.regressed(found) + self.role[0]

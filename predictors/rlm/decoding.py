@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from predictors.noise import draw_by_text
 from predictors.rlm import digits
 from predictors.rlm.context import START, NumberDecoder
 from predictors.rlm.examples import Context
@@ -82,7 +81,7 @@ def joint_scores(
         contexts: one per metric, in decoding order; the last k covariates of context k are the k earlier metrics.
         states: (q, S) of the queries.
         covariates: (q, c) scores of the given metrics.
-        quantiles: (q, samples, m), see `spread_quantiles`.
+        quantiles: (q, samples, m), see `joint_quantiles`.
 
     Returns:
         (q, samples) scores per metric.
@@ -109,17 +108,3 @@ def joint_scores(
         np.put_along_axis(scores, order, drawn.reshape(q, samples), 1)
         found.append(scores)
     return found
-
-
-def spread_quantiles(texts: Sequence[str], samples: int, metrics: int, seed: Sequence[int]) -> np.ndarray:
-    """Quantiles (n, samples, metrics) of joint samples; they depend on text and seed, not on the position in a batch.
-
-    Each metric has the midpoints of `samples` equal intervals: random points would give some networks far tails, which
-    a search prefers. Their order is random: else a batch would be chosen as if all networks had the same errors.
-    """
-
-    def draw(rng: np.random.Generator) -> np.ndarray:
-        columns = [rng.permutation(samples) for _ in range(metrics)]
-        return (np.stack(columns, 1) + 0.5) / samples
-
-    return np.array(draw_by_text(texts, seed, draw)).reshape(len(texts), samples, metrics)

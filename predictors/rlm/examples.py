@@ -15,22 +15,36 @@ MAX_EXAMPLES = 2000  # per query, which bounds memory and time of a prediction
 _DISTANCE_ROWS = 256  # rows of a distance matrix that are computed at once
 
 
-class Context:
-    """Examples of one metric, processed once for any number of queries.
+class Examples:
+    """Examples of any metric, with their kernels.
 
     Args:
         model: the network.
         states: (n, S) of the examples.
-        scores: (n,) of the metric.
         covariates: (n, c) scores of the metrics that are known of queries, too; NaN where unknown.
     """
 
-    def __init__(self, model: Model, states: np.ndarray, scores: np.ndarray, covariates: np.ndarray) -> None:
+    def __init__(self, model: Model, states: np.ndarray, covariates: np.ndarray) -> None:
         self.model = model
         self.axes = Axes.fit(states, covariates)
+        self.coordinates = torch.from_numpy(self.axes(states, covariates))[None]
         with torch.inference_mode():
-            coordinates = torch.from_numpy(self.axes(states, covariates))[None]
-            self.kept = model.reader.examples(coordinates, torch.from_numpy(scores).float()[None])
+            self.kernels = model.reader.kernels.factor(self.coordinates)
+
+
+class Context:
+    """Examples of one metric, processed once for any number of queries.
+
+    Args:
+        examples: the examples.
+        scores: (n,) of the metric.
+    """
+
+    def __init__(self, examples: Examples, scores: np.ndarray) -> None:
+        self.model, self.axes = examples.model, examples.axes
+        wanted = torch.from_numpy(scores).float()[None]
+        with torch.inference_mode():
+            self.kept = self.model.reader.examples(examples.coordinates, wanted, examples.kernels)
 
     @torch.inference_mode()
     def conditions(self, states: np.ndarray, covariates: np.ndarray) -> Tensor:

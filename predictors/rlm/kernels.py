@@ -18,6 +18,15 @@ MIN_SQUARE = 1e-3  # added to mean squared errors, so that their logarithm is fi
 MAX_PREDICTION = 8.0  # largest absolute prediction, in scores
 
 
+class Factored(NamedTuple):
+    """The kernels of the examples, which all metrics of the same examples share."""
+
+    scaled: Tensor  # (B, h, n, C) scaled coordinates
+    inverse: Tensor  # (B, h, n, n) of each kernel matrix with its penalty
+    density: Tensor  # (B, h, n) sum of the nearness to the other examples
+    closest: Tensor  # (B, h, n) nearness to the nearest other example
+
+
 class Solved(NamedTuple):
     """The fitted regressions, as queries read them."""
 
@@ -44,28 +53,29 @@ class KernelRegression(nn.Module):
         self.log_sharpness = nn.Parameter(torch.zeros(1))
         self.outputs = 3 * heads + 2
 
-    def solve(self, coordinates: Tensor, scores: Tensor) -> tuple[Tensor, Solved]:
-        """Fit the heads to examples.
+    def factor(self, coordinates: Tensor) -> Factored:
+        """The kernels of examples with coordinates (B, n, C)."""
+        scaled = coordinates[:, None] * self.log_scales.exp()[:, None]
+        products, eye = scaled @ scaled.mT, torch.eye(coordinates.shape[1], device=coordinates.device)
+        half = products.diagonal(dim1=-2, dim2=-1) / 2
+        nearness = (products - half[..., None] - half[..., None, :]).exp()  # exactly 1 on the diagonal
+        kernel = nearness + self._linear * products + self.log_penalty.exp()[:, None, None] * eye
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky(kernel))
+        others = nearness - eye
+        return Factored(scaled, inverse, others.sum(-1), others.amax(-1))
 
-        Args:
-            coordinates: (B, n, C).
-            scores: (B, n).
+    def solve(self, factored: Factored, scores: Tensor) -> tuple[Tensor, Solved]:
+        """Fit the heads to the scores (B, n) of examples.
 
         Returns:
             Features (B, n, outputs) of the examples, and the fitted regressions.
         """
-        scaled = coordinates[:, None] * self.log_scales.exp()[:, None]
-        nearness, n = _nearness(scaled, scaled), scores.shape[1]
-        kernel = nearness + self._linear * (scaled @ scaled.mT)
-        eye = torch.eye(n, device=scores.device)
-        factor = torch.linalg.cholesky(kernel + self.log_penalty.exp()[:, None, None] * eye)
-        inverse = torch.cholesky_inverse(factor)
+        scaled, inverse, density, closest = factored
         dual = (inverse @ scores[:, None, :, None])[..., 0]  # (B, h, n)
         missed = dual / inverse.diagonal(dim1=-2, dim2=-1)
-        found = scores[:, None] - missed
         errors = (missed.square().mean(-1) + MIN_SQUARE).log()
-        others = nearness * (1 - eye)
-        return self._features(found, others.sum(-1), others.amax(-1), errors, n), Solved(scaled, dual, errors)
+        features = self._features(scores[:, None] - missed, density, closest, errors, scores.shape[1])
+        return features, Solved(scaled, dual, errors)
 
     def forward(self, coordinates: Tensor, solved: Solved) -> Tensor:
         """Features (B, q, outputs) of queries with coordinates (B, q, C)."""

@@ -15,12 +15,13 @@ from predictors.files import examples, load_weights, with_prefix
 from predictors.inputs import Inputs, Metrics, as_targets, as_texts, group_by_known
 from predictors.metrics import Metric, decoding_order
 from predictors.rlm.coordinates import States
-from predictors.rlm.decoding import joint_scores, spread_quantiles
+from predictors.rlm.decoding import joint_scores
 from predictors.rlm.digits import MAX_SCORE
 from predictors.rlm.encoder import COMMON
-from predictors.rlm.examples import MAX_EXAMPLES, Context, Group, groups, nearest_distances, nearest_group
+from predictors.rlm.examples import MAX_EXAMPLES, Context, Examples, Group, groups, nearest_distances, nearest_group
 from predictors.rlm.lines import TEXT_NUMBERS
 from predictors.rlm.model import Model, ModelConfig
+from predictors.rlm.quantiles import joint_quantiles
 from predictors.rlm.tuning import tune
 from predictors.sampling import SamplingPredictor
 from predictors.scores import Scores
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 BASE = "rlm-base"
 MAX_CACHED_TEXTS = 60_000  # cached states take 110 MB
+MAX_KEPT_EXAMPLES = 1000  # whose kernels are kept between two metrics; they take 48 MB
 MAX_CONTEXTS = 8  # cached; a context of 2,000 examples takes about 45 MB
 MAX_QUERIES = 1024  # decoded at once at most
 MAX_NUMBERS = 80_000  # queries times samples decoded at once, about 5 KB each
@@ -127,6 +129,7 @@ class RLM(SamplingPredictor):
         self._scales = {name: _scale(name, v[~np.isnan(v)]) for name, v in values.items()}
         self._groups: dict[tuple[str, ...], list[Group]] = {}
         self._contexts: dict[tuple[str, tuple[str, ...], bytes], Context] = {}
+        self._last: tuple[tuple[tuple[str, ...], bytes], Examples] | None = None
 
     def calibrate(self, architectures: Inputs, groups: Sequence[str]) -> Self:
         """Widen predictions so that their 90 % intervals hold for groups, such as families, without examples.
@@ -274,8 +277,9 @@ class RLM(SamplingPredictor):
             contexts = [self._context(group.rows, name, [*given, *metrics[:k]]) for k, name in enumerate(metrics)]
             at_once = max(1, min(MAX_QUERIES, MAX_NUMBERS // samples))
             for part in np.array_split(rows, -(-len(rows) // at_once)):
-                quantiles = spread_quantiles([texts[i] for i in part], samples, len(metrics), (self.seed, seed))
                 scores = [self._scales[name].normalize(values[part]) for name, values in given.items()]
+                size, some = (samples, len(metrics)), [texts[i] for i in part]
+                quantiles = joint_quantiles(self._states[group.rows], states[part], some, size, (self.seed, seed))
                 decoded = joint_scores(contexts, states[part], _columns(scores, len(part)), quantiles)
                 for name, values in zip(metrics, decoded, strict=True):
                     restored = self._scales[name].restore(widen(values, self._widening.get(name, 1.0)))
@@ -299,10 +303,19 @@ class RLM(SamplingPredictor):
         if key not in self._contexts:
             if len(self._contexts) >= MAX_CONTEXTS:
                 self._contexts.clear()
-            scores = {name: self._scales[name].normalize(self._values[name][rows]) for name in (metric, *covariates)}
-            columns = _columns([scores[name] for name in covariates], len(rows))
-            self._contexts[key] = Context(self.model, self._states[rows], scores[metric], columns)
+            scores = self._scales[metric].normalize(self._values[metric][rows])
+            self._contexts[key] = Context(self._examples(rows, covariates), scores)
         return self._contexts[key]
+
+    def _examples(self, rows: np.ndarray, covariates: list[str]) -> Examples:
+        """The examples of these rows. The last ones are kept: a search asks for each metric of the same examples."""
+        key = (tuple(covariates), rows.tobytes())
+        if self._last is None or self._last[0] != key:
+            columns = [self._scales[name].normalize(self._values[name][rows]) for name in covariates]
+            found = Examples(self.model, self._states[rows], _columns(columns, len(rows)))
+            self._last = (key, found) if len(rows) <= MAX_KEPT_EXAMPLES else None
+            return found
+        return self._last[1]
 
     # --- checkpoints
 

@@ -245,6 +245,12 @@ def test_fits_become_rarer_as_evaluations_become_many() -> None:
     assert Oracle.fits == 2  # a twentieth of 56 is 2, as of 58
 
 
+def test_a_fit_adds_fewer_candidates_once_many_are_stored() -> None:
+    many, some = sampler.MANY_STORED, guided(fresh=30)
+    assert some._new_candidates(0) == some._new_candidates(many - 1) == 30 > some._new_candidates(many)
+    assert guided(fresh=1)._new_candidates(many) == 1, "a search goes on looking"
+
+
 @pytest.mark.slow
 def test_the_same_seed_chooses_the_same() -> None:
     assert architectures(study_of(guided(seed=3), 15)) == architectures(study_of(guided(seed=3), 15))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from predictors.rlm import digits
 from predictors.rlm.context import START, ContextConfig, NumberDecoder
-from predictors.rlm.decoding import sample_scores, spread_quantiles
+from predictors.rlm.decoding import sample_scores
 
 CONFIG = ContextConfig(width=8, number_width=8, number_layers=2)
 ALLOWED = digits.allowed()
@@ -92,12 +92,3 @@ def test_queries_are_decoded_as_if_each_were_alone() -> None:
     together = _sampled(decoder, gathered, _evenly(16))
     alone = [_sampled(decoder, one[None], _evenly(16))[0] for one in gathered]
     np.testing.assert_allclose(together, alone, atol=0.011)
-
-
-def test_a_sample_is_not_equally_lucky_for_all_networks() -> None:
-    """Else a batch would be chosen as if the errors of all networks were the same."""
-    first, second = spread_quantiles(["one text", "another text"], 64, 2, (0, 0))
-    assert (np.sort(first, 0) == _evenly(64)[:, None]).all(), "each metric covers its distribution evenly"
-    assert abs(np.corrcoef(first[:, 0], second[:, 0])[0, 1]) < 0.5
-    assert abs(np.corrcoef(first[:, 0], first[:, 1])[0, 1]) < 0.5, "the relation comes from the conditions"
-    assert (spread_quantiles(["one text"], 64, 2, (0, 0))[0] == first).all(), "it does not depend on the batch"
