@@ -13,6 +13,7 @@ from joblib import Parallel, delayed
 from experiments.pretraining.generated_spaces import random_space
 from experiments.pretraining.structural_targets import structural_targets
 from predictors.rlm.lines import Lines, graph_lines
+from predictors.rlm.sketches import neighbour_sketch
 from search_spaces import Architecture, SearchSpace, get_space
 from search_spaces.common.files import replacing
 from search_spaces.graph.ir import Graph
@@ -83,15 +84,18 @@ def load_space(path: Path) -> BankedSpace:
     for i in range(len(lines)):
         at = slice(lines[i] - arrays["line_counts"][i], lines[i])
         lengths = arrays["lengths"][at].astype(np.int64)
+        own_words = arrays["words"][words[i] - arrays["word_counts"][i] : words[i]].astype(np.int64)
+        own_edges = arrays["edges"][:, edges[i] - arrays["edge_counts"][i] : edges[i]].astype(np.int64)
         found.append(
             Lines(
-                arrays["words"][words[i] - arrays["word_counts"][i] : words[i]].astype(np.int64),
+                own_words,
                 np.cumsum(lengths) - lengths,
                 arrays["numbers"][at],
-                arrays["edges"][:, edges[i] - arrays["edge_counts"][i] : edges[i]].astype(np.int64),
+                own_edges,
                 arrays["position"][at],
                 arrays["totals"][i],
                 arrays["counts"][i],
+                neighbour_sketch(own_words, lengths, own_edges),
             )
         )
     return BankedSpace(found, arrays["targets"].astype(float), arrays["others"].astype(float))

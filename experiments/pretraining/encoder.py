@@ -155,7 +155,7 @@ def _proxy_loss(predicted: Tensor, others: np.ndarray) -> Tensor:
 
 def _joint(states: Tensor, n: int, weights: Tensor) -> Tensor:
     """Scale structure, quality, counts and common part as the in-context decoder does, by their first n rows."""
-    *parts, common = states.split(part_sizes(states.shape[1]), 1)
+    *parts, _, common = states.split(part_sizes(states.shape[1]), 1)  # no neighbours: they are not learned
     structure, quality, counts = (_unit(part, n) for part in parts)
     common = (common - common[:n].mean(0)) / common[:n].std(0).clamp(min=1e-3)
     weighted = [structure, weights[0] * quality, weights[1] * counts, COMMON_WEIGHT * common.clamp(-5, 5)]

@@ -49,7 +49,7 @@ class SpaceStates:
         states: (N, S) encoder states.
         targets: (N, T) structural targets.
         others: (N, R) proxies or measurements, NaN if missing.
-        structure, quality, counts: principal axes, as columns, of these parts of the states.
+        structure, quality, counts, neighbours: principal axes, as columns, of these parts of the states.
     """
 
     states: np.ndarray
@@ -58,21 +58,22 @@ class SpaceStates:
     structure: np.ndarray
     quality: np.ndarray
     counts: np.ndarray
+    neighbours: np.ndarray
 
     @classmethod
     def of(cls, states: np.ndarray, targets: np.ndarray, others: np.ndarray) -> Self:
         """Compute the principal axes of the states."""
-        found = [_axes(part, most) for part, most in zip(States.of(states)[:3], AXES, strict=True)]
+        found = [_axes(part, most) for part, most in zip(States.of(states)[:4], AXES, strict=True)]
         return cls(states, targets, others, *found)
 
     def coordinates(self, states: np.ndarray, n: int, weights: np.ndarray) -> np.ndarray:
-        """Coordinates (m, d) of states (m, S), in which random functions are drawn. The last AXES[2] are of counts.
+        """Coordinates (m, d) of states (m, S), in which random functions are drawn, the last ones of neighbours.
 
-        Structure, quality and counts are scaled to unit mean square in the first n rows, then by `weights` (3,).
+        The parts are scaled to unit mean square in the first n rows, then by `weights` (4,).
         """
         *parts, common = States.of(states)
         common = (common - common[:n].mean(0)) / np.where((spread := common[:n].std(0)) > 1e-4, spread, np.inf)
-        axes, shares = (self.structure, self.quality, self.counts), weights / np.linalg.norm(weights)
+        axes, shares = (self.structure, self.quality, self.counts, self.neighbours), weights / np.linalg.norm(weights)
         found = [share * _unit(p @ a, n) for p, a, share in zip(parts, axes, shares, strict=True)]
         return np.concatenate([found[0], COMMON_WEIGHT * common.clip(-9, 9), *found[1:]], 1)
 
@@ -99,7 +100,7 @@ def draw_task(spaces: Sequence[SpaceStates], n: int, q: int, rng: np.random.Gene
     strange = rng.random() < STRANGE
     if strange:
         states[n + q // 2 :] = other.states[rng.choice(len(other.states), q - q // 2, replace=False)]
-    coordinates = space.coordinates(states, n, np.exp(rng.normal(0, 0.8, 3)))
+    coordinates = space.coordinates(states, n, np.exp(rng.normal(0, 0.8, 4)))
     if rng.random() < prior.extrapolating:
         order = (coordinates @ (rng.standard_normal(coordinates.shape[1]) * coordinates[:n].std(0))).argsort()
         rows, states, coordinates = rows[order], states[order], coordinates[order]
@@ -148,7 +149,8 @@ def _function(x: np.ndarray, targets: np.ndarray, rng: np.random.Generator, prio
             return _standard(some @ weights)
         return _standard(np.tanh(some * rng.uniform(0.5, 2)) @ weights + 0.5 * np.prod(some.clip(-2, 2), 1))
     if kind == "counts":
-        return _standard(x[:, -AXES[2] :] @ rng.standard_normal(AXES[2]))
+        part = slice(-AXES[2] - AXES[3], -AXES[3]) if rng.random() < 0.5 else slice(-AXES[3], None)
+        return _standard(x[:, part] @ rng.standard_normal(x[:, part].shape[1]))
     if kind == "linear":
         weights = rng.standard_normal(x.shape[1]) * (np.arange(x.shape[1]) < rng.integers(1, x.shape[1] + 1))
         return _standard((x if rng.random() < 0.5 else x / (x.std(0) + 0.1 * x.std(0).max() + MIN_SPREAD)) @ weights)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from predictors.rlm.encoder import COMMON, QUALITY
-from predictors.rlm.lines import COUNTS
+from predictors.rlm.sketches import COUNTS, NEIGHBOURS
 from search_spaces.common.errors import InputError
 
 BATCH_TEXTS = 8
@@ -54,9 +54,9 @@ class T5GemmaReader:
 
     @torch.inference_mode()
     def states(self, texts: Sequence[str]) -> np.ndarray:
-        """States (n, hidden + QUALITY + COUNTS + COMMON) of n texts, never truncated.
+        """States (n, hidden + QUALITY + COUNTS + NEIGHBOURS + COMMON) of n texts, never truncated.
 
-        Quality, counts and common numbers are 0, except one common number: log2 of 1 plus the number of tokens.
+        All parts but the first are 0, except one common number: log2 of 1 plus the number of tokens.
 
         Raises:
             InputError: if a text is empty or longer than the model's limit.
@@ -69,7 +69,7 @@ class T5GemmaReader:
                 raise InputError(f"the text {text[:60]!r}… has {len(tokens)} tokens; the model's limit is {self.limit}")
         order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
         size = self.encoder.config.encoder.hidden_size
-        found = np.zeros((len(ids), size + QUALITY + COUNTS + COMMON), np.float32)
+        found = np.zeros((len(ids), size + QUALITY + COUNTS + NEIGHBOURS + COMMON), np.float32)
         for start in range(0, len(order), BATCH_TEXTS):
             rows = order[start : start + BATCH_TEXTS]
             lengths = torch.tensor([len(ids[i]) for i in rows])

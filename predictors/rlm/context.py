@@ -20,9 +20,11 @@ from predictors.rlm.kernels import Factored, KernelRegression, Solved
 
 NUMBER_HEADS = 4
 START = NUMBER_TOKENS  # the token before a number
-AXES, WHITENED = (96, 32, 64), 8  # principal axes of structure, quality, counts; the first 8 of each also whitened
+AXES = (96, 32, 64, 64)  # principal axes of structure, quality, counts, neighbours
+WHITENED = 8  # axes of each that are whitened, too
 COVARIATES = 8
 COORDINATES = sum(AXES) + len(AXES) * WHITENED + COVARIATES + COMMON + 3
+UNREAD = 0.03  # factor of the initial scales of coordinates that a kernel does not read
 AXIS_SCALE = 4.0  # multiplies coordinates along principal axes, whose mean squares sum to 1 before
 
 
@@ -34,7 +36,7 @@ class ContextConfig:
     heads: int = 4  # attention heads of these layers
     layers: int = 4  # number of these layers
     distance: int = 16  # coordinates per head on which attention measures distances
-    kernels: int = 12  # heads of the kernel regression
+    kernels: int = 16  # heads of the kernel regression
     number_width: int = 64  # width of the digit decoder
     number_layers: int = 2  # layers of the digit decoder
 
@@ -168,7 +170,7 @@ class ContextReader(nn.Module):
     def __init__(self, config: ContextConfig) -> None:
         super().__init__()
         d = config.width
-        self.kernels = KernelRegression(config.kernels, _kernel_scales())
+        self.kernels = KernelRegression(_kernel_scales(config.kernels))
         self.place = nn.Linear(COORDINATES, d)
         self.number = nn.Linear(5, d, bias=False)
         self.regressed = nn.Linear(self.kernels.outputs, d, bias=False)
@@ -209,11 +211,21 @@ class ContextReader(nn.Module):
         return self.norm(x) + self.again(found)
 
 
-def _kernel_scales() -> Tensor:
-    """Initial scales (C,) of the coordinates for a kernel of length 1: principal axes dominate."""
+def _kernel_scales(kernels: int) -> Tensor:
+    """Initial scales (kernels, C) of the coordinates for kernels of length 1: principal axes dominate.
+
+    Every fourth kernel reads neighbours and from none to all of the other parts; the others read no neighbours.
+    """
     sizes = (sum(AXES), len(AXES) * WHITENED, COVARIATES, COMMON, 3)
     scales = (1 / AXIS_SCALE, 0.05, 0.3, 0.1, 0.01)
-    return torch.cat([torch.full((size,), scale) for size, scale in zip(sizes, scales, strict=True)])
+    row = torch.cat([torch.full((size,), scale) for size, scale in zip(sizes, scales, strict=True)])
+    part = torch.arange(len(AXES)).repeat_interleave(torch.tensor(AXES))
+    neighbours = part == len(AXES) - 1
+    found = row.repeat(kernels, 1)
+    for kernel, scale in enumerate(found):
+        read = neighbours | (part < kernel // 4) if kernel % 4 == 3 else ~neighbours
+        scale[: len(part)] *= torch.where(read, 1.0, UNREAD)
+    return found
 
 
 class NumberLayer(nn.Module):

@@ -12,28 +12,29 @@ import numpy as np
 
 from predictors.rlm.context import AXES, AXIS_SCALE, COORDINATES, COVARIATES, WHITENED
 from predictors.rlm.encoder import COMMON, QUALITY
-from predictors.rlm.lines import COUNTS
+from predictors.rlm.sketches import COUNTS, NEIGHBOURS
 
 LIMIT = 5.0  # largest absolute coordinate
 COMMON_WEIGHT = 0.2  # of the common numbers among the principal axes of structure
 
 
 def part_sizes(size: int) -> list[int]:
-    """Sizes of the parts of a state of `size` numbers: structure, quality, counts, common."""
-    return [size - QUALITY - COUNTS - COMMON, QUALITY, COUNTS, COMMON]
+    """Sizes of the parts of a state of `size` numbers: structure, quality, counts, neighbours, common."""
+    return [size - QUALITY - COUNTS - NEIGHBOURS - COMMON, QUALITY, COUNTS, NEIGHBOURS, COMMON]
 
 
 def compared(states: np.ndarray) -> np.ndarray:
     """The learned parts of states (n, S), structure and quality, on which distances between texts are measured."""
-    return states[:, : -COUNTS - COMMON]
+    return states[:, : -COUNTS - NEIGHBOURS - COMMON]
 
 
 class States(NamedTuple):
     """Parts of states (n, S)."""
 
-    structure: np.ndarray  # (n, S - QUALITY - COUNTS - COMMON), linear in the encoder's pooled lines
+    structure: np.ndarray  # (n, S - QUALITY - COUNTS - NEIGHBOURS - COMMON), linear in the encoder's pooled lines
     quality: np.ndarray  # (n, QUALITY), nonlinear
     counts: np.ndarray  # (n, COUNTS), a sketch of how often each kind of line occurs
+    neighbours: np.ndarray  # (n, NEIGHBOURS), a sketch of the lines around each line
     common: np.ndarray  # (n, COMMON), predicted proxies and exact costs
 
     @classmethod
@@ -67,9 +68,7 @@ class Block(NamedTuple):
 class Axes(NamedTuple):
     """The map from states to coordinates, fitted to a context's examples and applied to examples and queries."""
 
-    structure: Block
-    quality: Block
-    counts: Block
+    blocks: tuple[Block, ...]  # of structure with the common numbers, quality, counts, neighbours
     common_center: np.ndarray
     common_scale: np.ndarray
     covariate_directions: np.ndarray
@@ -78,26 +77,23 @@ class Axes(NamedTuple):
     @classmethod
     def fit(cls, states: np.ndarray, covariates: np.ndarray) -> Axes:
         """Fit to n examples with states (n, S) and covariates (n, c) in scores, NaN where unknown."""
-        parts = States.of(states)
-        center, scale = parts.common.mean(0), parts.common.std(0)
+        structure, *others, common = States.of(states)
+        center, scale = common.mean(0), common.std(0)
         scale = np.where(scale > 1e-4, scale, np.inf)
-        structure = Block.fit(parts.structure, AXES[0], _weighted(parts.common, center, scale))
-        quality = Block.fit(parts.quality, AXES[1])
-        counts = Block.fit(parts.counts, AXES[2])
+        first = Block.fit(structure, AXES[0], _weighted(common, center, scale))
+        blocks = (first, *(Block.fit(part, most) for part, most in zip(others, AXES[1:], strict=True)))
         filled = np.nan_to_num(covariates)
         across, _ = _principal_axes(filled / max(1.0, filled.shape[1]) ** 0.5, COVARIATES)
-        return cls(structure, quality, counts, center, scale, across, np.log2(len(states) / 64) / 4)
+        return cls(blocks, center, scale, across, np.log2(len(states) / 64) / 4)
 
     def __call__(self, states: np.ndarray, covariates: np.ndarray) -> np.ndarray:
         """Coordinates (n, COORDINATES) of states (n, S) and covariates (n, c) in scores, NaN where unknown."""
-        parts = States.of(states)
-        common = _weighted(parts.common, self.common_center, self.common_scale)
-        structure, rest = self.structure.along(parts.structure, common)
-        quality, rest_of_quality = self.quality.along(parts.quality)
-        counts, rest_of_counts = self.counts.along(parts.counts)
+        structure, *others, common = States.of(states)
+        placed = [self.blocks[0].along(structure, _weighted(common, self.common_center, self.common_scale))]
+        placed += [block.along(part) for block, part in zip(self.blocks[1:], others, strict=True)]
         found = np.zeros((len(states), COORDINATES), np.float32)
         at, whitened = 0, sum(AXES)
-        for along, block, most in zip((structure, quality, counts), self[:3], AXES, strict=True):
+        for (along, _), block, most in zip(placed, self.blocks, AXES, strict=True):
             found[:, at : at + along.shape[1]] = along * AXIS_SCALE
             w = min(along.shape[1], WHITENED)
             found[:, whitened : whitened + w] = along[:, :w] / block.spread[:w]
@@ -107,8 +103,8 @@ class Axes(NamedTuple):
         across = filled @ self.covariate_directions / max(1.0, filled.shape[1]) ** 0.5
         found[:, at : at + across.shape[1]] = across
         at += COVARIATES
-        found[:, at : at + COMMON] = (parts.common - self.common_center) / self.common_scale
-        found[:, at + COMMON] = np.sqrt(rest + rest_of_quality + rest_of_counts)
+        found[:, at : at + COMMON] = (common - self.common_center) / self.common_scale
+        found[:, at + COMMON] = np.sqrt(sum(rest for _, rest in placed[:-1]))
         found[:, at + COMMON + 1] = float(covariates.shape[1] > 0)
         found = found.clip(-LIMIT, LIMIT)
         found[:, -1] = self.size

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from predictors.rlm.lines import BUCKETS, COUNTS, LINE_NUMBERS, TEXT_NUMBERS, Lines
+from predictors.rlm.lines import BUCKETS, LINE_NUMBERS, TEXT_NUMBERS, Lines
+from predictors.rlm.sketches import COUNTS, NEIGHBOURS
 
 QUALITY, PROXIES = 64, 8  # sizes of these parts of a state, the same for every configuration
 COMMON = PROXIES + TEXT_NUMBERS  # size of the last part of a state, which means the same in every space
@@ -35,7 +36,7 @@ class EncoderConfig:
     @property
     def outputs(self) -> int:
         """Size of a text's state."""
-        return self.structure + QUALITY + COUNTS + COMMON
+        return self.structure + QUALITY + COUNTS + NEIGHBOURS + COMMON
 
 
 class Batch(NamedTuple):
@@ -49,6 +50,7 @@ class Batch(NamedTuple):
     position: Tensor  # (n,) in [0, 1]
     totals: Tensor  # (B, TEXT_NUMBERS)
     counts: Tensor  # (B, COUNTS)
+    neighbours: Tensor  # (B, NEIGHBOURS)
 
 
 def collate(texts: Sequence[Lines]) -> Batch:
@@ -65,6 +67,7 @@ def collate(texts: Sequence[Lines]) -> Batch:
         torch.from_numpy(np.concatenate([t.position for t in texts])),
         torch.from_numpy(np.stack([t.totals for t in texts])),
         torch.from_numpy(np.stack([t.counts for t in texts])),
+        torch.from_numpy(np.stack([t.neighbours for t in texts])),
     )
 
 
@@ -113,11 +116,11 @@ class Flow:
 
 
 class TextEncoder(nn.Module):
-    """Encodes the lines of B texts as states (B, structure + QUALITY + COUNTS + COMMON).
+    """Encodes the lines of B texts as states (B, structure + QUALITY + COUNTS + NEIGHBOURS + COMMON).
 
     Structure is linear in the pooled lines. Quality is nonlinear; zero-cost proxies are predicted from it, up to their
-    order within a space. Counts are not learned, so that they distinguish all kinds of lines in any space. The common
-    part holds the predicted proxies and exact costs.
+    order within a space. Counts and neighbours are not learned, so that they distinguish all kinds of lines in any
+    space. The common part holds the predicted proxies and exact costs.
     """
 
     frequency: Tensor
@@ -160,4 +163,4 @@ class TextEncoder(nn.Module):
         pooled = [flow.total(x), *(flow.total(x * w[:, None]) for w in window.T)]
         structure = self.out(torch.cat(pooled, 1) / flow.counts.sqrt())
         quality = self.quality(torch.cat([self.structure_norm(structure), batch.totals / 8], 1))
-        return torch.cat([structure, quality, batch.counts, self.proxies(quality), batch.totals], 1)
+        return torch.cat([structure, quality, batch.counts, batch.neighbours, self.proxies(quality), batch.totals], 1)

@@ -1,8 +1,9 @@
 """Kernel regression as the first layer over examples and queries.
 
 Every head is kernel ridge regression of the examples' scores with a learned kernel and a learned penalty. Examples read
-leave-one-out predictions in closed form, so that examples and queries read the same kind of number. A last output is
-the mean of the heads, weighted by their leave-one-out errors. The layers above learn which heads to trust.
+leave-one-out predictions in closed form, so that examples and queries read the same kind of number. A last output
+stacks the heads (Wolpert, 1992): their mean, weighted by leave-one-out errors, is corrected by ridge regression on the
+leave-one-out predictions. The layers above learn which heads to trust.
 Sizes in comments: B tasks, n examples, q queries, C coordinates, h heads.
 """
 
@@ -33,24 +34,26 @@ class Solved(NamedTuple):
     scaled: Tensor  # (B, h, n, C) scaled coordinates of the examples
     dual: Tensor  # (B, h, n) dual weights
     errors: Tensor  # (B, h) logarithms of mean squared leave-one-out errors
+    weights: Tensor  # (B, h) of the heads' predictions in the stacked one
 
 
 class KernelRegression(nn.Module):
     """Maps examples and queries to `outputs` features each.
 
     Args:
-        heads: number of kernels.
-        scales: (C,) initial scales of the coordinates for a kernel of length 1.
+        scales: (h, C) initial scales of the coordinates, per kernel, for kernels of length 1.
     """
 
-    def __init__(self, heads: int, scales: Tensor) -> None:
+    def __init__(self, scales: Tensor) -> None:
         super().__init__()
+        heads = len(scales)
         lengths = torch.logspace(math.log10(0.5), math.log10(5.0), heads)
         noise = torch.tensor([0.03, 0.15]).log().repeat(heads)[:heads]
-        self.log_scales = nn.Parameter(scales.log() - lengths.log()[:, None] + 0.1 * torch.randn(heads, len(scales)))
+        self.log_scales = nn.Parameter(scales.log() - lengths.log()[:, None] + 0.1 * torch.randn(scales.shape))
         self.log_linear = nn.Parameter(torch.full((heads,), -1.0) + 2 * lengths.log())
         self.log_penalty = nn.Parameter(noise)
         self.log_sharpness = nn.Parameter(torch.zeros(1))
+        self.stacking = nn.Parameter(torch.tensor([-1.2, -1.0]))  # log of the penalty for 100 examples, slope by log n
         self.outputs = 3 * heads + 2
 
     def factor(self, coordinates: Tensor) -> Factored:
@@ -74,27 +77,49 @@ class KernelRegression(nn.Module):
         dual = (inverse @ scores[:, None, :, None])[..., 0]  # (B, h, n)
         missed = dual / inverse.diagonal(dim1=-2, dim2=-1)
         errors = (missed.square().mean(-1) + MIN_SQUARE).log()
-        features = self._features(scores[:, None] - missed, density, closest, errors, scores.shape[1])
-        return features, Solved(scaled, dual, errors)
+        found = scores[:, None] - missed
+        mean, weights = self._stacked(found.clamp(-MAX_PREDICTION, MAX_PREDICTION), errors, scores)
+        solved = Solved(scaled, dual, errors, weights)
+        return self._features(found, density, closest, solved, mean), solved
 
     def forward(self, coordinates: Tensor, solved: Solved) -> Tensor:
         """Features (B, q, outputs) of queries with coordinates (B, q, C)."""
         scaled = coordinates[:, None] * self.log_scales.exp()[:, None]
         nearness, dual = _nearness(scaled, solved.scaled), solved.dual[..., None]
         found = nearness @ dual + self._linear * (scaled @ (solved.scaled.mT @ dual))  # avoids a (q, n) matrix
-        return self._features(found[..., 0], nearness.sum(-1), nearness.amax(-1), solved.errors, dual.shape[-2])
+        return self._features(found[..., 0], nearness.sum(-1), nearness.amax(-1), solved)
 
     @property
     def _linear(self) -> Tensor:
         """Weights (h, 1, 1) of the kernels' linear parts."""
         return self.log_linear.exp()[:, None, None]
 
-    def _features(self, found: Tensor, density: Tensor, closest: Tensor, errors: Tensor, n: int) -> Tensor:
+    def _trust(self, errors: Tensor, n: int) -> Tensor:
+        """Weights (B, h) of the heads by their errors (B, h) on n examples."""
+        return torch.softmax(-self.log_sharpness.exp() * 0.5 * n**0.5 * errors, -1)
+
+    def _stacked(self, found: Tensor, errors: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """Stacked leave-one-out predictions (B, n) of the heads' `found` (B, h, n), and weights (B, h) of the heads."""
+        n = scores.shape[1]
+        trust = self._trust(errors, n)
+        missed = scores - (trust[:, None] @ found)[:, 0]
+        penalty = torch.exp(self.stacking[0] + self.stacking[1] * math.log(n / 100)) * n
+        factor = torch.linalg.cholesky(found @ found.mT + penalty * torch.eye(found.shape[1], device=scores.device))
+        projected = torch.cholesky_solve(found, factor)  # (B, h, n)
+        correction = (projected @ missed[..., None])[..., 0]
+        leverage = (found * projected).sum(1)
+        rest = missed - (correction[:, None] @ found)[:, 0]
+        return scores - rest / (1 - leverage).clamp(min=0.05), trust + correction
+
+    def _features(
+        self, found: Tensor, density: Tensor, closest: Tensor, solved: Solved, mean: Tensor | None = None
+    ) -> Tensor:
         found = found.clamp(-MAX_PREDICTION, MAX_PREDICTION)
-        trust = torch.softmax(-self.log_sharpness.exp() * 0.5 * n**0.5 * errors, -1)  # (B, h)
-        mean = (trust[..., None] * found).sum(1)
+        trust = self._trust(solved.errors, solved.dual.shape[-1])
+        if mean is None:
+            mean = (solved.weights[:, None] @ found)[:, 0]
         spread = (trust[..., None] * (found - mean[:, None]).square()).sum(1)
-        error = (trust * errors).sum(-1)[:, None].expand_as(mean)
+        error = (trust * solved.errors).sum(-1)[:, None].expand_as(mean)
         per_head = torch.cat([found, torch.log(density + 1e-4) / 4, closest], 1).mT  # (B, m, 3h)
         return torch.cat([per_head, torch.stack([mean, error + spread.clamp(max=4)], -1)], -1)
 

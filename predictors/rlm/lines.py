@@ -8,7 +8,6 @@ by all texts with such a call.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import zlib
 from functools import lru_cache
@@ -17,20 +16,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from predictors.features import MAX_DEPTH, bind, kind_attributes, operator_outcome
+from predictors.features import kind_attributes
+from predictors.rlm.sketches import COUNTS, kind_sketch, neighbour_sketch
 from search_spaces import read
 from search_spaces.common.errors import InputError
 from search_spaces.graph.ir import Attrs, Graph, Shape, Value
 from search_spaces.text.blocks import Block
 from search_spaces.text.program import Program
+from search_spaces.text.sites import MAX_DEPTH, bind, operator_outcome
 
 BUCKETS = 8192  # of hashed words; bucket 0 is padding
 MAX_LINES = 60_000
 OPERATOR_NUMBERS = 9  # numbers of an operator: log2 of costs and sizes
 LINE_NUMBERS = OPERATOR_NUMBERS + 2
 TEXT_NUMBERS = 5
-COUNTS = 128  # size of the sketch of how often each kind of line occurs
-COUNT_STEPS = 64  # steps per octave to which the sketch rounds sizes
 _TOKEN = re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|[^\W\d]\w*|[^\w\s]|\s+")
 
 
@@ -43,7 +42,8 @@ class Lines(NamedTuple):
     edges: np.ndarray  # (2, e) line that produces a value, line that reads it
     position: np.ndarray  # (n,) relative position of a line along the longest path, in [0, 1]
     totals: np.ndarray  # (TEXT_NUMBERS,) log2 of 1 + parameters, multiply-accumulates, output elements, lines, depth
-    counts: np.ndarray  # (COUNTS,) sum of the lines' `_kind_sketch`
+    counts: np.ndarray  # (COUNTS,) sum of the lines' `kind_sketch`
+    neighbours: np.ndarray  # (NEIGHBOURS,) `neighbour_sketch` of the lines
 
 
 class _Body(NamedTuple):
@@ -64,17 +64,6 @@ class _Body(NamedTuple):
 def bucket(word: str) -> int:
     """Hash bucket of a word, from 1 to BUCKETS - 1."""
     return 1 + zlib.crc32(word.encode()) % (BUCKETS - 1)
-
-
-def _kind_sketch(words: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """Pseudo-random signs (COUNTS,) of one kind of line, by its words and its numbers rounded to 1 / `COUNT_STEPS`.
-
-    Signs of different kinds are almost orthogonal. A linear function of their sum over a text's lines can therefore
-    approximate any linear function of the counts per kind, such as the latency of operators that run in sequence.
-    """
-    sizes = np.rint(numbers * COUNT_STEPS).astype(np.int32)
-    digest = hashlib.blake2b(words.astype(np.int32).tobytes() + sizes.tobytes(), digest_size=COUNTS // 8).digest()
-    return np.unpackbits(np.frombuffer(digest, np.uint8)).astype(np.float32) * 2 - 1
 
 
 @lru_cache(maxsize=8192)
@@ -171,7 +160,7 @@ def _operator(op: str, shapes: tuple[Shape, ...], attrs: Attrs) -> _Body:
     reads = np.array([range(len(shapes)), [0] * len(shapes)], np.int64)
     none = np.zeros((2, 0), np.int64)
     row = np.array([[*np.log2(1 + costs), *sizes]], np.float32)
-    sketch = _kind_sketch(words, row[0])
+    sketch = kind_sketch(words, row[0])
     return _Body(words, np.array([len(words)]), row, none, reads, (0,), (shape,), costs, sketch)
 
 
@@ -231,6 +220,7 @@ def _finished(body: _Body) -> Lines:
         position=((depth - 0.5) / depth.max()).astype(np.float32),
         totals=np.log2(1 + np.array([*body.costs, n, depth.max()])).astype(np.float32),
         counts=body.counts,
+        neighbours=neighbour_sketch(body.words, body.lengths, body.edges),
     )
 
 
@@ -264,7 +254,7 @@ def _plain(text: str) -> Lines:
     numbers = np.zeros((n, OPERATOR_NUMBERS), np.float32)
     numbers[:, 0] = [log2(1 + min(float(token), 1e30)) if token[0].isdecimal() else 0.0 for token in tokens]
     edges = np.stack([np.arange(n - 1), np.arange(1, n)])
-    counts = np.sum([_kind_sketch(*kind) for kind in zip(words[:, None], numbers, strict=True)], axis=0)
+    counts = np.sum([kind_sketch(*kind) for kind in zip(words[:, None], numbers, strict=True)], axis=0)
     return _finished(
         _NO_LINES._replace(words=words, lengths=np.ones(n, int), numbers=numbers, edges=edges, counts=counts)
     )

@@ -32,11 +32,12 @@ if TYPE_CHECKING:
     from predictors.rlm.backbone import T5GemmaReader
 
 BASE = "rlm-base"
-MAX_CACHED_TEXTS = 60_000  # cached states take 110 MB
-MAX_KEPT_EXAMPLES = 1000  # whose kernels are kept between two metrics; they take 48 MB
-MAX_CONTEXTS = 8  # cached; a context of 2,000 examples takes about 45 MB
+MAX_CACHED_TEXTS = 30_000  # cached states take 120 MB
+MAX_KEPT_EXAMPLES = 1000  # whose kernels are kept between two metrics; they take 64 MB
+MAX_CONTEXTS = 8  # cached; a context of 2,000 examples takes about 60 MB
 MAX_QUERIES = 1024  # decoded at once at most
 MAX_NUMBERS = 80_000  # queries times samples decoded at once, about 5 KB each
+MAX_HALF = float(np.finfo(np.float16).max)
 NEIGHBOUR_ROWS = 1000  # approximate number of examples that determine the unit of novelty
 MAX_BY_VALUE = MAX_SCORE / 2  # largest absolute score of an example under a linear scale; digits reach twice as far
 
@@ -233,7 +234,7 @@ class RLM(SamplingPredictor):
         if len(self._cache) > MAX_CACHED_TEXTS:
             self._cache.clear()
         if new := [text for text in dict.fromkeys(texts) if text not in self._cache]:
-            self._cache.update(zip(new, self._reader.states(new), strict=True))
+            self._cache.update(zip(new, _rounded(self._reader.states(new)), strict=True))
         size = next(iter(self._cache.values())).shape[0] if self._cache else 0
         return np.array([self._cache[text] for text in texts], np.float32).reshape(len(texts), size)
 
@@ -333,7 +334,9 @@ class RLM(SamplingPredictor):
         }
         tensors = with_prefix("model", halves if is_half else whole)
         if self.metrics:
-            tensors |= {"states": self._states, "values": np.stack(list(self._values.values()))}
+            states, common = np.split(self._states, [-COMMON], 1)
+            values = np.stack(list(self._values.values()))
+            tensors |= {"states": states.astype(np.float16), "common": common, "values": values}
         return config, tensors
 
     @classmethod
@@ -345,13 +348,20 @@ class RLM(SamplingPredictor):
         load_weights(model, "model", tensors)
         self._use(model)
         if config["metrics"]:
-            if not self.backbone and tensors["states"].shape[1:] != (sizes.encoder.outputs,):
+            states = np.concatenate([tensors["states"].astype(np.float32), tensors["common"]], 1)
+            if not self.backbone and states.shape[1:] != (sizes.encoder.outputs,):
                 raise InputError("damaged checkpoint: its examples do not have the size of its model's states")
-            self._store(tensors["states"], examples(config, tensors, "states"))
+            self._store(states, examples(config, {**tensors, "states": states}, "states"))
             self._widening = {name: float(config.get("widening", {}).get(name, 1.0)) for name in self.metrics}
             if not all(1 <= factor < np.inf for factor in self._widening.values()):
                 raise InputError("damaged checkpoint: the factors that widen its intervals are not numbers from 1")
         return self
+
+
+def _rounded(states: np.ndarray) -> np.ndarray:
+    """States (n, S) as checkpoints store them: all but the common numbers have 16 bits."""
+    states[:, :-COMMON] = states[:, :-COMMON].clip(-MAX_HALF, MAX_HALF).astype(np.float16)
+    return states
 
 
 def _scale(metric: str, values: np.ndarray) -> Scores:

@@ -11,7 +11,7 @@ from experiments.pretraining import random_tasks
 from experiments.pretraining.random_tasks import Prior, SpaceStates, draw_task
 from predictors.rlm.context import COORDINATES, COVARIATES
 from predictors.rlm.encoder import COMMON, QUALITY
-from predictors.rlm.lines import COUNTS
+from predictors.rlm.sketches import COUNTS, NEIGHBOURS
 
 NETWORKS, FREE = 90, 40
 
@@ -19,7 +19,7 @@ NETWORKS, FREE = 90, 40
 def _space(seed: int, with_proxies: bool = True) -> SpaceStates:
     rng = np.random.default_rng(seed)
     states = (
-        rng.standard_normal((NETWORKS, 6)) @ rng.standard_normal((6, FREE + QUALITY + COUNTS + COMMON))
+        rng.standard_normal((NETWORKS, 6)) @ rng.standard_normal((6, FREE + QUALITY + COUNTS + NEIGHBOURS + COMMON))
         + 5 * rng.standard_normal()
     )
     others = rng.standard_normal((NETWORKS, 8 if with_proxies else 0))

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.kernel_ridge import KernelRidge
+from sklearn.linear_model import Ridge
 
 from predictors.rlm.kernels import KernelRegression
 
@@ -16,7 +17,7 @@ HEADS, COORDINATES = 4, 6
 
 def _layer(seed: int = 0) -> KernelRegression:
     torch.manual_seed(seed)
-    return KernelRegression(HEADS, torch.full((COORDINATES,), 0.5)).eval()
+    return KernelRegression(torch.full((HEADS, COORDINATES), 0.5)).eval()
 
 
 def _task(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -57,7 +58,27 @@ def test_each_head_is_kernel_ridge_regression() -> None:
     np.testing.assert_allclose(found[:, 2], expected, atol=1e-3)
 
 
-def test_the_weighted_mean_follows_the_heads_that_predict_the_examples_best() -> None:
+@torch.inference_mode()
+def test_the_stacked_prediction_is_ridge_regression_from_the_weighted_mean() -> None:
+    layer, (x, y), (queries, _) = _layer(), _task(60, 7), _task(10, 8)
+    own, solved = layer.solve(layer.factor(x), y)
+    found, heads = own[0].numpy().astype(float), own[0, :, :HEADS].numpy().astype(float)
+    trust = torch.softmax(-0.5 * 60**0.5 * solved.errors[0], -1).numpy()
+    rest = y[0].numpy() - heads @ trust
+    alpha = 60 * np.exp(-1.2) * (60 / 100) ** -1.0
+
+    def stacked(rows: np.ndarray) -> np.ndarray:
+        return trust + Ridge(alpha, fit_intercept=False).fit(heads[rows], rest[rows]).coef_
+
+    np.testing.assert_allclose(solved.weights[0].numpy(), stacked(np.arange(60)), atol=1e-3)
+    for left_out in (0, 17):
+        expected = heads[left_out] @ stacked(np.delete(np.arange(60), left_out))
+        assert found[left_out, -2] == pytest.approx(expected, abs=1e-3)
+    asked = layer(queries, solved)[0].numpy()
+    np.testing.assert_allclose(asked[:, -2], asked[:, :HEADS] @ solved.weights[0].numpy(), atol=1e-4)
+
+
+def test_the_stacked_prediction_follows_the_heads_that_predict_the_examples_best() -> None:
     layer, (x, y), (queries, truth) = _layer(), _task(80, 3), _task(200, 4)
     found = _features(layer, x, y, queries)[0].numpy()
     errors = ((found[:, :HEADS] - truth[0].numpy()[:, None]) ** 2).mean(0)

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from predictors.rlm.encoder import EncoderConfig, TextEncoder, collate
-from predictors.rlm.lines import COUNTS, LINE_NUMBERS, MAX_LINES, Lines, bucket, graph_lines, lines
+from predictors.rlm.lines import LINE_NUMBERS, MAX_LINES, Lines, bucket, graph_lines, lines
+from predictors.rlm.sketches import COUNTS
 from search_spaces import InputError, SearchSpace, expand, get_space, read
 
 SPACES = {

@@ -11,8 +11,8 @@ from scipy.stats import kendalltau
 from predictors.rlm import examples, predictor
 from predictors.rlm.encoder import COMMON, QUALITY
 from predictors.rlm.examples import MAX_EXAMPLES, groups
-from predictors.rlm.lines import COUNTS
 from predictors.rlm.predictor import RLM
+from predictors.rlm.sketches import COUNTS, NEIGHBOURS
 from search_spaces import InputError, get_space
 
 SPACE = get_space("nasbench201", channels=4, cells=1)
@@ -112,7 +112,7 @@ def test_a_query_sees_a_bounded_number_of_examples_chosen_by_its_state(large: RL
 
 
 def test_every_example_is_seen_by_some_query() -> None:
-    states = RNG.normal(size=(5000, 4 + COUNTS + COMMON)).astype(np.float32)
+    states = RNG.normal(size=(5000, 4 + COUNTS + NEIGHBOURS + COMMON)).astype(np.float32)
     found = groups(states)
     assert all(len(np.unique(group.rows)) == len(group.rows) == MAX_EXAMPLES for group in found)
     assert len(np.unique(np.concatenate([group.rows for group in found]))) > 4000
@@ -158,7 +158,7 @@ def test_tiny_and_huge_values_give_finite_predictions(small_base: str, values: l
 def test_states_need_no_examples_and_read_each_text_once(small_base: str) -> None:
     model = RLM(base=small_base)
     states = model.states([TEXTS[0], TEXTS[1], TEXTS[0]])
-    assert states.shape == (3, 24 + QUALITY + COUNTS + COMMON)
+    assert states.shape == (3, 24 + QUALITY + COUNTS + NEIGHBOURS + COMMON)
     assert states.dtype == np.float32
     np.testing.assert_array_equal(states[0], states[2])
     assert model.metrics == ()
