@@ -77,8 +77,8 @@ class KernelRegression(nn.Module):
         dual = (inverse @ scores[:, None, :, None])[..., 0]  # (B, h, n)
         missed = dual / inverse.diagonal(dim1=-2, dim2=-1)
         errors = (missed.square().mean(-1) + MIN_SQUARE).log()
-        found = scores[:, None] - missed
-        mean, weights = self._stacked(found.clamp(-MAX_PREDICTION, MAX_PREDICTION), errors, scores)
+        found = (scores[:, None] - missed).clamp(-MAX_PREDICTION, MAX_PREDICTION)
+        mean, weights = self._stacked(found, errors, scores)
         solved = Solved(scaled, dual, errors, weights)
         return self._features(found, density, closest, solved, mean), solved
 
@@ -87,7 +87,9 @@ class KernelRegression(nn.Module):
         scaled = coordinates[:, None] * self.log_scales.exp()[:, None]
         nearness, dual = _nearness(scaled, solved.scaled), solved.dual[..., None]
         found = nearness @ dual + self._linear * (scaled @ (solved.scaled.mT @ dual))  # avoids a (q, n) matrix
-        return self._features(found[..., 0], nearness.sum(-1), nearness.amax(-1), solved)
+        found = found[..., 0].clamp(-MAX_PREDICTION, MAX_PREDICTION)
+        mean = (solved.weights[:, None] @ found)[:, 0]
+        return self._features(found, nearness.sum(-1), nearness.amax(-1), solved, mean)
 
     @property
     def _linear(self) -> Tensor:
@@ -111,13 +113,9 @@ class KernelRegression(nn.Module):
         rest = missed - (correction[:, None] @ found)[:, 0]
         return scores - rest / (1 - leverage).clamp(min=0.05), trust + correction
 
-    def _features(
-        self, found: Tensor, density: Tensor, closest: Tensor, solved: Solved, mean: Tensor | None = None
-    ) -> Tensor:
-        found = found.clamp(-MAX_PREDICTION, MAX_PREDICTION)
+    def _features(self, found: Tensor, density: Tensor, closest: Tensor, solved: Solved, mean: Tensor) -> Tensor:
+        """Features (B, m, outputs) of m points: `found`, `density`, `closest` (B, h, m) and stacked `mean` (B, m)."""
         trust = self._trust(solved.errors, solved.dual.shape[-1])
-        if mean is None:
-            mean = (solved.weights[:, None] @ found)[:, 0]
         spread = (trust[..., None] * (found - mean[:, None]).square()).sum(1)
         error = (trust * solved.errors).sum(-1)[:, None].expand_as(mean)
         per_head = torch.cat([found, torch.log(density + 1e-4) / 4, closest], 1).mT  # (B, m, 3h)

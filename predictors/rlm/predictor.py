@@ -130,7 +130,7 @@ class RLM(SamplingPredictor):
         self._scales = {name: _scale(name, v[~np.isnan(v)]) for name, v in values.items()}
         self._groups: dict[tuple[str, ...], list[Group]] = {}
         self._contexts: dict[tuple[str, tuple[str, ...], bytes], Context] = {}
-        self._last: tuple[tuple[tuple[str, ...], bytes], Examples] | None = None
+        self._last_examples: tuple[tuple[tuple[str, ...], bytes], Examples] | None = None
 
     def calibrate(self, architectures: Inputs, groups: Sequence[str]) -> Self:
         """Widen predictions so that their 90 % intervals hold for groups, such as families, without examples.
@@ -276,12 +276,12 @@ class RLM(SamplingPredictor):
             if not len(rows):
                 continue
             contexts = [self._context(group.rows, name, [*given, *metrics[:k]]) for k, name in enumerate(metrics)]
+            quantiles = joint_quantiles(self._states[group.rows], (samples, len(metrics)), (self.seed, seed))
             at_once = max(1, min(MAX_QUERIES, MAX_NUMBERS // samples))
             for part in np.array_split(rows, -(-len(rows) // at_once)):
                 scores = [self._scales[name].normalize(values[part]) for name, values in given.items()]
-                size, some = (samples, len(metrics)), [texts[i] for i in part]
-                quantiles = joint_quantiles(self._states[group.rows], states[part], some, size, (self.seed, seed))
-                decoded = joint_scores(contexts, states[part], _columns(scores, len(part)), quantiles)
+                places = quantiles(states[part], [texts[i] for i in part])
+                decoded = joint_scores(contexts, states[part], _columns(scores, len(part)), places)
                 for name, values in zip(metrics, decoded, strict=True):
                     restored = self._scales[name].restore(widen(values, self._widening.get(name, 1.0)))
                     least = float(np.nanmin(self._values[name]))  # if all values are positive, predictions are, too
@@ -311,12 +311,12 @@ class RLM(SamplingPredictor):
     def _examples(self, rows: np.ndarray, covariates: list[str]) -> Examples:
         """The examples of these rows. The last ones are kept: a search asks for each metric of the same examples."""
         key = (tuple(covariates), rows.tobytes())
-        if self._last is None or self._last[0] != key:
+        if self._last_examples is None or self._last_examples[0] != key:
             columns = [self._scales[name].normalize(self._values[name][rows]) for name in covariates]
             found = Examples(self.model, self._states[rows], _columns(columns, len(rows)))
-            self._last = (key, found) if len(rows) <= MAX_KEPT_EXAMPLES else None
+            self._last_examples = (key, found) if len(rows) <= MAX_KEPT_EXAMPLES else None
             return found
-        return self._last[1]
+        return self._last_examples[1]
 
     # --- checkpoints
 

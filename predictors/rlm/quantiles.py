@@ -7,7 +7,7 @@ network's samples count, so that every network keeps its own distribution.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from scipy.linalg import solve
@@ -20,27 +20,28 @@ NOISE = 0.1  # variance of the error that a network shares with no other one; th
 FEATURES = 512
 
 
-def joint_quantiles(
-    known: np.ndarray, states: np.ndarray, texts: Sequence[str], size: tuple[int, int], seed: Sequence[int]
-) -> np.ndarray:
-    """Quantiles (q, samples, metrics) of the samples of q queries; they depend on state, text and seed alone.
+Quantiles = Callable[[np.ndarray, Sequence[str]], np.ndarray]
+"""Quantiles (q, samples, metrics) of q queries with states (q, S) and texts; equal texts have equal ones."""
+
+
+def joint_quantiles(known: np.ndarray, size: tuple[int, int], seed: Sequence[int]) -> Quantiles:
+    """Quantiles of the samples of any number of queries; they depend on state, text and seed alone.
 
     Each metric has the midpoints of equal intervals: random points would give some networks far tails, which a search
     prefers. The errors of different metrics are independent.
 
     Args:
         known: states (n, S) of the examples.
-        states: (q, S) of the queries.
-        texts: q texts; equal ones have equal quantiles.
         size: numbers of samples and metrics.
         seed: integers.
     """
-    if size[0] == 1:
-        return np.full((len(states), *size), 0.5)
-    examples, queries = compared(known).astype(float), compared(states).astype(float)
+    samples, metrics = size
+    if samples == 1:
+        return lambda states, texts: np.full((len(texts), *size), 0.5)
+    examples = compared(known).astype(float)
     distances = squared_distances(examples, examples)
     scale = float(np.median(distances[distances > 0])) if distances.any() else 1.0
-    rng, (samples, metrics) = np.random.default_rng(list(seed)), size
+    rng = np.random.default_rng(list(seed))
     frequencies = rng.standard_normal((examples.shape[1], FEATURES)) / np.sqrt(scale)
     phases = rng.uniform(0, 2 * np.pi, FEATURES)
     weights = np.hstack([*rng.standard_normal((metrics, FEATURES, samples))]) * np.sqrt(2 / FEATURES)
@@ -49,8 +50,14 @@ def joint_quantiles(
         return np.cos(places @ frequencies + phases) @ weights
 
     kernel = np.exp(-distances / (2 * scale)) + NOISE * np.eye(len(examples))
-    near = np.exp(-squared_distances(queries, examples) / (2 * scale))
-    own = np.array(draw_by_text(texts, seed, lambda rng: rng.standard_normal(metrics * samples)))
-    errors = prior(queries) - near @ solve(kernel, prior(examples), assume_a="pos") + np.sqrt(NOISE) * own
-    ranks = errors.reshape(len(states), metrics, samples).argsort(2).argsort(2)
-    return (ranks.swapaxes(1, 2) + 0.5) / samples
+    correction = solve(kernel, prior(examples), assume_a="pos")
+
+    def quantiles(states: np.ndarray, texts: Sequence[str]) -> np.ndarray:
+        places = compared(states).astype(float)
+        near = np.exp(-squared_distances(places, examples) / (2 * scale))
+        own = np.array(draw_by_text(texts, seed, lambda rng: rng.standard_normal(metrics * samples)))
+        errors = prior(places) - near @ correction + np.sqrt(NOISE) * own
+        ranks = errors.reshape(len(texts), metrics, samples).argsort(2).argsort(2)
+        return (ranks.swapaxes(1, 2) + 0.5) / samples
+
+    return quantiles
