@@ -28,7 +28,8 @@ PROXY_FLOPS, PROXY_NODES, PROXY_PIXELS = 6e6, 160, 40  # upper bounds of spaces 
 PROXY_SEEDS = 1000  # first seed of generated spaces with proxies
 CELL_NETWORKS, CELL_FILES = 600, 13  # NAS-Bench-201 has 7,360 different networks
 CELLS = "nasbench201"
-CELL_SKELETON = {"prune": True, "channels": 8, "cells": 2, "input_shape": (3, 16, 16)}
+CHANNELS, CELLS_PER_STAGE, IMAGE = 8, 2, (3, 16, 16)  # the small skeleton, in which cells are tried
+CELL_SKELETON = {"prune": True, "channels": CHANNELS, "cells": CELLS_PER_STAGE, "input_shape": IMAGE}
 PUBLISHED: dict[str, dict[str, int]] = {
     "fbnet": {}, "ofa-mbv3": {}, "ofa-proxyless": {}, "ofa-resnet50": {}, "nasbench101": {},
     "darts": {"width": 32, "cells": 8}, "two-path": {}, "hiaml": {}, "inception": {},
@@ -41,6 +42,7 @@ Progress = Callable[[str, int, int], None]
 class BankedSpace(NamedTuple):
     """n networks as lines, structural targets (n, T), and proxies or measurements (n, R), NaN if missing."""
 
+    name: str  # of its file
     lines: list[Lines]
     targets: np.ndarray
     others: np.ndarray
@@ -98,7 +100,7 @@ def load_space(path: Path) -> BankedSpace:
                 neighbour_sketch(own_words, lengths, own_edges),
             )
         )
-    return BankedSpace(found, arrays["targets"].astype(float), arrays["others"].astype(float))
+    return BankedSpace(path.stem, found, arrays["targets"].astype(float), arrays["others"].astype(float))
 
 
 # --- making files ----------------------------------------------------------------------------------------------------
@@ -173,6 +175,11 @@ def _generated(seed: int) -> Networks:
 
 def _generated_with_proxies(seed: int) -> Networks:
     """Networks of a generated space with proxies; none if they are too large for proxies."""
+    return _distinct(_small(seed), PROXY_NETWORKS, lambda _, graph: _proxies(graph))
+
+
+def _small(seed: int) -> Iterable[Graph]:
+    """Random networks of a generated space of images; none if they are too large for proxies."""
     space = random_space(seed)
     if len(space.input_shape) != 3 or space.input_shape[1] > PROXY_PIXELS:
         return []
@@ -180,7 +187,26 @@ def _generated_with_proxies(seed: int) -> Networks:
     flops = np.mean([space.flops(probe) for probe in probes])
     if flops > PROXY_FLOPS or np.mean([len(space.graph(probe).nodes) for probe in probes]) > PROXY_NODES:
         return []
-    return _distinct(_sampled(space, 2 * PROXY_NETWORKS, seed), PROXY_NETWORKS, lambda _, graph: _proxies(graph))
+    return _sampled(space, 2 * PROXY_NETWORKS, seed)
+
+
+def proxy_graphs(seed: int, most: int = PROXY_NETWORKS) -> list[Graph]:
+    """The first networks of the file of a generated space with proxies, in its order; none if it has no file."""
+    found: list[Graph] = []
+    _distinct(_small(seed), most, lambda _, graph: found.append(graph) or [])  # type: ignore[func-returns-value]
+    return found if len(found) >= MIN_NETWORKS else []
+
+
+def cell_architectures(first: int, last: int) -> list[Architecture]:
+    """NAS-Bench-201's cells in the order of their files, from number `first` to before `last`."""
+    cells = _all_cells()
+    return [cells[i][1] for i in np.random.default_rng(77).permutation(len(cells))[first:last]]
+
+
+def cell_graphs(first: int, last: int) -> list[Graph]:
+    """These cells in the small skeleton of the proxies."""
+    small = get_space(CELLS, **CELL_SKELETON)
+    return [small.graph(small.architecture(cell.as_dict())) for cell in cell_architectures(first, last)]
 
 
 def _published(name: str) -> Networks:

@@ -19,7 +19,6 @@ from experiments.pretraining.bank import BankedSpace
 from experiments.pretraining.structural_targets import DEVICES, QUALITIES
 from predictors.rlm.coordinates import COMMON_WEIGHT, part_sizes
 from predictors.rlm.encoder import COMMON, PROXIES, TextEncoder, collate
-from predictors.rlm.lines import TEXT_NUMBERS
 
 LEARNING_RATE = 1e-3
 SUPPORTS, QUERIES = (16, 32, 48, 64), 32
@@ -125,7 +124,7 @@ def _loss(encoder: TextEncoder, heads: nn.ModuleList, space: BankedSpace, rng: n
         start=torch.zeros(()),
     )
     if space.others.shape[1] >= PROXIES:
-        loss = loss + PROXY_WEIGHT * _proxy_loss(states[:, -COMMON:-TEXT_NUMBERS], space.others[rows])
+        loss = loss + PROXY_WEIGHT * _proxy_loss(states[:, -COMMON:][:, :PROXIES], space.others[rows])
     return loss
 
 

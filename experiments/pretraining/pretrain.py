@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 LEARNING_RATE = 1e-3
 SMALL, MANY = (6, 220), (220, 900)  # ranges of examples: of most tasks, and of the others
 TASKS, CONTEXT_TOKENS = 10, 1400  # per step: tasks at most, and examples and queries together at most
+TRAINED_STEPS = 4000  # at most, of the network for accuracies of short trainings
 SAVE_EVERY = 200
 
 
@@ -89,7 +90,9 @@ def _seeded(seed: int) -> Model:
     from predictors.rlm.model import Model, ModelConfig
 
     torch.manual_seed(seed)
-    return Model(ModelConfig())
+    model = Model(ModelConfig())
+    torch.nn.init.zeros_(model.encoder.trained.get_parameter("4.weight"))  # until it is trained, it says nothing
+    return model
 
 
 def _train(
@@ -107,6 +110,7 @@ def _train(
 ) -> None:
     """Train the encoder on equally likely pools of spaces, then reader and decoder, in place."""
     from experiments.pretraining.encoder import pretrain_encoder
+    from experiments.pretraining.trained import pretrain_trained
 
     with accelerator.main_process_first():  # the other processes load its checkpoint
         path = out / f"encoder-{name}.safetensors"
@@ -115,6 +119,8 @@ def _train(
             bar(f"encoder, {name}, loss {loss:.3f}", step, of)
 
         pretrain_encoder(model.encoder, pools, encoder_steps, seed, path, progress, rate)
+        if name == "base":  # too few generated spaces have trainings to predict those of others
+            pretrain_trained(model.encoder, pools, min(encoder_steps, TRAINED_STEPS), seed, progress)
     states = [read_states(model, space) for pool in pools for space in pool]
     pretrain_context(model, states, steps, rate, seed, out / f"context-{name}.safetensors", accelerator, bar)
 

@@ -28,7 +28,8 @@ def first_design(
     """Choose up to `size` distinct architectures; fewer if the space is smaller.
 
     Random architectures are sorted by FLOPs and split into `size` groups. From the half of each group with the higher
-    predicted zero-cost proxies, the architecture is chosen whose state is farthest from those chosen before.
+    predicted proxies and accuracies of short trainings, the architecture is chosen whose state is farthest from those
+    chosen before.
 
     Args:
         space: the search space.
@@ -37,12 +38,14 @@ def first_design(
         texts: writes the texts of architectures; `space.to_text` by default.
         predictor: the predictor of the search. If it is an RLM, it reads the networks, else `READER` does.
     """
+    from scipy.stats import rankdata
+
     from predictors.rlm.coordinates import compared
 
     drawn = list(dict.fromkeys(space.sample(rng) for _ in range(DRAWS_PER_ARCHITECTURE * size)))
     written = texts(drawn) if texts else [space.to_text(architecture) for architecture in drawn]
     reader = _reader(predictor)
-    states, promise = compared(reader.states(written)), reader.proxies(written).argsort(0).argsort(0).mean(1)
+    states, promise = compared(reader.states(written)), rankdata(reader.proxies(written), axis=0).mean(1)
     by_flops = np.argsort([space.flops(architecture) for architecture in drawn], kind="stable")
     groups = np.array_split(by_flops, min(size, len(drawn)))
     chosen: list[int] = []

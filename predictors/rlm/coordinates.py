@@ -35,7 +35,7 @@ class States(NamedTuple):
     quality: np.ndarray  # (n, QUALITY), nonlinear
     counts: np.ndarray  # (n, COUNTS), a sketch of how often each kind of line occurs
     neighbours: np.ndarray  # (n, NEIGHBOURS), a sketch of the lines around each line
-    common: np.ndarray  # (n, COMMON), predicted proxies and exact costs
+    common: np.ndarray  # (n, COMMON), predicted proxies and accuracies, and exact costs
 
     @classmethod
     def of(cls, states: np.ndarray) -> States:

@@ -18,8 +18,8 @@ from torch.nn import functional
 from predictors.rlm.lines import BUCKETS, LINE_NUMBERS, TEXT_NUMBERS, Lines
 from predictors.rlm.sketches import COUNTS, NEIGHBOURS
 
-QUALITY, PROXIES = 64, 8  # sizes of these parts of a state, the same for every configuration
-COMMON = PROXIES + TEXT_NUMBERS  # size of the last part of a state, which means the same in every space
+QUALITY, PROXIES, TRAINED = 64, 8, 2  # sizes of these parts of a state, the same for every configuration
+COMMON = PROXIES + TRAINED + TEXT_NUMBERS  # size of the last part of a state, which means the same in every space
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,7 @@ def collate(texts: Sequence[Lines]) -> Batch:
         torch.from_numpy(np.concatenate([t.edges + f for t, f in zip(texts, first, strict=True)], 1)),
         torch.from_numpy(np.repeat(np.arange(len(texts)), counts)),
         torch.from_numpy(np.concatenate([t.position for t in texts])),
-        torch.from_numpy(np.stack([t.totals for t in texts])),
-        torch.from_numpy(np.stack([t.counts for t in texts])),
-        torch.from_numpy(np.stack([t.neighbours for t in texts])),
+        *(torch.from_numpy(np.stack([getattr(t, name) for t in texts])) for name in ("totals", "counts", "neighbours")),
     )
 
 
@@ -120,7 +118,7 @@ class TextEncoder(nn.Module):
 
     Structure is linear in the pooled lines. Quality is nonlinear; zero-cost proxies are predicted from it, up to their
     order within a space. Counts and neighbours are not learned, so that they distinguish all kinds of lines in any
-    space. The common part holds the predicted proxies and exact costs.
+    space. The common part holds the predicted proxies, predicted accuracies of short trainings, and exact costs.
     """
 
     frequency: Tensor
@@ -140,13 +138,8 @@ class TextEncoder(nn.Module):
         self.out = nn.Linear((1 + config.windows) * d, config.structure, bias=False)
         nn.init.orthogonal_(self.out.weight)
         self.structure_norm = nn.RMSNorm(config.structure)
-        self.quality = nn.Sequential(
-            nn.Linear(config.structure + TEXT_NUMBERS, config.hidden),
-            nn.GELU(),
-            nn.Linear(config.hidden, config.hidden),
-            nn.GELU(),
-            nn.Linear(config.hidden, QUALITY, bias=False),
-        )
+        read = config.structure + TEXT_NUMBERS
+        self.quality, self.trained = _network(config, read, QUALITY), _network(config, read + NEIGHBOURS, TRAINED)
         self.proxies = nn.Linear(QUALITY, PROXIES, bias=False)
 
     def forward(self, batch: Batch) -> Tensor:
@@ -162,5 +155,13 @@ class TextEncoder(nn.Module):
         window = torch.exp(-12.5 * (batch.position[:, None] - centers) ** 2)  # (n, K)
         pooled = [flow.total(x), *(flow.total(x * w[:, None]) for w in window.T)]
         structure = self.out(torch.cat(pooled, 1) / flow.counts.sqrt())
-        quality = self.quality(torch.cat([self.structure_norm(structure), batch.totals / 8], 1))
-        return torch.cat([structure, quality, batch.counts, batch.neighbours, self.proxies(quality), batch.totals], 1)
+        read = torch.cat([self.structure_norm(structure), batch.totals / 8], 1)
+        quality = self.quality(read)
+        around = functional.rms_norm(batch.neighbours, (NEIGHBOURS,), eps=1e-6)
+        common = self.proxies(quality), self.trained(torch.cat([read, around], 1)), batch.totals
+        return torch.cat([structure, quality, batch.counts, batch.neighbours, *common], 1)
+
+
+def _network(config: EncoderConfig, inputs: int, outputs: int) -> nn.Sequential:
+    first, second = nn.Linear(inputs, config.hidden), nn.Linear(config.hidden, config.hidden)
+    return nn.Sequential(first, nn.GELU(), second, nn.GELU(), nn.Linear(config.hidden, outputs, bias=False))

@@ -1,0 +1,174 @@
+"""Accuracies of short trainings on `shapes`: `python -m experiments.pretraining.short_trainings`.
+
+The targets of `pretrain_trained`. `short_trainings.csv.gz` has those of the shipped checkpoints: cells of
+NAS-Bench-201 in a small skeleton, and networks of generated spaces. The shipped cells were trained on a GPU by
+`python -m experiments.pretraining.side_by_side`.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import torch
+import typer
+from torch import Tensor
+from torch.nn import functional
+
+from experiments.pretraining.bank import cell_graphs, proxy_graphs
+from experiments.pretraining.shapes import CLASSES, shapes
+from experiments.runner import Quick, run_command
+from nas.cli.progress import progress_bar
+from nas.evaluation.module import GraphModule
+from search_spaces.common.files import replacing
+from search_spaces.graph.ir import Graph
+
+SHIPPED = Path(__file__).with_name("short_trainings.csv.gz")
+TRAIN_IMAGES, TEST_IMAGES, BATCH_SIZE = 25_600, 2048, 128
+LEARNING_RATE, MOMENTUM, WEIGHT_DECAY, MAX_NORM = 0.2, 0.9, 5e-4, 5.0
+WARM_UP, LAST_RATE = 0.2, 0.01  # share of steps until the full rate, and the last rate relative to it
+GENERATED = 45  # spaces
+NETWORKS = 64  # of a generated space
+
+
+class Row(NamedTuple):
+    """One trained network."""
+
+    space: str  # `cells`, or a file of the bank
+    network: int  # in the order of the bank
+    steps: int
+    accuracy: float  # of 0 to 1, on the test images
+    loss: float  # cross-entropy in nats, on the test images
+
+
+class Images(NamedTuple):
+    """Training and test images with their classes."""
+
+    train: Tensor
+    train_classes: Tensor
+    test: Tensor
+    test_classes: Tensor
+
+    @classmethod
+    def draw(cls, shape: tuple[int, int, int], device: str) -> Images:
+        """Draw the images of one shape."""
+        return cls(*shapes(TRAIN_IMAGES, shape, 1, device), *shapes(TEST_IMAGES, shape, 2, device))
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="The table, a .csv.gz file; rows that it has are kept.")] = Path(
+        "results/short_trainings.csv.gz"
+    ),
+    steps: Annotated[int, typer.Option(min=1, help="Steps of each training, of 128 images.")] = 150,
+    cells: Annotated[int, typer.Option(min=0, help="Cells of NAS-Bench-201.")] = 300,
+    generated: Annotated[int, typer.Option(min=0, help="Generated spaces.")] = GENERATED,
+    first: Annotated[int, typer.Option(min=0, help="Seed of the first generated space.")] = 1000,
+    quick: Quick = False,
+) -> None:
+    """Train networks one by one, on a GPU if there is one. An interrupted run resumes."""
+    if quick:
+        steps, cells, generated = 2, 2, 1
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    rows = read(out) if out.exists() else []
+    with progress_bar("short trainings") as bar:
+        for name, graphs in _networks(cells, first, generated):
+            done = {row.network for row in rows if (row.space, row.steps) == (name, steps)}
+            for number, graph in enumerate(graphs[: 2 if quick else None]):
+                bar(f"{name}: {number}", number, len(graphs))
+                if number not in done:
+                    rows.append(Row(name, number, steps, *train(graph, steps, device)))
+            write(out, rows)
+    print(out)
+
+
+def train(graph: Graph, steps: int, device: str = "cpu") -> tuple[float, float]:
+    """Train a network with fresh weights. Returns accuracy and cross-entropy on the test images.
+
+    Normalization uses the statistics of the batch, also in the test.
+    """
+    channels, height, width = (int(size) for size in graph.shapes[graph.inputs[0]][1:])
+    images = _images((channels, height, width), device)
+    classes = min(CLASSES, int(graph.shapes[graph.outputs[0]][-1]))
+    torch.manual_seed(0)
+    net = GraphModule(graph).train().to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    loss_of = _loss(net, classes)
+    if loss_of(images.train[:2], images.train_classes[:2]).requires_grad:
+        _optimize(net, loss_of, images, steps)
+    with torch.no_grad():
+        predicted = net(images.test).float()
+        wanted = images.test_classes % classes
+        accuracy = (predicted.argmax(1) == wanted).float().mean().item()
+        return accuracy, functional.cross_entropy(predicted, wanted).item()
+
+
+def rate(step: int, steps: int) -> float:
+    """Learning rate of a step: linear up, then linear down."""
+    done = (step + 1) / steps
+    return LEARNING_RATE * min(done / WARM_UP, (1 - done) / (1 - WARM_UP) + LAST_RATE)
+
+
+def batch_rows(step: int) -> slice:
+    """Training images of a step."""
+    start = step * BATCH_SIZE % TRAIN_IMAGES
+    return slice(start, start + BATCH_SIZE)
+
+
+def read(path: Path = SHIPPED) -> list[Row]:
+    """Read a table."""
+    rows = csv.reader(io.StringIO(gzip.decompress(path.read_bytes()).decode()))
+    next(rows)
+    return [Row(row[0], int(row[1]), int(row[2]), float(row[3]), float(row[4])) for row in rows]
+
+
+def write(path: Path, rows: list[Row]) -> None:
+    """Write a table."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(Row._fields)
+    writer.writerows([*row[:3], *(f"{value:.5g}" for value in row[3:])] for row in rows)
+    with replacing(path) as file:
+        file.write_bytes(gzip.compress(text.getvalue().encode(), mtime=0))
+
+
+def _networks(cells: int, first: int, generated: int) -> list[tuple[str, list[Graph]]]:
+    found = [("cells", cell_graphs(0, cells))] if cells else []
+    seed = first
+    while generated:
+        if graphs := proxy_graphs(seed, NETWORKS):
+            found.append((f"proxies-{seed}", graphs))
+            generated -= 1
+        seed += 1
+    return found
+
+
+def _loss(net: GraphModule, classes: int) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda x, y: functional.cross_entropy(net(x).float(), y % classes)
+
+
+def _optimize(net: GraphModule, loss_of: Callable[[Tensor, Tensor], Tensor], images: Images, steps: int) -> None:
+    optimizer = torch.optim.SGD(
+        net.parameters(), LEARNING_RATE, momentum=MOMENTUM, nesterov=True, weight_decay=WEIGHT_DECAY
+    )
+    for step in range(steps):
+        for group in optimizer.param_groups:
+            group["lr"] = rate(step, steps)
+        rows = batch_rows(step)
+        loss = loss_of(images.train[rows], images.train_classes[rows])
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), MAX_NORM)
+        optimizer.step()
+
+
+@lru_cache(maxsize=2)
+def _images(shape: tuple[int, int, int], device: str) -> Images:
+    return Images(*(part.contiguous() for part in Images.draw(shape, device)))
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,148 @@
+"""Pretraining of the encoder's network `trained`: from what a network computes to the accuracies of short trainings.
+
+Its two outputs are for few and for many steps; spaces with one kind of training have the same target for both. Only
+their order within a space counts, and the encoder's other parts stay as they are. One training is noisy: the results of
+NAS-Bench-201's cells are smoothed by Gaussian processes on the states, so that the network can learn fine differences.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from scipy.stats import norm, rankdata
+from torch import Tensor
+from torch.nn import functional
+
+from experiments.pretraining.bank import CELL_NETWORKS, MEASURED, PROXIES, BankedSpace
+from experiments.pretraining.short_trainings import Row, read
+from predictors.rlm.context import AXES
+from predictors.rlm.coordinates import Axes, part_sizes
+from predictors.rlm.encoder import TRAINED, TextEncoder, collate
+from predictors.rlm.lines import TEXT_NUMBERS, Lines
+from predictors.rlm.sketches import NEIGHBOURS
+
+LEARNING_RATE, WEIGHT_DECAY = 1e-3, 0.05
+NETWORKS, SPACES = 512, 2  # of a space, and spaces per step
+MIN_NETWORKS, MIN_SPREAD = 40, 0.01  # of a space with trainings: networks, and standard deviation of accuracies
+MANY_STEPS = 200
+AXIS_ROWS, FIT_ROWS = 1500, 1200  # cells that give the coordinates, and that give the kernel's parameters
+FEW_WEIGHT = 3.0  # of the smoothed results of few steps among the coordinates for many steps
+DIGITS = len(PROXIES) + MEASURED.index("digits_accuracy")  # column of the populations
+Progress = Callable[[int, int, float], None]
+
+
+class Trainings(NamedTuple):
+    """Inputs (n, I) of the network and normal scores (n, TRAINED) of the same networks, NaN if unknown."""
+
+    inputs: Tensor
+    wanted: Tensor
+
+
+def pretrain_trained(
+    encoder: TextEncoder, pools: Sequence[Sequence[BankedSpace]], steps: int, seed: int, progress: Progress
+) -> None:
+    """Train the network in place, on equally likely pools of spaces, as far as they have trainings."""
+    tasks = [found for pool in pools if (found := _trainings(encoder, pool))]
+    optimizer = torch.optim.AdamW(encoder.trained.parameters(), LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+    for step in range(steps if tasks else 0):
+        rng = np.random.default_rng([seed, step])
+        drawn = [tasks[i][rng.integers(len(tasks[i]))] for i in rng.integers(len(tasks), size=SPACES)]
+        loss = torch.stack([_loss(encoder, task, rng) for task in drawn]).mean()
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        for group in optimizer.param_groups:
+            group["lr"] = LEARNING_RATE * min((step + 1) / 100, 0.5 * (1 + math.cos(math.pi * step / steps)) + 0.01)
+        optimizer.step()
+        progress(step + 1, steps, loss.item())
+
+
+def targets(space: BankedSpace, rows: Sequence[Row]) -> np.ndarray:
+    """Normal scores (n, TRAINED) of a space's networks in short trainings, NaN if unknown."""
+    found = np.full((len(space.lines), TRAINED), np.nan)
+    if space.others.shape[1] > DIGITS:
+        found[:] = _scores(space.others[:, DIGITS])[:, None]
+        return found
+    kind, _, number = space.name.partition("-")
+    first, name = (int(number) * CELL_NETWORKS, kind) if kind == "cells" else (0, space.name)
+    own = [r._replace(network=r.network - first) for r in rows if r.space == name]
+    own = [r for r in own if 0 <= r.network < len(found)]
+    for column in range(TRAINED):
+        some = [r for r in own if kind != "cells" or (r.steps >= MANY_STEPS) == bool(column)]
+        accuracies = np.array([r.accuracy for r in some])
+        if len(some) >= MIN_NETWORKS and accuracies.std() > MIN_SPREAD:
+            scores = (_scores(accuracies) + _scores(np.array([-r.loss for r in some]))) / 2
+            found[[r.network for r in some], column] = scores
+    return found
+
+
+def _trainings(encoder: TextEncoder, pool: Sequence[BankedSpace]) -> list[Trainings]:
+    """The trainings of a pool's spaces; all cells are one space."""
+    rows = read()
+    found = []
+    cells = [space for space in pool if space.name.startswith("cells-")]
+    for space in pool:
+        wanted = targets(space, rows)
+        known = np.isfinite(wanted).any(1)
+        if not space.name.startswith("cells-") and known.any():
+            found.append(_read(encoder, [space.lines[i] for i in np.flatnonzero(known)], wanted[known]))
+    if cells:
+        wanted = np.concatenate([targets(space, rows) for space in cells])
+        found.append(_read(encoder, [lines for space in cells for lines in space.lines], wanted, smooth=True))
+    return found
+
+
+def _read(encoder: TextEncoder, lines: Sequence[Lines], wanted: np.ndarray, smooth: bool = False) -> Trainings:
+    with torch.inference_mode():
+        states = torch.cat([encoder(collate(lines[i : i + 64])) for i in range(0, len(lines), 64)]).clone()
+    structure, _, _, neighbours, common = states.split(part_sizes(states.shape[1]), 1)
+    around = functional.rms_norm(neighbours, (NEIGHBOURS,), eps=1e-6)
+    inputs = torch.cat([encoder.structure_norm(structure).detach(), common[:, -TEXT_NUMBERS:] / 8, around], 1)
+    if smooth:
+        wanted = smoothed(states.double().numpy(), wanted)
+    return Trainings(inputs, torch.from_numpy(wanted).float())
+
+
+def smoothed(states: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Results (n, TRAINED) of all networks, of which some are known, by Gaussian processes on states (n, S).
+
+    The one for many steps also reads what is predicted for few steps, of which more are known.
+    """
+    none = np.zeros((len(states), 0))
+    coordinates = Axes.fit(states[:AXIS_ROWS], none[:AXIS_ROWS])(states, none)[:, : sum(AXES)]
+    few = _by_process(coordinates, wanted[:, 0])
+    many = _by_process(np.column_stack([coordinates, FEW_WEIGHT * few]), wanted[:, 1])
+    return np.column_stack([few, many])
+
+
+def _by_process(x: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Predictions (n,) for points x (n, d) from the finite ones of values (n,)."""
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+
+    known = np.flatnonzero(np.isfinite(values))
+    kernel = ConstantKernel() * RBF(8.0) + WhiteKernel(0.3)
+    some = known[:FIT_ROWS]
+    kernel = GaussianProcessRegressor(kernel, normalize_y=True).fit(x[some], values[some]).kernel_
+    process = GaussianProcessRegressor(kernel, optimizer=None, normalize_y=True).fit(x[known], values[known])
+    return process.predict(x)
+
+
+def _loss(encoder: TextEncoder, task: Trainings, rng: np.random.Generator) -> Tensor:
+    """Mean of 1 - correlation between outputs and scores of some networks."""
+    rows = rng.permutation(len(task.inputs))[:NETWORKS]
+    predicted, wanted = encoder.trained(task.inputs[rows]), task.wanted[rows]
+    losses = []
+    for a, b in zip(predicted.T, wanted.T, strict=True):
+        known = b.isfinite()
+        if known.sum() > 2:
+            a, b = a[known] - a[known].mean(), b[known] - b[known].mean()
+            losses.append(1 - functional.cosine_similarity(a, b, dim=0))
+    return torch.stack(losses).mean()
+
+
+def _scores(values: np.ndarray) -> np.ndarray:
+    return norm.ppf((rankdata(values) - 0.5) / len(values))
