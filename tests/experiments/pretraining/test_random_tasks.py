@@ -47,7 +47,7 @@ def _spread_ratio(task: random_tasks.Task) -> float:
 def _share_beyond(prior: Prior) -> float:
     """Share of tasks whose queries lie well beyond their examples."""
     spaces = [_space(0), _space(1)]
-    tasks = (draw_task(spaces, 40, 32, np.random.default_rng(i), prior) for i in range(60))
+    tasks = (draw_task(spaces, 40, 32, np.random.default_rng(i), prior) for i in range(300))
     return float(np.mean([_spread_ratio(task) > 1.3 for task in tasks]))
 
 

@@ -114,4 +114,4 @@ def test_a_search_of_the_demos_table_is_ahead_of_random_after_20_evaluations(tmp
         studies = run_studies("digits201", goals, [sampler], 20, range(seeds), tmp_path / sampler, limits)
         return float(studies.curves()[sampler][:, -1].mean())
 
-    assert share("rlm", 12) > share("random", 12) + 0.02  # deviation between seeds: 0.12 and 0.09
+    assert share("rlm", 24) > share("random", 24) + 0.02  # deviation between seeds: 0.12 and 0.09

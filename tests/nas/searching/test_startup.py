@@ -7,6 +7,7 @@ import pytest
 
 from nas.searching.startup import DRAWS_PER_ARCHITECTURE, first_design
 from predictors import Predictor, create
+from predictors.rlm.coordinates import compared
 from predictors.rlm.predictor import RLM
 from search_spaces import Architecture, SearchSpace, get_space
 
@@ -17,7 +18,7 @@ def test_networks_of_a_first_design_differ_more_than_random_ones() -> None:
 
     def nearest(architectures: list[Architecture]) -> float:
         """Mean distance of each network's state to the nearest other one's."""
-        states = reader.states([space.to_text(architecture) for architecture in architectures])
+        states = compared(reader.states([space.to_text(architecture) for architecture in architectures]))
         distances = np.linalg.norm(states[:, None] - states, axis=-1) + 1e9 * np.eye(len(states))
         return float(distances.min(1).mean())
 
