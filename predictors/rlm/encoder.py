@@ -138,8 +138,7 @@ class TextEncoder(nn.Module):
         self.out = nn.Linear((1 + config.windows) * d, config.structure, bias=False)
         nn.init.orthogonal_(self.out.weight)
         self.structure_norm = nn.RMSNorm(config.structure)
-        read = config.structure + TEXT_NUMBERS
-        self.quality, self.trained = _network(config, read, QUALITY), _network(config, read + NEIGHBOURS, TRAINED)
+        self.quality, self.trained = _network(config, QUALITY), _network(config, TRAINED, NEIGHBOURS)
         self.proxies = nn.Linear(QUALITY, PROXIES, bias=False)
 
     def forward(self, batch: Batch) -> Tensor:
@@ -162,6 +161,6 @@ class TextEncoder(nn.Module):
         return torch.cat([structure, quality, batch.counts, batch.neighbours, *common], 1)
 
 
-def _network(config: EncoderConfig, inputs: int, outputs: int) -> nn.Sequential:
-    first, second = nn.Linear(inputs, config.hidden), nn.Linear(config.hidden, config.hidden)
-    return nn.Sequential(first, nn.GELU(), second, nn.GELU(), nn.Linear(config.hidden, outputs, bias=False))
+def _network(config: EncoderConfig, outputs: int, more: int = 0) -> nn.Sequential:
+    inputs, d = config.structure + TEXT_NUMBERS + more, config.hidden
+    return nn.Sequential(nn.Linear(inputs, d), nn.GELU(), nn.Linear(d, d), nn.GELU(), nn.Linear(d, outputs, bias=False))
