@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -140,22 +140,17 @@ def _build(folder: Path, name: str) -> None:
 Networks = list[tuple[Lines, list[float]]]  # lines, and proxies or measurements, NaN if missing
 
 
-def _distinct(
-    graphs: Iterable[Graph], most: int, others: Callable[[int, Graph], list[float]] = lambda number, graph: []
-) -> Networks:
-    """The first `most` different networks that are not too long.
-
-    others: maps a graph's number and the graph to its proxies or measurements.
-    """
-    found: dict[bytes, tuple[Lines, list[float]]] = {}
+def _different(graphs: Iterable[Graph], most: int) -> Iterator[tuple[int, Lines, Graph]]:
+    """The first `most` different networks that are not too long: number of the graph, lines, graph."""
+    seen: set[bytes] = set()
     for number, graph in enumerate(graphs):
         lines = graph_lines(graph)
         key = _content(lines)
-        if len(lines.starts) <= MAX_LINES and key not in found:
-            found[key] = lines, others(number, graph)
-        if len(found) == most:
-            break
-    return list(found.values())
+        if len(lines.starts) <= MAX_LINES and key not in seen:
+            seen.add(key)
+            yield number, lines, graph
+        if len(seen) == most:
+            return
 
 
 def _content(lines: Lines) -> bytes:
@@ -170,12 +165,12 @@ def _sampled(space: SearchSpace, count: int, seed: int) -> Iterable[Graph]:
 
 def _generated(seed: int) -> Networks:
     count = NETWORKS if seed % 10 else MANY_NETWORKS
-    return _distinct(_sampled(random_space(seed), count, seed), count)
+    return [(lines, []) for _, lines, _ in _different(_sampled(random_space(seed), count, seed), count)]
 
 
 def _generated_with_proxies(seed: int) -> Networks:
     """Networks of a generated space with proxies; none if they are too large for proxies."""
-    return _distinct(_small(seed), PROXY_NETWORKS, lambda _, graph: _proxies(graph))
+    return [(lines, _proxies(graph)) for _, lines, graph in _different(_small(seed), PROXY_NETWORKS)]
 
 
 def _small(seed: int) -> Iterable[Graph]:
@@ -192,8 +187,7 @@ def _small(seed: int) -> Iterable[Graph]:
 
 def proxy_graphs(seed: int, most: int = PROXY_NETWORKS) -> list[Graph]:
     """The first networks of the file of a generated space with proxies, in its order; none if it has no file."""
-    found: list[Graph] = []
-    _distinct(_small(seed), most, lambda _, graph: found.append(graph) or [])  # type: ignore[func-returns-value]
+    found = [graph for _, _, graph in _different(_small(seed), most)]
     return found if len(found) >= MIN_NETWORKS else []
 
 
@@ -211,7 +205,8 @@ def cell_graphs(first: int, last: int) -> list[Graph]:
 
 def _published(name: str) -> Networks:
     space = get_space(name, **PUBLISHED[name])
-    return _distinct(_sampled(space, PUBLISHED_NETWORKS, list(PUBLISHED).index(name) + 50), PUBLISHED_NETWORKS)
+    sampled = _sampled(space, PUBLISHED_NETWORKS, list(PUBLISHED).index(name) + 50)
+    return [(lines, []) for _, lines, _ in _different(sampled, PUBLISHED_NETWORKS)]
 
 
 def _cells(number: int) -> Networks:
@@ -240,7 +235,7 @@ def _population(name: str) -> Networks:
     table = load_benchmark(name)
     values = np.stack([table.values(metric) for metric in (*PROXIES, *MEASURED)], 1)
     graphs = (table.space.graph(architecture) for architecture in table.architectures)
-    return _distinct(graphs, len(values), lambda number, _: values[number].tolist())
+    return [(lines, values[number].tolist()) for number, lines, _ in _different(graphs, len(values))]
 
 
 def _proxies(graph: Graph) -> list[float]:

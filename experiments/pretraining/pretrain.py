@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 LEARNING_RATE = 1e-3
 SMALL, MANY = (6, 220), (220, 900)  # ranges of examples: of most tasks, and of the others
 TASKS, CONTEXT_TOKENS = 10, 1400  # per step: tasks at most, and examples and queries together at most
-TRAINED_STEPS = 4000  # at most, of the network for accuracies of short trainings
+ACCURACY_STEPS = 4000  # at most, of the network for accuracies of short trainings
 SAVE_EVERY = 200
 
 
@@ -91,7 +91,7 @@ def _seeded(seed: int) -> Model:
 
     torch.manual_seed(seed)
     model = Model(ModelConfig())
-    torch.nn.init.zeros_(model.encoder.trained.get_parameter("4.weight"))  # until it is trained, it says nothing
+    torch.nn.init.zeros_(model.encoder.accuracies.get_parameter("4.weight"))  # until it is trained, it says nothing
     return model
 
 
@@ -109,8 +109,8 @@ def _train(
     bar: Progress,
 ) -> None:
     """Train the encoder on equally likely pools of spaces, then reader and decoder, in place."""
+    from experiments.pretraining.accuracies import pretrain_accuracies
     from experiments.pretraining.encoder import pretrain_encoder
-    from experiments.pretraining.trained import pretrain_trained
 
     with accelerator.main_process_first():  # the other processes load its checkpoint
         path = out / f"encoder-{name}.safetensors"
@@ -120,7 +120,7 @@ def _train(
 
         pretrain_encoder(model.encoder, pools, encoder_steps, seed, path, progress, rate)
         if name == "base":  # too few generated spaces have trainings to predict those of others
-            pretrain_trained(model.encoder, pools, min(encoder_steps, TRAINED_STEPS), seed, progress)
+            pretrain_accuracies(model.encoder, pools, min(encoder_steps, ACCURACY_STEPS), seed, progress)
     states = [read_states(model, space) for pool in pools for space in pool]
     pretrain_context(model, states, steps, rate, seed, out / f"context-{name}.safetensors", accelerator, bar)
 

@@ -1,6 +1,6 @@
 """Accuracies of short trainings on `shapes`: `python -m experiments.pretraining.short_trainings`.
 
-The targets of `pretrain_trained`. `short_trainings.csv.gz` has those of the shipped checkpoints: cells of
+The targets of `pretrain_accuracies`. `short_trainings.csv.gz` has those of the shipped checkpoints: cells of
 NAS-Bench-201 in a small skeleton, and networks of generated spaces. The shipped cells were trained on a GPU by
 `python -m experiments.pretraining.side_by_side`.
 """
@@ -10,8 +10,10 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from functools import lru_cache
+from itertools import count, islice
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -20,7 +22,7 @@ import typer
 from torch import Tensor
 from torch.nn import functional
 
-from experiments.pretraining.bank import cell_graphs, proxy_graphs
+from experiments.pretraining.bank import PROXY_SEEDS, cell_graphs, proxy_graphs
 from experiments.pretraining.shapes import CLASSES, shapes
 from experiments.runner import Quick, run_command
 from nas.cli.progress import progress_bar
@@ -60,29 +62,30 @@ class Images(NamedTuple):
         return cls(*shapes(TRAIN_IMAGES, shape, 1, device), *shapes(TEST_IMAGES, shape, 2, device))
 
 
+Out = Annotated[Path, typer.Option(help="The table, a .csv.gz file; rows that it has are kept.")]
+OUT = Path("results/short_trainings.csv.gz")
+
+
 def main(
-    out: Annotated[Path, typer.Option(help="The table, a .csv.gz file; rows that it has are kept.")] = Path(
-        "results/short_trainings.csv.gz"
-    ),
+    out: Out = OUT,
     steps: Annotated[int, typer.Option(min=1, help="Steps of each training, of 128 images.")] = 150,
     cells: Annotated[int, typer.Option(min=0, help="Cells of NAS-Bench-201.")] = 300,
     generated: Annotated[int, typer.Option(min=0, help="Generated spaces.")] = GENERATED,
-    first: Annotated[int, typer.Option(min=0, help="Seed of the first generated space.")] = 1000,
+    first: Annotated[int, typer.Option(min=0, help="Seed of the first generated space.")] = PROXY_SEEDS,
     quick: Quick = False,
 ) -> None:
     """Train networks one by one, on a GPU if there is one. An interrupted run resumes."""
     if quick:
         steps, cells, generated = 2, 2, 1
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    rows = read(out) if out.exists() else []
+    rows = read(out)
     with progress_bar("short trainings") as bar:
         for name, graphs in _networks(cells, first, generated):
             done = {row.network for row in rows if (row.space, row.steps) == (name, steps)}
             for number, graph in enumerate(graphs[: 2 if quick else None]):
                 bar(f"{name}: {number}", number, len(graphs))
                 if number not in done:
-                    rows.append(Row(name, number, steps, *train(graph, steps, device)))
-            write(out, rows)
+                    rows.append(Row(name, number, steps, *train(graph, steps, device())))
+                    write(out, rows)
     print(out)
 
 
@@ -96,30 +99,57 @@ def train(graph: Graph, steps: int, device: str = "cpu") -> tuple[float, float]:
     classes = min(CLASSES, int(graph.shapes[graph.outputs[0]][-1]))
     torch.manual_seed(0)
     net = GraphModule(graph).train().to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    loss_of = _loss(net, classes)
-    if loss_of(images.train[:2], images.train_classes[:2]).requires_grad:
-        _optimize(net, loss_of, images, steps)
+
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        return functional.cross_entropy(net(x).float(), y % classes)
+
+    optimize(list(net.parameters()), loss, images, steps, MAX_NORM)
     with torch.no_grad():
-        predicted = net(images.test).float()
-        wanted = images.test_classes % classes
+        predicted, wanted = net(images.test).float(), images.test_classes % classes
         accuracy = (predicted.argmax(1) == wanted).float().mean().item()
         return accuracy, functional.cross_entropy(predicted, wanted).item()
 
 
-def rate(step: int, steps: int) -> float:
-    """Learning rate of a step: linear up, then linear down."""
-    done = (step + 1) / steps
-    return LEARNING_RATE * min(done / WARM_UP, (1 - done) / (1 - WARM_UP) + LAST_RATE)
+def optimize(
+    weights: list[Tensor],
+    loss: Callable[[Tensor, Tensor], Tensor],
+    images: Images,
+    steps: int,
+    max_norm: float = math.inf,
+) -> None:
+    """Train weights in place by gradient descent with momentum. The rate rises linearly, then falls linearly.
+
+    Args:
+        weights: all weights.
+        loss: maps images (B, channels, height, width) and their classes (B,) to a number.
+        images: the training images are used in order, again and again.
+        steps: number of steps.
+        max_norm: gradients with a larger norm are scaled down to it.
+    """
+    optimizer = torch.optim.SGD(weights, LEARNING_RATE, momentum=MOMENTUM, nesterov=True, weight_decay=WEIGHT_DECAY)
+    for step in range(steps):
+        done, start = (step + 1) / steps, step * BATCH_SIZE % TRAIN_IMAGES
+        for group in optimizer.param_groups:
+            group["lr"] = LEARNING_RATE * min(done / WARM_UP, (1 - done) / (1 - WARM_UP) + LAST_RATE)
+        rows = slice(start, start + BATCH_SIZE)
+        value = loss(images.train[rows], images.train_classes[rows])
+        if not value.requires_grad:
+            return  # no weight has an effect
+        optimizer.zero_grad(set_to_none=True)
+        value.backward()
+        torch.nn.utils.clip_grad_norm_(weights, max_norm)
+        optimizer.step()
 
 
-def batch_rows(step: int) -> slice:
-    """Training images of a step."""
-    start = step * BATCH_SIZE % TRAIN_IMAGES
-    return slice(start, start + BATCH_SIZE)
+def device() -> str:
+    """The device to train on."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def read(path: Path = SHIPPED) -> list[Row]:
-    """Read a table."""
+    """Read a table; no rows if there is none."""
+    if not path.exists():
+        return []
     rows = csv.reader(io.StringIO(gzip.decompress(path.read_bytes()).decode()))
     next(rows)
     return [Row(row[0], int(row[1]), int(row[2]), float(row[3]), float(row[4])) for row in rows]
@@ -135,39 +165,17 @@ def write(path: Path, rows: list[Row]) -> None:
         file.write_bytes(gzip.compress(text.getvalue().encode(), mtime=0))
 
 
-def _networks(cells: int, first: int, generated: int) -> list[tuple[str, list[Graph]]]:
-    found = [("cells", cell_graphs(0, cells))] if cells else []
-    seed = first
-    while generated:
-        if graphs := proxy_graphs(seed, NETWORKS):
-            found.append((f"proxies-{seed}", graphs))
-            generated -= 1
-        seed += 1
-    return found
-
-
-def _loss(net: GraphModule, classes: int) -> Callable[[Tensor, Tensor], Tensor]:
-    return lambda x, y: functional.cross_entropy(net(x).float(), y % classes)
-
-
-def _optimize(net: GraphModule, loss_of: Callable[[Tensor, Tensor], Tensor], images: Images, steps: int) -> None:
-    optimizer = torch.optim.SGD(
-        net.parameters(), LEARNING_RATE, momentum=MOMENTUM, nesterov=True, weight_decay=WEIGHT_DECAY
-    )
-    for step in range(steps):
-        for group in optimizer.param_groups:
-            group["lr"] = rate(step, steps)
-        rows = batch_rows(step)
-        loss = loss_of(images.train[rows], images.train_classes[rows])
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(net.parameters(), MAX_NORM)
-        optimizer.step()
+def _networks(cells: int, first: int, generated: int) -> Iterator[tuple[str, list[Graph]]]:
+    """Files of the bank and their networks."""
+    if cells:
+        yield "cells", cell_graphs(0, cells)
+    found = ((f"proxies-{seed}", proxy_graphs(seed, NETWORKS)) for seed in count(first))
+    yield from islice(((name, graphs) for name, graphs in found if graphs), generated)
 
 
 @lru_cache(maxsize=2)
 def _images(shape: tuple[int, int, int], device: str) -> Images:
-    return Images(*(part.contiguous() for part in Images.draw(shape, device)))
+    return Images.draw(shape, device)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ Sizes in comments: G networks, C channels, B images, H height, W width.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import torch
@@ -18,17 +17,7 @@ from torch.nn import functional
 
 from experiments.pretraining.bank import CELLS_PER_STAGE, CHANNELS, IMAGE, cell_architectures
 from experiments.pretraining.shapes import CLASSES
-from experiments.pretraining.short_trainings import (
-    LEARNING_RATE,
-    MOMENTUM,
-    WEIGHT_DECAY,
-    Images,
-    Row,
-    batch_rows,
-    rate,
-    read,
-    write,
-)
+from experiments.pretraining.short_trainings import OUT, Images, Out, Row, device, optimize, read, write
 from experiments.runner import Quick, run_command
 from nas.cli.progress import progress_bar
 
@@ -40,9 +29,7 @@ Cell = dict[str, str]  # operation of each edge, such as `0->1`
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="The table, a .csv.gz file; rows that it has are kept.")] = Path(
-        "results/short_trainings.csv.gz"
-    ),
+    out: Out = OUT,
     cells: Annotated[int, typer.Option(min=1, help="Number of cells.")] = 3584,
     steps: Annotated[int, typer.Option(min=1, help="Steps of each training, of 128 images.")] = 120,
     together: Annotated[int, typer.Option(min=1, help="Networks trained side by side.")] = 256,
@@ -51,10 +38,9 @@ def main(
     """Train cells, on a GPU if there is one. An interrupted run resumes."""
     if quick:
         cells, steps, together = 4, 2, 2
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    rows = read(out) if out.exists() else []
+    rows = read(out)
     done = {row.network for row in rows if (row.space, row.steps) == ("cells", steps)}
-    images = Images.draw(IMAGE, device)
+    images = Images.draw(IMAGE, device())
     with progress_bar("short trainings") as bar:
         for first in range(0, cells, together):
             bar("cells side by side", first, cells)
@@ -69,19 +55,9 @@ def main(
 def train(cells: list[Cell], images: Images, steps: int) -> list[tuple[float, float]]:
     """Train the networks of some cells. Returns accuracy and cross-entropy of each on the test images."""
     torch.manual_seed(0)
-    networks, device = CellNetworks(cells, images.train.device), images.train.device
-    optimizer = torch.optim.SGD(
-        networks.weights, LEARNING_RATE, momentum=MOMENTUM, nesterov=True, weight_decay=WEIGHT_DECAY
-    )
-    for step in range(steps):
-        for group in optimizer.param_groups:
-            group["lr"] = rate(step, steps)
-        rows = batch_rows(step)
-        loss = networks.losses(images.train[rows], images.train_classes[rows]).mean(1).sum()
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        optimizer.step()
-    right, loss = torch.zeros(2, len(cells), device=device)
+    networks = CellNetworks(cells, images.train.device)
+    optimize(networks.weights, lambda x, y: networks.losses(x, y).mean(1).sum(), images, steps)
+    right, loss = torch.zeros(2, len(cells), device=networks.device)
     with torch.no_grad():
         for x, y in zip(images.test.split(TEST_BATCH), images.test_classes.split(TEST_BATCH), strict=True):
             right += (networks(x).argmax(2) == y).float().sum(1)

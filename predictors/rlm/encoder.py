@@ -18,8 +18,8 @@ from torch.nn import functional
 from predictors.rlm.lines import BUCKETS, LINE_NUMBERS, TEXT_NUMBERS, Lines
 from predictors.rlm.sketches import COUNTS, NEIGHBOURS
 
-QUALITY, PROXIES, TRAINED = 64, 8, 2  # sizes of these parts of a state, the same for every configuration
-COMMON = PROXIES + TRAINED + TEXT_NUMBERS  # size of the last part of a state, which means the same in every space
+QUALITY, PROXIES, ACCURACIES = 64, 8, 2  # sizes of these parts of a state, the same for every configuration
+COMMON = PROXIES + ACCURACIES + TEXT_NUMBERS  # size of the last part of a state, which means the same in every space
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class TextEncoder(nn.Module):
         self.out = nn.Linear((1 + config.windows) * d, config.structure, bias=False)
         nn.init.orthogonal_(self.out.weight)
         self.structure_norm = nn.RMSNorm(config.structure)
-        self.quality, self.trained = _network(config, QUALITY), _network(config, TRAINED, NEIGHBOURS)
+        self.quality, self.accuracies = _network(config, QUALITY), _network(config, ACCURACIES, NEIGHBOURS)
         self.proxies = nn.Linear(QUALITY, PROXIES, bias=False)
 
     def forward(self, batch: Batch) -> Tensor:
@@ -157,7 +157,7 @@ class TextEncoder(nn.Module):
         read = torch.cat([self.structure_norm(structure), batch.totals / 8], 1)
         quality = self.quality(read)
         around = functional.rms_norm(batch.neighbours, (NEIGHBOURS,), eps=1e-6)
-        common = self.proxies(quality), self.trained(torch.cat([read, around], 1)), batch.totals
+        common = self.proxies(quality), self.accuracies(torch.cat([read, around], 1)), batch.totals
         return torch.cat([structure, quality, batch.counts, batch.neighbours, *common], 1)
 
 

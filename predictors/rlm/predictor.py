@@ -193,7 +193,7 @@ class RLM(SamplingPredictor):
         return self._read(as_texts(architectures))
 
     def proxies(self, architectures: Inputs) -> np.ndarray:
-        """Predicted proxies and accuracies of short trainings (n, PROXIES + TRAINED), comparable within a space.
+        """Predicted proxies and accuracies of short trainings (n, PROXIES + ACCURACIES), comparable within a space.
 
         Raises:
             InputError: if a backbone replaces the encoder.

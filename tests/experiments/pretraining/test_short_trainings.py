@@ -11,10 +11,10 @@ import torch
 from torch.nn import functional
 
 from experiments.pretraining import bank, short_trainings, side_by_side
+from experiments.pretraining.accuracies import MANY_STEPS, MIN_NETWORKS, targets
 from experiments.pretraining.bank import BankedSpace, cell_architectures, cell_graphs
 from experiments.pretraining.shapes import CLASSES, shapes
 from experiments.pretraining.short_trainings import Row, train
-from experiments.pretraining.trained import MANY_STEPS, MIN_NETWORKS, targets
 from nas.evaluation.module import GraphModule
 from search_spaces import get_space
 

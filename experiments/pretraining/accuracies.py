@@ -1,4 +1,4 @@
-"""Pretraining of the encoder's network `trained`: from what a network computes to the accuracies of short trainings.
+"""Pretraining of the encoder's network `accuracies`: from what a network computes to the accuracies of short trainings.
 
 Its two outputs are for few and for many steps; spaces with one kind of training have the same target for both. Only
 their order within a space counts, and the encoder's other parts stay as they are. One training is noisy: the results of
@@ -20,10 +20,9 @@ from torch.nn import functional
 from experiments.pretraining.bank import CELL_NETWORKS, MEASURED, PROXIES, BankedSpace
 from experiments.pretraining.short_trainings import Row, read
 from predictors.rlm.context import AXES
-from predictors.rlm.coordinates import Axes, part_sizes
-from predictors.rlm.encoder import TRAINED, TextEncoder, collate
-from predictors.rlm.lines import TEXT_NUMBERS, Lines
-from predictors.rlm.sketches import NEIGHBOURS
+from predictors.rlm.coordinates import Axes
+from predictors.rlm.encoder import ACCURACIES, TextEncoder, collate
+from predictors.rlm.lines import Lines
 
 LEARNING_RATE, WEIGHT_DECAY = 1e-3, 0.05
 NETWORKS, SPACES = 512, 2  # of a space, and spaces per step
@@ -36,18 +35,18 @@ Progress = Callable[[int, int, float], None]
 
 
 class Trainings(NamedTuple):
-    """Inputs (n, I) of the network and normal scores (n, TRAINED) of the same networks, NaN if unknown."""
+    """Inputs (n, I) of the network and normal scores (n, ACCURACIES) of the same networks, NaN if unknown."""
 
     inputs: Tensor
     wanted: Tensor
 
 
-def pretrain_trained(
+def pretrain_accuracies(
     encoder: TextEncoder, pools: Sequence[Sequence[BankedSpace]], steps: int, seed: int, progress: Progress
 ) -> None:
     """Train the network in place, on equally likely pools of spaces, as far as they have trainings."""
     tasks = [found for pool in pools if (found := _trainings(encoder, pool))]
-    optimizer = torch.optim.AdamW(encoder.trained.parameters(), LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+    optimizer = torch.optim.AdamW(encoder.accuracies.parameters(), LEARNING_RATE, weight_decay=WEIGHT_DECAY)
     for step in range(steps if tasks else 0):
         rng = np.random.default_rng([seed, step])
         drawn = [tasks[i][rng.integers(len(tasks[i]))] for i in rng.integers(len(tasks), size=SPACES)]
@@ -61,8 +60,8 @@ def pretrain_trained(
 
 
 def targets(space: BankedSpace, rows: Sequence[Row]) -> np.ndarray:
-    """Normal scores (n, TRAINED) of a space's networks in short trainings, NaN if unknown."""
-    found = np.full((len(space.lines), TRAINED), np.nan)
+    """Normal scores (n, ACCURACIES) of a space's networks in short trainings, NaN if unknown."""
+    found = np.full((len(space.lines), ACCURACIES), np.nan)
     if space.others.shape[1] > DIGITS:
         found[:] = _scores(space.others[:, DIGITS])[:, None]
         return found
@@ -70,7 +69,7 @@ def targets(space: BankedSpace, rows: Sequence[Row]) -> np.ndarray:
     first, name = (int(number) * CELL_NETWORKS, kind) if kind == "cells" else (0, space.name)
     own = [r._replace(network=r.network - first) for r in rows if r.space == name]
     own = [r for r in own if 0 <= r.network < len(found)]
-    for column in range(TRAINED):
+    for column in range(ACCURACIES):
         some = [r for r in own if kind != "cells" or (r.steps >= MANY_STEPS) == bool(column)]
         accuracies = np.array([r.accuracy for r in some])
         if len(some) >= MIN_NETWORKS and accuracies.std() > MIN_SPREAD:
@@ -96,18 +95,18 @@ def _trainings(encoder: TextEncoder, pool: Sequence[BankedSpace]) -> list[Traini
 
 
 def _read(encoder: TextEncoder, lines: Sequence[Lines], wanted: np.ndarray, smooth: bool = False) -> Trainings:
-    with torch.inference_mode():
-        states = torch.cat([encoder(collate(lines[i : i + 64])) for i in range(0, len(lines), 64)]).clone()
-    structure, _, _, neighbours, common = states.split(part_sizes(states.shape[1]), 1)
-    around = functional.rms_norm(neighbours, (NEIGHBOURS,), eps=1e-6)
-    inputs = torch.cat([encoder.structure_norm(structure).detach(), common[:, -TEXT_NUMBERS:] / 8, around], 1)
+    inputs: list[Tensor] = []
+    handle = encoder.accuracies.register_forward_pre_hook(lambda _, read: inputs.append(read[0].clone()))
+    with torch.no_grad():
+        states = torch.cat([encoder(collate(lines[i : i + 64])) for i in range(0, len(lines), 64)])
+    handle.remove()
     if smooth:
         wanted = smoothed(states.double().numpy(), wanted)
-    return Trainings(inputs, torch.from_numpy(wanted).float())
+    return Trainings(torch.cat(inputs), torch.from_numpy(wanted).float())
 
 
 def smoothed(states: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Results (n, TRAINED) of all networks, of which some are known, by Gaussian processes on states (n, S).
+    """Results (n, ACCURACIES) of all networks, of which some are known, by Gaussian processes on states (n, S).
 
     The one for many steps also reads what is predicted for few steps, of which more are known.
     """
@@ -134,7 +133,7 @@ def _by_process(x: np.ndarray, values: np.ndarray) -> np.ndarray:
 def _loss(encoder: TextEncoder, task: Trainings, rng: np.random.Generator) -> Tensor:
     """Mean of 1 - correlation between outputs and scores of some networks."""
     rows = rng.permutation(len(task.inputs))[:NETWORKS]
-    predicted, wanted = encoder.trained(task.inputs[rows]), task.wanted[rows]
+    predicted, wanted = encoder.accuracies(task.inputs[rows]), task.wanted[rows]
     losses = []
     for a, b in zip(predicted.T, wanted.T, strict=True):
         known = b.isfinite()
