@@ -174,7 +174,8 @@ def open_study(
     if stored["settings"] is None and (foreign or study.get_trials(deepcopy=False)):
         raise InputError(f"study {name!r} in {address(storage)} was not made by a search: give another name or storage")
     same_kind = (stored["source"] or {}).keys() == origin["source"].keys()
-    if stored["settings"] is not None and same_kind and not joins and is_unused(study):
+    changed = stored["settings"] not in (None, origin["settings"])
+    if changed and same_kind and not joins and is_unused(study):
         check_same(address(storage), {**origin, "settings": stored["settings"]}, origin)
         for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             optuna_adapter.fail(study, trial)

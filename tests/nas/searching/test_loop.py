@@ -203,7 +203,7 @@ from nas import search
 from search_spaces import get_space
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
-storage, log, evaluations, sampler = sys.argv[1:]
+storage, log, evaluations, sampler, seconds = sys.argv[1:]
 space = get_space("tiny-resnet")
 
 class Slow:
@@ -212,15 +212,16 @@ class Slow:
     def __call__(self, architectures):
         with open(log, "a") as file:
             file.write(space.format(architectures[0]) + "\\n")
-        time.sleep(0.005)
+        time.sleep(float(seconds))
         return np.array([[space.params(a), space.flops(a)] for a in architectures], dtype=float)
 
 search(space, ("params:max", "flops"), Slow(), sampler, int(evaluations), storage=storage)
 """
 
 
-def start(storage: Path, log: Path, evaluations: int, sampler: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", SCRIPT, str(storage), str(log), str(evaluations), sampler])
+def start(storage: Path, log: Path, evaluations: int, sampler: str, seconds: float = 0.005) -> subprocess.Popen[bytes]:
+    arguments = [str(storage), str(log), str(evaluations), sampler, str(seconds)]
+    return subprocess.Popen([sys.executable, "-c", SCRIPT, *arguments])
 
 
 def lines(log: Path) -> list[str]:
@@ -252,6 +253,20 @@ def test_killing_a_search_loses_and_repeats_nothing(tmp_path: Path) -> None:
     finished = [SPACE.format(SPACE.architecture(trial.params)) for trial in study.trials]
     assert list(dict.fromkeys(finished)) == counted
     assert all(trial.state == optuna.trial.TrialState.COMPLETE for trial in study.trials)
+
+
+@pytest.mark.slow
+def test_a_search_that_is_killed_in_its_first_evaluation_repeats_it(tmp_path: Path) -> None:
+    storage, log = tmp_path / "j.log", tmp_path / "evaluations.txt"
+    process = start(storage, log, 3, "nsga2", seconds=60)
+    while not lines(log):
+        time.sleep(0.002)
+    process.kill()
+    process.wait()
+    assert start(storage, log, 3, "nsga2").wait() == 0
+    first, *others = lines(log)
+    assert others[0] == first
+    assert len(set(others)) == len(others) == 3
 
 
 @pytest.mark.slow
