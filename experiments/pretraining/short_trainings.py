@@ -1,8 +1,7 @@
 """Accuracies of short trainings on `shapes`: `python -m experiments.pretraining.short_trainings`.
 
 The targets of `pretrain_accuracies`. `short_trainings.csv.gz` has those of the shipped checkpoints: cells of
-NAS-Bench-201 in a small skeleton, and networks of generated spaces. The shipped cells were trained on a GPU by
-`python -m experiments.pretraining.side_by_side`.
+NAS-Bench-201 in a small skeleton, and networks of generated spaces. They were trained on a GPU.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import csv
 import gzip
 import io
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import count, islice
 from pathlib import Path
@@ -24,18 +23,18 @@ from torch.nn import functional
 
 from experiments.pretraining.bank import PROXY_SEEDS, cell_graphs, proxy_graphs
 from experiments.pretraining.shapes import CLASSES, shapes
+from experiments.pretraining.side_by_side import SideBySide
 from experiments.runner import Quick, run_command
 from nas.cli.progress import progress_bar
-from nas.evaluation.module import GraphModule
 from search_spaces.common.files import replacing
 from search_spaces.graph.ir import Graph
 
 SHIPPED = Path(__file__).with_name("short_trainings.csv.gz")
-TRAIN_IMAGES, TEST_IMAGES, BATCH_SIZE = 25_600, 2048, 128
+TRAIN_IMAGES, TEST_IMAGES, BATCH_SIZE, TEST_BATCH = 25_600, 2048, 128, 512
 LEARNING_RATE, MOMENTUM, WEIGHT_DECAY, MAX_NORM = 0.2, 0.9, 5e-4, 5.0
 WARM_UP, LAST_RATE = 0.2, 0.01  # share of steps until the full rate, and the last rate relative to it
 GENERATED = 45  # spaces
-NETWORKS = 64  # of a generated space
+NETWORKS = 72  # of a generated space
 
 
 class Row(NamedTuple):
@@ -62,83 +61,75 @@ class Images(NamedTuple):
         return cls(*shapes(TRAIN_IMAGES, shape, 1, device), *shapes(TEST_IMAGES, shape, 2, device))
 
 
-Out = Annotated[Path, typer.Option(help="The table, a .csv.gz file; rows that it has are kept.")]
-OUT = Path("results/short_trainings.csv.gz")
-
-
 def main(
-    out: Out = OUT,
+    out: Annotated[Path, typer.Option(help="The table, a .csv.gz file; rows that it has are kept.")] = Path(
+        "results/short_trainings.csv.gz"
+    ),
     steps: Annotated[int, typer.Option(min=1, help="Steps of each training, of 128 images.")] = 150,
     cells: Annotated[int, typer.Option(min=0, help="Cells of NAS-Bench-201.")] = 300,
     generated: Annotated[int, typer.Option(min=0, help="Generated spaces.")] = GENERATED,
     first: Annotated[int, typer.Option(min=0, help="Seed of the first generated space.")] = PROXY_SEEDS,
+    together: Annotated[int, typer.Option(min=1, help="Networks trained side by side.")] = 72,
     quick: Quick = False,
 ) -> None:
-    """Train networks one by one, on a GPU if there is one. An interrupted run resumes."""
+    """Train networks, on a GPU if there is one. An interrupted run loses at most the networks that were in training."""
     if quick:
         steps, cells, generated = 2, 2, 1
     rows = read(out)
     with progress_bar("short trainings") as bar:
         for name, graphs in _networks(cells, first, generated):
             done = {row.network for row in rows if (row.space, row.steps) == (name, steps)}
-            for number, graph in enumerate(graphs[: 2 if quick else None]):
-                bar(f"{name}: {number}", number, len(graphs))
-                if number not in done:
-                    rows.append(Row(name, number, steps, *train(graph, steps, device())))
-                    write(out, rows)
+            missing = [number for number in range(2 if quick else len(graphs)) if number not in done]
+            for start in range(0, len(missing), together):
+                bar(name, start, len(missing))
+                some = missing[start : start + together]
+                found = train([graphs[number] for number in some], steps, device())
+                rows += [Row(name, number, steps, *result) for number, result in zip(some, found, strict=True)]
+                write(out, rows)
     print(out)
 
 
-def train(graph: Graph, steps: int, device: str = "cpu") -> tuple[float, float]:
-    """Train a network with fresh weights. Returns accuracy and cross-entropy on the test images.
+def train(graphs: Sequence[Graph], steps: int, device: str = "cpu") -> list[tuple[float, float]]:
+    """Train networks of one space side by side, with fresh weights, by gradient descent with momentum.
 
-    Normalization uses the statistics of the batch, also in the test.
+    The rate rises linearly, then falls linearly.
+
+    Returns:
+        Accuracy and cross-entropy of each on the test images; infinite cross-entropy if its training diverged.
     """
-    channels, height, width = (int(size) for size in graph.shapes[graph.inputs[0]][1:])
+    channels, height, width = (int(size) for size in graphs[0].shapes[graphs[0].inputs[0]][1:])
     images = _images((channels, height, width), device)
-    classes = min(CLASSES, int(graph.shapes[graph.outputs[0]][-1]))
+    classes = min(CLASSES, int(graphs[0].shapes[graphs[0].outputs[0]][-1]))
     torch.manual_seed(0)
-    net = GraphModule(graph).train().to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-
-    def loss(x: Tensor, y: Tensor) -> Tensor:
-        return functional.cross_entropy(net(x).float(), y % classes)
-
-    optimize(list(net.parameters()), loss, images, steps, MAX_NORM)
-    with torch.no_grad():
-        predicted, wanted = net(images.test).float(), images.test_classes % classes
-        accuracy = (predicted.argmax(1) == wanted).float().mean().item()
-        return accuracy, functional.cross_entropy(predicted, wanted).item()
-
-
-def optimize(
-    weights: list[Tensor],
-    loss: Callable[[Tensor, Tensor], Tensor],
-    images: Images,
-    steps: int,
-    max_norm: float = math.inf,
-) -> None:
-    """Train weights in place by gradient descent with momentum. The rate rises linearly, then falls linearly.
-
-    Args:
-        weights: all weights.
-        loss: maps images (B, channels, height, width) and their classes (B,) to a number.
-        images: the training images are used in order, again and again.
-        steps: number of steps.
-        max_norm: gradients with a larger norm are scaled down to it.
-    """
-    optimizer = torch.optim.SGD(weights, LEARNING_RATE, momentum=MOMENTUM, nesterov=True, weight_decay=WEIGHT_DECAY)
+    net = SideBySide(graphs).to(device)
+    optimizer = torch.optim.SGD(net.parameters(), LEARNING_RATE, MOMENTUM, nesterov=True, weight_decay=WEIGHT_DECAY)
     for step in range(steps):
         done, start = (step + 1) / steps, step * BATCH_SIZE % TRAIN_IMAGES
         for group in optimizer.param_groups:
             group["lr"] = LEARNING_RATE * min(done / WARM_UP, (1 - done) / (1 - WARM_UP) + LAST_RATE)
         rows = slice(start, start + BATCH_SIZE)
-        value = loss(images.train[rows], images.train_classes[rows])
-        if not value.requires_grad:
-            return  # no weight has an effect
+        loss = _losses(net(images.train[rows]), images.train_classes[rows] % classes).mean(1).sum()
+        if not loss.requires_grad:
+            break  # no weight has an effect
         optimizer.zero_grad(set_to_none=True)
-        value.backward()
-        torch.nn.utils.clip_grad_norm_(weights, max_norm)
+        loss.backward()
+        net.clip_gradients(MAX_NORM)
         optimizer.step()
+    right, total = torch.zeros(2, len(graphs), device=device)
+    with torch.no_grad():
+        for x, y in zip(images.test.split(TEST_BATCH), (images.test_classes % classes).split(TEST_BATCH), strict=True):
+            outputs = net(x)
+            right += (outputs.argmax(2) == y).float().sum(1)
+            total += _losses(outputs, y).sum(1)
+    count = len(images.test)
+    losses = (total / count).nan_to_num(nan=math.inf)
+    return list(zip((right / count).tolist(), losses.tolist(), strict=True))
+
+
+def _losses(outputs: Tensor, classes: Tensor) -> Tensor:
+    """Cross-entropy (networks, B) of outputs (networks, B, classes)."""
+    wanted = classes.repeat(len(outputs))
+    return functional.cross_entropy(outputs.flatten(0, 1).float(), wanted, reduction="none").view(len(outputs), -1)
 
 
 def device() -> str:

@@ -1,212 +1,230 @@
-"""Train many cells of NAS-Bench-201 side by side on a GPU: `python -m experiments.pretraining.side_by_side`.
+"""Different networks side by side: one module that runs many graphs, for their training on a GPU.
 
-Cells in the small skeleton of the proxies differ only in the operations on their edges, so that hundreds of networks
-train as one batched computation: 17 networks of 120 steps per second on an NVIDIA H200. The
-rows are those of `short_trainings`.
-Sizes in comments: G networks, C channels, B images, H height, W width.
+Nodes of different networks that compute the same operator on equal shapes run as one, as replicas of
+`nas.evaluation.layers.layer`. A hundred networks of one space often need only ten times the launches of one.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
-import typer
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from experiments.pretraining.bank import CELLS_PER_STAGE, CHANNELS, IMAGE, cell_architectures
-from experiments.pretraining.shapes import CLASSES
-from experiments.pretraining.short_trainings import OUT, Images, Out, Row, device, optimize, read, write
-from experiments.runner import Quick, run_command
-from nas.cli.progress import progress_bar
+from nas.evaluation.layers import layer
+from nas.evaluation.module import live_nodes
+from nas.evaluation.operation import needs_batch_size
+from search_spaces.common.errors import InputError
+from search_spaces.graph.ir import Graph, Node
 
-STAGES, NODES = 3, 4
-OPERATIONS = ("nor_conv_3x3", "nor_conv_1x1", "avg_pool_3x3", "skip_connect")
-TEST_BATCH = 512
+LARGE = 2_000_000  # elements of an input from which a convolution on a GPU is a batched matrix product
 
-Cell = dict[str, str]  # operation of each edge, such as `0->1`
-
-
-def main(
-    out: Out = OUT,
-    cells: Annotated[int, typer.Option(min=1, help="Number of cells.")] = 3584,
-    steps: Annotated[int, typer.Option(min=1, help="Steps of each training, of 128 images.")] = 120,
-    together: Annotated[int, typer.Option(min=1, help="Networks trained side by side.")] = 256,
-    quick: Quick = False,
-) -> None:
-    """Train cells, on a GPU if there is one. An interrupted run resumes."""
-    if quick:
-        cells, steps, together = 4, 2, 2
-    rows = read(out)
-    done = {row.network for row in rows if (row.space, row.steps) == ("cells", steps)}
-    images = Images.draw(IMAGE, device())
-    with progress_bar("short trainings") as bar:
-        for first in range(0, cells, together):
-            bar("cells side by side", first, cells)
-            last = min(first + together, cells)
-            if not done.issuperset(range(first, last)):
-                found = train([a.as_dict() for a in cell_architectures(first, last)], images, steps)
-                rows += [Row("cells", first + i, steps, *result) for i, result in enumerate(found)]
-                write(out, rows)
-    print(out)
+_At = tuple[int, int]  # number of a network, and one of its values
+_Kind = tuple[object, ...]  # nodes of equal kind can run as one
 
 
-def train(cells: list[Cell], images: Images, steps: int) -> list[tuple[float, float]]:
-    """Train the networks of some cells. Returns accuracy and cross-entropy of each on the test images."""
-    torch.manual_seed(0)
-    networks = CellNetworks(cells, images.train.device)
-    optimize(networks.weights, lambda x, y: networks.losses(x, y).mean(1).sum(), images, steps)
-    right, loss = torch.zeros(2, len(cells), device=networks.device)
-    with torch.no_grad():
-        for x, y in zip(images.test.split(TEST_BATCH), images.test_classes.split(TEST_BATCH), strict=True):
-            right += (networks(x).argmax(2) == y).float().sum(1)
-            loss += networks.losses(x, y).sum(1)
-    count = len(images.test)
-    return list(zip((right / count).tolist(), (loss / count).tolist(), strict=True))
+class _Group(NamedTuple):
+    """Nodes that run as one, of at most one network each or several."""
+
+    layer: nn.Module
+    operands: list[tuple[_At, ...]]  # of each operand, the nodes' values
+    results: tuple[_At, ...]
 
 
-class CellNetworks:
-    """G networks with one cell each; 16-bit activations on a GPU. Values are (G, C, B, H, W)."""
+class SideBySide(nn.Module):
+    """Networks with fresh weights. Maps images (B, channels, H, W) to outputs (networks, B, classes).
 
-    def __init__(self, cells: list[Cell], device: torch.device) -> None:
-        self.count, self.device, self.weights = len(cells), device, list[Tensor]()
-        self.type = torch.bfloat16 if device.type == "cuda" else torch.float32
-        self.stem = self._convolution(self.count, CHANNELS, 3, 3)
-        self.reductions, self.cells = [], []
-        width = CHANNELS
-        for stage in range(STAGES):
-            if stage:
-                self.reductions.append(
-                    (
-                        self._convolution(self.count, 2 * width, width, 3),
-                        self._convolution(self.count, 2 * width, 2 * width, 3),
-                        self._kernels(self.count, 2 * width, width, 1),
-                    )
-                )
-                width *= 2
-            self.cells.append([self._cell(cells, width) for _ in range(CELLS_PER_STAGE)])
-        self.last = self._affine(self.count, width)
-        self.linear = self._weight(torch.randn(self.count, CLASSES, width) / width**0.5)
-        self.bias = self._weight(torch.zeros(self.count, CLASSES, 1))
+    Normalization uses the statistics of the batch, also in evaluation.
 
-    def losses(self, images: Tensor, classes: Tensor) -> Tensor:
-        """Cross-entropy (G, B)."""
-        outputs, wanted = self(images).flatten(0, 1), classes.repeat(self.count)
-        return functional.cross_entropy(outputs, wanted, reduction="none").view(self.count, -1)
+    Args:
+        graphs: networks with one input and one output each, of equal shapes.
 
-    def __call__(self, images: Tensor) -> Tensor:
-        """Outputs (G, B, classes) of images (B, 3, H, W)."""
-        x = images.transpose(0, 1).to(self.type).expand(self.count, -1, -1, -1, -1).contiguous()
-        x = _normalized(_Convolution.apply(x, self.stem[0]), *self.stem[1:])
-        for stage in range(STAGES):
-            if stage:
-                x = _reduced(x, *self.reductions[stage - 1])
-            for cell in self.cells[stage]:
-                x = _through(cell, x)
-        pooled = functional.relu(_normalized(x, *self.last)).float().mean((3, 4))
-        return (self.linear @ pooled + self.bias).transpose(1, 2)
+    Raises:
+        InputError: an operator cannot be trained.
+    """
 
-    def _cell(self, cells: list[Cell], width: int) -> list[_Group]:
-        """The edges of a cell of all networks, grouped by source and operation."""
-        found = []
-        for source in range(NODES - 1):
-            for operation in OPERATIONS:
-                members = [
-                    (target, [i for i, cell in enumerate(cells) if cell[f"{source}->{target}"] == operation])
-                    for target in range(source + 1, NODES)
-                ]
-                members = [(target, rows) for target, rows in members if rows]
-                if not members:
-                    continue
-                rows = [row for _, some in members for row in some]
-                kernel = {"nor_conv_3x3": 3, "nor_conv_1x1": 1}.get(operation)
-                weights = self._convolution(len(rows), width, width, kernel) if kernel else ()
-                parts = [(target, torch.tensor(some, device=self.device)) for target, some in members]
-                found.append((source, operation, torch.tensor(rows, device=self.device), parts, weights))
-        return found
+    def __init__(self, graphs: Sequence[Graph]) -> None:
+        super().__init__()
+        self.graphs = graphs
+        self.groups = [group for members in _schedule(graphs) for group in _groups(graphs, members)]
+        self.layers = nn.ModuleList(group.layer for group in self.groups)
 
-    def _convolution(self, count: int, out: int, inputs: int, kernel: int) -> tuple[Tensor, ...]:
-        return self._kernels(count, out, inputs, kernel), *self._affine(count, out)
+    def forward(self, images: Tensor) -> Tensor:
+        values = {(i, v): images for i, graph in enumerate(self.graphs) for v in graph.inputs}
+        together: dict[tuple[_At, ...], Tensor] = {}  # results of whole groups
+        for group in self.groups:
+            inputs = [
+                together[operand] if operand in together else torch.cat([values[at] for at in operand], 1)
+                for operand in group.operands
+            ]
+            together[group.results] = result = group.layer(*inputs)
+            values.update(zip(group.results, result.chunk(len(group.results), 1), strict=True))
+        return torch.stack([values[i, graph.outputs[0]] for i, graph in enumerate(self.graphs)])
 
-    def _kernels(self, count: int, out: int, inputs: int, kernel: int) -> Tensor:
-        return self._weight(torch.randn(count, out, inputs, kernel, kernel) * (2 / (inputs * kernel**2)) ** 0.5)
-
-    def _affine(self, count: int, width: int) -> tuple[Tensor, Tensor]:
-        return self._weight(torch.ones(count, width)), self._weight(torch.zeros(count, width))
-
-    def _weight(self, values: Tensor) -> Tensor:
-        self.weights.append(values.to(self.device).requires_grad_())
-        return self.weights[-1]
+    def clip_gradients(self, max_norm: float) -> None:
+        """Scale the gradient of each network that has a larger norm down to it."""
+        weights, gradients, networks, lengths = list[Tensor](), list[Tensor](), list[int](), list[int]()
+        for group in self.groups:
+            for weight in group.layer.parameters():
+                if weight.grad is not None:
+                    weights.append(weight)
+                    gradients.append(weight.grad.flatten())
+                    networks += [i for i, _ in group.results]
+                    lengths += [weight.numel() // len(group.results)] * len(group.results)
+        flat = torch.cat(gradients)
+        rows, sizes = (torch.tensor(numbers, device=flat.device) for numbers in (networks, lengths))
+        squares = torch.segment_reduce(flat.square(), "sum", lengths=sizes)
+        totals = squares.new_zeros(len(self.graphs)).index_add_(0, rows, squares)
+        scales = (max_norm / (totals.sqrt() + 1e-6)).clamp(max=1)
+        flat = flat * scales[rows].repeat_interleave(sizes)
+        for owner, part in zip(weights, flat.split([weight.numel() for weight in weights]), strict=True):
+            owner.grad = part.view_as(owner)
 
 
-# Source, operation, networks of the edges (E,), these networks per target, and weights of the edges.
-_Group = tuple[int, str, Tensor, list[tuple[int, Tensor]], tuple[Tensor, ...]]
+def _schedule(graphs: Sequence[Graph]) -> list[list[tuple[int, Node]]]:
+    """The networks' nodes in an order in which they can run, as lists of nodes of equal kind, with their networks.
+
+    Of the kinds that can run, the one with the least mean depth of its remaining nodes is next (Neubig et al. 2017,
+    "On-the-fly Operation Batching in Dynamic Computation Graphs").
+    """
+    kinds: dict[_At, _Kind] = {}
+    depths: dict[_At, int] = {}
+    waiting: dict[_At, int] = {}  # number of inputs that have not run
+    readers: dict[_At, list[tuple[int, Node]]] = defaultdict(list)
+    ready: dict[_Kind, list[tuple[int, Node]]] = defaultdict(list)
+    total, left = Counter[_Kind](), Counter[_Kind]()  # depths and numbers of remaining nodes
+    for i, graph in enumerate(graphs):
+        for node in live_nodes(graph):
+            at, sources = (i, node.outputs[0]), set(node.inputs) - set(graph.inputs)
+            kind: _Kind = (node.op, node.attrs, *(graph.shapes[v] for v in node.inputs))
+            kinds[at] = kind
+            depths[at] = 1 + max((depths[i, v] for v in sources), default=0)
+            waiting[at] = len(sources)
+            total[kind] += depths[at]
+            left[kind] += 1
+            for v in sources:
+                readers[i, v].append((i, node))
+            if not sources:
+                ready[kind].append((i, node))
+    found = []
+    while ready:
+        kind = min(ready, key=lambda each: total[each] / left[each])
+        members = sorted(ready.pop(kind), key=lambda member: (member[0], member[1].outputs))
+        found.append(members)
+        for i, node in members:
+            total[kind] -= depths[i, node.outputs[0]]
+            left[kind] -= 1
+            for reader in readers[i, node.outputs[0]]:
+                at = i, reader[1].outputs[0]
+                waiting[at] -= 1
+                if not waiting[at]:
+                    ready[kinds[at]].append(reader)
+    return found
 
 
-def _through(cell: list[_Group], x: Tensor) -> Tensor:
-    nodes = [x, *(torch.zeros_like(x) for _ in range(NODES - 1))]
-    for source, operation, rows, parts, weights in cell:
-        value = nodes[source].index_select(0, rows)
-        if weights:
-            convolution = _Convolution.apply if operation == "nor_conv_3x3" else _pointwise
-            value = _normalized(convolution(functional.relu(value), weights[0]), *weights[1:])
-        elif operation == "avg_pool_3x3":
-            pooled = functional.avg_pool2d(value.flatten(0, 1), 3, 1, 1, count_include_pad=False)
-            value = pooled.view(value.shape)
-        for (target, some), part in zip(parts, value.split([len(some) for _, some in parts]), strict=True):
-            nodes[target] = nodes[target].index_add(0, some, part)
-    return nodes[-1]
+def _groups(graphs: Sequence[Graph], members: list[tuple[int, Node]]) -> list[_Group]:
+    """One group of nodes of equal kind, or one per node if they cannot run as one."""
+    first, node = members[0]
+    try:
+        module = _layer(node, graphs[first], len(members))
+    except InputError:
+        if len(members) == 1:
+            raise
+        return [group for member in members for group in _groups(graphs, [member])]
+    operands = [tuple((i, member.inputs[k]) for i, member in members) for k in range(len(node.inputs))]
+    if needs_batch_size(node.op, node.attrs, len(node.inputs)):
+        operands.append(tuple((i, graphs[i].inputs[0]) for i, _ in members))
+    return [_Group(module, operands, tuple((i, member.outputs[0]) for i, member in members))]
 
 
-def _reduced(x: Tensor, first: tuple[Tensor, ...], second: tuple[Tensor, ...], shortcut: Tensor) -> Tensor:
-    """The residual block between stages, which halves the image."""
-    y = _Convolution.apply(functional.relu(x), first[0])[..., ::2, ::2].contiguous()
-    y = _Convolution.apply(functional.relu(_normalized(y, *first[1:])), second[0])
-    halved = functional.avg_pool2d(x.flatten(0, 1), 2).view(*x.shape[:3], *y.shape[3:])
-    return _normalized(y, *second[1:]) + _pointwise(halved, shortcut)
+def _layer(node: Node, graph: Graph, replicas: int) -> nn.Module:
+    """The layer of a node. Its convolution runs as matrix products if it is large, and it keeps no statistics."""
+    holder = nn.Sequential(layer(node, graph, replicas))
+    for parent in list(holder.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, nn.Conv2d) and child.groups == replicas > 1:
+                setattr(parent, name, _Convolution(child))
+            elif isinstance(child, _BatchNorm):
+                child.track_running_stats, child.running_mean, child.running_var = False, None, None
+                child.num_batches_tracked = None
+    return holder[0]
 
 
-def _normalized(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    networks, channels = x.shape[:2]
-    flat = x.reshape(1, networks * channels, -1)
-    return functional.batch_norm(flat, None, None, scale.view(-1), shift.view(-1), True).view(x.shape)
+class _Convolution(nn.Module):
+    """A convolution of replicas. Large ones on a GPU run as batched matrix products, which are faster than groups."""
+
+    def __init__(self, conv: nn.Conv2d) -> None:
+        super().__init__()
+        self.conv = conv
+
+    def forward(self, x: Tensor) -> Tensor:
+        conv = self.conv
+        if not x.is_cuda or x.numel() < LARGE:
+            return conv(x)
+        y: Tensor = MatrixConvolution.apply(x, conv.weight, conv.groups, conv.stride, conv.padding, conv.dilation)
+        return y if conv.bias is None else y + conv.bias[:, None, None]
 
 
-def _pointwise(x: Tensor, weight: Tensor) -> Tensor:
-    found = weight.flatten(2).to(x.dtype) @ x.flatten(2)
-    return found.view(*found.shape[:2], *x.shape[2:])
+class MatrixConvolution(torch.autograd.Function):
+    """Convolution in `groups` groups of x (B, C, H, W) with weights (O, C / groups, k, l), as matrix products.
 
-
-class _Convolution(torch.autograd.Function):
-    """3 × 3 convolutions with padding of x (G, C, B, H, W) with weights (G, O, C, 3, 3), as batched matrix products."""
+    On a GPU, factors have 16 bits. `forward` takes x, weights, groups, strides, padding (equal on both sides) and
+    dilations.
+    """
 
     @staticmethod
-    def forward(ctx, x: Tensor, weight: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
-        columns, kernels = _columns(x), weight.to(x.dtype)
+    def forward(ctx, x, weight, groups, strides, padding, dilations):  # type: ignore[no-untyped-def]
+        kind = torch.bfloat16 if x.is_cuda else x.dtype
+        columns, size = _columns(x.to(kind), groups, weight.shape[2:], strides, padding, dilations)
+        kernels = weight.view(groups, -1, weight[0].numel()).to(kind)
         ctx.save_for_backward(columns, kernels)
-        ctx.shape = x.shape
-        return (kernels.flatten(2) @ columns).view(*kernels.shape[:2], *x.shape[2:])
+        ctx.settings = x.shape, weight.shape, groups, strides, padding, dilations, size
+        y = (kernels @ columns).view(len(weight), len(x), *size).transpose(0, 1)
+        return y.to(x.dtype, memory_format=torch.contiguous_format)
 
     @staticmethod
-    def backward(ctx, gradient: Tensor) -> tuple[Tensor | None, Tensor]:  # type: ignore[no-untyped-def]
+    def backward(ctx, gradient):  # type: ignore[no-untyped-def]
         columns, kernels = ctx.saved_tensors
-        gradient = gradient.contiguous()
-        of_weight = (gradient.flatten(2) @ columns.mT).view(kernels.shape).float()
+        shape, weight_shape, groups, strides, padding, dilations, size = ctx.settings
+        outputs = gradient.transpose(0, 1).to(columns.dtype).reshape(groups, -1, columns.shape[2])
+        of_weight = (outputs @ columns.mT).float().view(weight_shape)
         if not ctx.needs_input_grad[0]:
-            return None, of_weight
-        mirrored = kernels.flip(3, 4).transpose(1, 2).flatten(2)
-        return (mirrored @ _columns(gradient)).view(ctx.shape), of_weight
+            return None, of_weight, *[None] * 4
+        parts = (kernels.mT @ outputs).view(shape[1], *weight_shape[2:], shape[0], *size)
+        return _summed(parts, shape, strides, padding, dilations).to(gradient.dtype), of_weight, *[None] * 4
 
 
-def _columns(x: Tensor) -> Tensor:
-    """The 3 × 3 neighbourhoods (G, 9 · C, B · H · W) of x (G, C, B, H, W)."""
-    networks, channels, images, height, width = x.shape
-    padded = functional.pad(x, (1, 1, 1, 1))
-    g, c, b, h, w = padded.stride()
-    shape = (networks, channels, 3, 3, images, height, width)
-    return padded.as_strided(shape, (g, c, h, w, b, h, w)).reshape(networks, 9 * channels, -1)
+_Pair = Sequence[int]
 
 
-if __name__ == "__main__":
-    run_command(main)
+def _columns(
+    x: Tensor, groups: int, kernel: _Pair, strides: _Pair, padding: _Pair, dilations: _Pair
+) -> tuple[Tensor, list[int]]:
+    """What each output reads of x (B, C, H, W), (groups, C / groups · k · l, B · P · Q), and the output's size P, Q."""
+    x = functional.pad(x, (padding[1], padding[1], padding[0], padding[0]))
+    size = [(x.shape[2 + i] - dilations[i] * (kernel[i] - 1) - 1) // strides[i] + 1 for i in (0, 1)]
+    batch, channel, *steps = x.stride()
+    inside, between = ([step * by[i] for i, step in enumerate(steps)] for by in (dilations, strides))
+    shape = (x.shape[1], *kernel, x.shape[0], *size)
+    columns = x.as_strided(shape, (channel, *inside, batch, *between))
+    return columns.reshape(groups, -1, x.shape[0] * size[0] * size[1]), size
+
+
+def _summed(parts: Tensor, shape: torch.Size, strides: _Pair, padding: _Pair, dilations: _Pair) -> Tensor:
+    """The transpose of `_columns`: parts (C, k, l, B, P, Q), added where they were read, (B, C, H, W)."""
+    batch, channels, height, width = shape
+    out = torch.zeros(channels, batch, height + 2 * padding[0], width + 2 * padding[1], device=parts.device)
+    for i in range(parts.shape[1]):
+        for j in range(parts.shape[2]):
+            rows, columns = (
+                slice(first, first + stride * (count - 1) + 1, stride)
+                for first, stride, count in zip(
+                    (i * dilations[0], j * dilations[1]), strides, parts.shape[4:], strict=True
+                )
+            )
+            out[:, :, rows, columns] += parts[:, i, j]
+    return out[:, :, padding[0] : padding[0] + height, padding[1] : padding[1] + width].transpose(0, 1)

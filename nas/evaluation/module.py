@@ -39,8 +39,7 @@ class GraphModule(nn.Module):
     def __init__(self, graph: Graph, replicas: int = 1) -> None:
         super().__init__()
         self.graph, self.replicas = graph, replicas
-        live = _live(graph)
-        self.nodes = [node for node in graph.nodes if live & set(node.outputs)]
+        self.nodes = live_nodes(graph)
         self.layers = nn.ModuleList(layer(node, graph, replicas) for node in self.nodes)
         self.operands = [
             (*node.inputs, *graph.inputs[: needs_batch_size(node.op, node.attrs, len(node.inputs))])
@@ -100,13 +99,14 @@ class GraphModule(nn.Module):
                 yield node, weight, next(own)
 
 
-def _live(graph: Graph) -> set[int]:
-    """Values that the graph's outputs depend on."""
-    needed = set(graph.outputs)
+def live_nodes(graph: Graph) -> list[Node]:
+    """The nodes that the graph's outputs depend on, in their order."""
+    needed, found = set(graph.outputs), []
     for node in reversed(graph.nodes):
         if needed & set(node.outputs):
             needed |= set(node.inputs)
-    return needed
+            found.append(node)
+    return found[::-1]
 
 
 def _tensors(module: nn.Module) -> Iterator[Tensor]:
