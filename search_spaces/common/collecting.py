@@ -12,7 +12,8 @@ def collection_paused() -> Iterator[None]:
     """Disable the cyclic garbage collector within the block.
 
     This suits short work that allocates many small objects, most of which stay in use. Scanning them took a quarter of
-    the time of writing a large network's text.
+    the time of writing a large network's text, and the scan of what was left after it another tenth. So what is left
+    joins the oldest generation, which is scanned seldom.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -20,4 +21,7 @@ def collection_paused() -> Iterator[None]:
         yield
     finally:
         if enabled:
+            if not gc.get_freeze_count():  # the user's frozen objects stay frozen
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
