@@ -51,7 +51,7 @@ class BankedSpace(NamedTuple):
 def generated_files(generated: int, with_proxies: int) -> list[str]:
     """File names of generated spaces. They contain no published space."""
     proxies = [f"proxies-{seed}" for seed in range(PROXY_SEEDS, PROXY_SEEDS + with_proxies)]
-    return [f"generated-{seed}" for seed in range(generated)] + proxies
+    return [f"generated-{seed}" for seed in range(1, generated + 1)] + proxies
 
 
 def published_files(quick: bool = False) -> tuple[list[str], list[str]]:
