@@ -49,7 +49,7 @@ def test_finished_searches_are_kept(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 @pytest.mark.slow
 def test_searches_run_in_several_processes_from_the_command_line(tmp_path: Path) -> None:
-    searches = ["--only", "random", "--evaluations", "3", "--seeds", "2", "--problems", "digits-pnas"]
+    searches = ["--only", "random", "--evaluations", "3", "--seeds", "2", "--problems", "digits-nasbench101"]
     options = [*searches, "--jobs", "2", "--json", "--out", str(tmp_path)]
     command = [sys.executable, "-m", "experiments.pareto", *options]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
