@@ -71,6 +71,7 @@ def test_the_corpus_contains_no_measurement_of_digits201() -> None:
     assert not POPULATIONS["digits201"].proxies
 
 
+@pytest.mark.slow
 def test_at_most_the_requested_number_of_cells_get_proxies(tmp_path: Path) -> None:
     rng, space = np.random.default_rng(0), get_space("nasbench201")
     archs = [space.sample(rng) for _ in range(20)]

@@ -27,6 +27,7 @@ def _space(seed: int, with_proxies: bool = True) -> SpaceStates:
     return SpaceStates.of(states, rng.standard_normal((NETWORKS, 5)), others)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10_000), st.integers(6, 50))
 def test_tasks_are_finite_and_on_the_scale_of_their_examples(seed: int, n: int) -> None:

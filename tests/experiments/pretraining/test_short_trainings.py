@@ -46,6 +46,7 @@ def test_a_seed_draws_the_same_images() -> None:
     assert not torch.equal(first, other)
 
 
+@pytest.mark.slow
 def test_a_network_learns() -> None:
     space = get_space("nasbench201", channels=8, cells=1, input_shape=(3, 12, 12))
     cell = dict.fromkeys(cell_architectures(0, 1)[0].as_dict(), "nor_conv_3x3")
@@ -137,6 +138,7 @@ def test_a_convolution_by_matrix_products_is_that_of_torch(
         torch.testing.assert_close(a, b, atol=1e-3, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_command_resumes_its_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "trainings.csv.gz"
     short_trainings.main(out, quick=True)
