@@ -1,7 +1,7 @@
 """Accuracies of short trainings on `shapes`: `python -m experiments.pretraining.short_trainings`.
 
 The targets of `pretrain_accuracies`. `short_trainings.csv.gz` has those of the shipped checkpoints: cells of
-NAS-Bench-201 in a small skeleton, and networks of generated spaces. They were trained on a GPU.
+NAS-Bench-201 in a small skeleton, and networks of generated spaces. Nearly all were trained on a GPU.
 """
 
 from __future__ import annotations
