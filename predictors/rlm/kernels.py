@@ -59,12 +59,13 @@ class KernelRegression(nn.Module):
     def factor(self, coordinates: Tensor) -> Factored:
         """The kernels of examples with coordinates (B, n, C)."""
         scaled = coordinates[:, None] * self.log_scales.exp()[:, None]
-        products, eye = scaled @ scaled.mT, torch.eye(coordinates.shape[1], device=coordinates.device)
+        products = scaled @ scaled.mT
         half = products.diagonal(dim1=-2, dim2=-1) / 2
-        nearness = (products - half[..., None] - half[..., None, :]).exp()  # exactly 1 on the diagonal
-        kernel = nearness + self._linear * products + self.log_penalty.exp()[:, None, None] * eye
+        nearness = (products - half[..., None]).sub_(half[..., None, :]).exp_()  # exactly 1 on the diagonal
+        kernel = products.mul_(self._linear).add_(nearness)  # in place: new matrices (h, n, n) take time
+        kernel.diagonal(dim1=-2, dim2=-1).add_(self.log_penalty.exp()[:, None])
         inverse = torch.cholesky_inverse(torch.linalg.cholesky(kernel))
-        others = nearness - eye
+        others = nearness - torch.eye(coordinates.shape[1], device=coordinates.device)
         return Factored(scaled, inverse, others.sum(-1), others.amax(-1))
 
     def solve(self, factored: Factored, scores: Tensor) -> tuple[Tensor, Solved]:
@@ -123,7 +124,6 @@ class KernelRegression(nn.Module):
 
 
 def _nearness(a: Tensor, b: Tensor) -> Tensor:
-    """Squared exponential kernel (…, m, n) of points a (…, m, C) and b (…, n, C), by one matrix product."""
+    """Squared exponential kernel (…, m, n) of points a (…, m, C) and b (…, n, C)."""
     half_a, half_b = (x.square().sum(-1, keepdim=True) / 2 for x in (a, b))
-    left = torch.cat([a, -half_a, torch.ones_like(half_a)], -1)
-    return (left @ torch.cat([b, torch.ones_like(half_b), -half_b], -1).mT).exp()
+    return (a @ b.mT).sub_(half_a).sub_(half_b.mT).exp_()
