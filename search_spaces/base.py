@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -46,10 +45,6 @@ class Architecture:
     def as_dict(self) -> dict[str, Choice]:
         """The choices by name."""
         return dict(self.choices)
-
-    def choice_counts(self) -> Counter[str]:
-        """How often each option was chosen, summed over all choices."""
-        return Counter([str(option) for _, option in self.choices])
 
 
 class SearchSpace:

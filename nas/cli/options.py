@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -137,14 +136,6 @@ def parse_numbers(text: str, option: str) -> list[float]:
         return [float(part) for part in text.split(",")]
     except ValueError:
         raise InputError(f"{option} {text}: write numbers separated by commas") from None
-
-
-def naming(path: Path, action: Callable[[], Any]) -> Any:
-    """Run an action on a file, and add the file to its errors."""
-    try:
-        return action()
-    except InputError as error:
-        raise error if str(path) in str(error) else InputError(f"{path}: {error}") from None
 
 
 def output_folder(source: str, out: Path | None) -> Path:
