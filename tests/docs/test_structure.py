@@ -9,7 +9,7 @@ import pytest
 
 from tests.test_layers import ROOT, imports, modules
 
-DRAWING = Path(__file__).parents[2] / "docs" / "concepts" / "house.md"
+DRAWING = Path(__file__).parents[2] / "docs" / "concepts" / "structure.md"
 
 
 def package(module: str) -> str:
