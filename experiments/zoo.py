@@ -1,4 +1,4 @@
-"""T10, real networks: `python -m experiments.zoo`, with the tables of `$NAS_DATA/zoo`.
+"""Real networks: `python -m experiments.zoo`, with the tables of `$NAS_DATA/zoo`.
 
 Three studies report Spearman's rank correlation of each metric over all networks that were not learned.
 
