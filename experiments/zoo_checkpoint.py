@@ -27,13 +27,14 @@ CARD = """# rlm-zoo
 text. Made by `python -m experiments.zoo_checkpoint`; **for use, not for comparisons**: it knows the tables.
 
 - **Trained on** nothing more than `{base}`, whose card describes it.
-- **Examples**: networks of timm, with top-1 of weights that ImageNet-1k alone trained (`imagenet_top1_accuracy`), with
-  a teacher (`…_distilled_…`) or with more data (`…_extra_data_…`), and milliseconds per image of six devices (GPUs: at
-  the largest batch that fits; CPUs: one image at a time); and networks of Qualcomm AI Hub, with latencies of phones and
-  chips by device, precision and runtime (`samsung_galaxy_s24_w8a8_tflite_ms`).
+- **Examples**: networks of timm, with the top-1 of weights trained on ImageNet-1k alone (`imagenet_top1_accuracy`),
+  with a teacher (`…_distilled_…`) or with more data (`…_extra_data_…`), and milliseconds per image on six devices
+  (GPUs: at the largest batch that fits; CPUs: one image at a time); and networks of Qualcomm AI Hub, with latencies on
+  phones and chips by device, precision and runtime (`samsung_galaxy_s24_w8a8_tflite_ms`).
 - **Noise**: the training recipe alone moves a network's top-1 by up to 5.7 points.
 - **Exact costs** (`params`, `flops`) are among its metrics: `nas predict` and `nas rank` give them to each latency.
-- **Intervals** are widened until 90 % of them hold for families of networks that were left out (`calibrate`).
+- **Intervals** are widened until 90 % of them contain the true value, for families of networks that were left out
+  (`calibrate`).
 - **Metrics**: {metrics}.
 - **Licence**: timm's tables are Apache-2.0 (Copyright 2019 Ross Wightman), AI Hub's are BSD-3-Clause (Copyright 2025
   Qualcomm Technologies, Inc.). The numbers are in this checkpoint: pass it on with these notices.
