@@ -40,7 +40,7 @@ def evaluate(
     ] = None,
     option: SpaceOptions = None,
     metrics: Annotated[
-        str | None, typer.Option(help="Comma-separated; all except the int8 metrics by default.")
+        str | None, typer.Option(help="Comma-separated metrics; all except the int8 metrics by default.")
     ] = None,
     dataset: DataSet = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of trainings, each with its own seed.")] = 1,

@@ -19,7 +19,7 @@ def predict(
     networks: Annotated[list[str], typer.Argument(help=NETWORK)],
     checkpoint: Annotated[
         str | None,
-        typer.Option(help="A checkpoint's folder, or a shipped one: rlm-nasbench201. Not needed for device metrics."),
+        typer.Option(help="A checkpoint's folder, rlm-zoo, or rlm-nasbench201. Not needed for your own devices."),
     ] = None,
     metrics: Annotated[
         str | None,
@@ -33,7 +33,7 @@ def predict(
     ] = None,
     samples: Annotated[int, typer.Option(min=1, help="Samples per network.")] = 64,
     predictor: Annotated[
-        str | None, typer.Option(help="FILE.py:CLASS of the checkpoint, if it is your own predictor.")
+        str | None, typer.Option(help="FILE.py:CLASS of your own predictor, if the checkpoint holds one.")
     ] = None,
     seed: Seed = 0,
     as_json: Json = False,

@@ -23,7 +23,7 @@ MIN_SHARED = 0.5  # share of these networks that a known device must have, too, 
 
 def rank(
     networks: Annotated[list[str], typer.Argument(help=f"{NETWORK} Patterns are allowed: 'timm:resnet*'.")],
-    checkpoint: Annotated[str, typer.Option(help="A checkpoint's folder, or a shipped one.")],
+    checkpoint: Annotated[str, typer.Option(help="A checkpoint's folder, rlm-zoo, or rlm-base with --measured.")],
     objectives: Annotated[
         str, typer.Option(help="Comma-separated metrics, for example imagenet_top1_accuracy,rtx4090_ms.")
     ],

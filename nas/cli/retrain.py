@@ -39,7 +39,7 @@ def retrain(
         str | None, typer.Option(help="Path of the data set, if it has moved, or if the search trained nothing.")
     ] = None,
     evaluator: Annotated[
-        str | None, typer.Option(help="FILE.py:FUNCTION of a search by --evaluator on this machine, which is run.")
+        str | None, typer.Option(help="FILE.py:FUNCTION of the search's --evaluator on this machine; the file is run.")
     ] = None,
     device: Device = None,
     study: Study = None,

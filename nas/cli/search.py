@@ -73,7 +73,7 @@ def search(
     benchmark: Annotated[
         str | None,
         typer.Option(
-            help="Look values up in this table: digits201, nasbench201, or a CSV file of networks of --space."
+            help="Look values up in this table (`nas benchmarks list`), or in a CSV file of networks of --space."
         ),
     ] = None,
     space: Annotated[
@@ -82,8 +82,8 @@ def search(
     sampler: Annotated[
         str,
         typer.Option(
-            help="Comma-separated: rlm, gnn, forest, ridge, nsga2, nsga3, tpe, gp, random; with --budget also asha, "
-            "hyperband."
+            help="Comma-separated: predictors (rlm, gnn, gp, gp-choices, forest, ridge), nsga2, nsga3, tpe, optuna-gp, "
+            "random; with --budget: predictors, asha, hyperband, random."
         ),
     ] = "rlm",
     evaluations: Annotated[int, typer.Option(min=1, help="Number of evaluations.")] = 200,
@@ -122,7 +122,7 @@ def search(
     ] = None,
     fidelities: Annotated[
         str | None,
-        typer.Option(help="Search by cost: epochs at which a training may pause, and all its epochs, such as 2,6."),
+        typer.Option(help="Search by cost: epochs after which a training may pause, and its last epoch, as in 2,6."),
     ] = None,
     budget: Annotated[
         float | None, typer.Option(min=0, help="Total cost of a search with --fidelities, instead of --evaluations.")

@@ -62,7 +62,7 @@ SKELETONS = {
 
 @register_space("fbnet")
 class FBNet(SearchSpace):
-    """Stem, seven stages of blocks, 1×1 convolution, classifier: exactly the networks that HW-NAS-Bench measured.
+    """FBNet as HW-NAS-Bench measured it: stem, seven stages of blocks, 1×1 convolution, classifier.
 
     Args:
         skeleton: the variant, "cifar100" or "imagenet".

@@ -40,7 +40,7 @@ BLOCKS: dict[str, tuple[tuple[Step, ...], tuple[int, ...]]] = {
 
 @register_space("hiaml")
 class HiAML(Family):
-    """Stem with stride 2 to 64 channels, four stages of two equal blocks, classifier; 14⁴ = 38,416 networks.
+    """HiAML: a stem with stride 2 and 64 channels, four stages of two equal blocks, classifier; 14⁴ networks.
 
     The first blocks of the second and fourth stage double the channels and halve the size. The notation is a list of
     the four blocks' names, `['hiaml_z', 'hiaml_a22', 'hiaml_src0', 'hiaml_t31']`.

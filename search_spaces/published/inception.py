@@ -50,7 +50,7 @@ class Path(NamedTuple):
 
 @register_space("inception")
 class Inception(Family):
-    """Stem to 32 channels, four stages of 2-6 equal blocks, a 3×3 convolution to 512 channels, classifier.
+    """GENNAPE's Inception: stem (32 channels), four stages of 2-6 equal blocks, 3×3 convolution (512), classifier.
 
     Stages two to four begin by doubling the channels and halving the size. A block concatenates 1-4 paths, restores the
     stage's width by a 1×1 convolution if needed, and is residual if it keeps the shape. A path is 1-6 operations, at

@@ -43,7 +43,7 @@ class Cell(NamedTuple):
 
 @register_space("nasbench101")
 class NASBench101(SearchSpace):
-    """The official network: stem, three stacks of `modules` cells, max-pooling and twice the channels in between.
+    """NAS-Bench-101: stem, three stacks of `modules` cells, max-pooling and twice the channels in between.
 
     The choices are the operations of a 7 × 7 matrix, `none` for a missing vertex, and its edges `source->target`. Edges
     are restricted so that every vertex is on a path from input to output and the cell has at most nine edges: every

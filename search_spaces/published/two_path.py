@@ -30,7 +30,7 @@ MAX_OPERATIONS = 3
 
 @register_space("two-path")
 class TwoPath(Family):
-    """Two paths of 2-4 blocks from the stem, concatenated, a 3×3 convolution to 512 channels, classifier.
+    """Two-Path: two concatenated paths of 2-4 blocks after the stem, 3×3 convolution (512 channels), classifier.
 
     A block is 1-3 operations, at most one of them a supplement. In two blocks of each path, the first convolution
     halves the size and doubles the channels; the other blocks are residual. The notation is a dictionary with the
