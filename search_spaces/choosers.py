@@ -40,7 +40,7 @@ class Chooser:
 
     def pick(self, name: str, options: Domain) -> Choice:
         """Choose one of `options`; subclasses define this."""
-        raise InputError(f"{type(self).__name__} does not say how to pick {name}")
+        raise InputError(f"{type(self).__name__} does not define pick, which chooses {name}")
 
     def answer(self, name: str, options: Domain) -> Choice:
         """The choice for `name`, made now or earlier.
@@ -53,7 +53,9 @@ class Chooser:
             self.choices[name] = self.pick(name, options)
         elif self.options[name] != options:
             first, second = domains.shown(self.options[name]), domains.shown(options)
-            raise InputError(f"{name!r} is asked twice, of {first} and of {second}: give each choice its own name")
+            raise InputError(
+                f"{name!r} is suggested twice, from {first} and from {second}: give each choice its own name"
+            )
         return self.choices[name]
 
     def suggest_categorical(self, name: str, choices: Sequence[Choice]) -> Choice:

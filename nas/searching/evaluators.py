@@ -87,7 +87,7 @@ class TableEvaluator:
         if known.all() and self.benchmark.is_whole:
             return None
         if not known.any():
-            raise InputError(f"no row of {self.benchmark.name} has all of {', '.join(self.metrics)}")
+            raise InputError(f"no row of {self.benchmark.name} has all of the metrics {', '.join(self.metrics)}")
         return [self.benchmark.architectures[i] for i in np.flatnonzero(known).tolist()]
 
     def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:

@@ -134,7 +134,7 @@ def check_same(where: str, stored: Mapping[str, Any], present: Mapping[str, Any]
     try:
         found = [*_differences(stored, present, is_worker)]
     except (AttributeError, LookupError, TypeError) as error:
-        raise InputError(f"{where} is damaged: its stored settings lack or garble {error}") from error
+        raise InputError(f"{where} is damaged: a stored setting is missing or malformed ({error})") from error
     if conflicts := [difference.text for difference in found if difference.forbids]:
         raise InputError(f"{where} holds another search, started with {'; '.join(conflicts)}: {REMEDY}")
     for difference in found:

@@ -79,7 +79,9 @@ def read_study(
         constraints = parse_constraints(settings.get("constraints"))
         found = _space(settings, space, trust, options or {})
     except (AttributeError, KeyError, TypeError) as error:
-        raise InputError(f"study {study.study_name!r} is damaged: its settings lack or garble {error}") from error
+        raise InputError(
+            f"study {study.study_name!r} is damaged: a setting is missing or malformed ({error})"
+        ) from error
     result = SearchResult.of_study(study, TrialReader(found, objectives, constraints))
     if SETTINGS_KEY in study.user_attrs or result.evaluated.architectures:
         return result

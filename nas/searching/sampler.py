@@ -303,7 +303,7 @@ def _check_constraints(finished: Sequence[FrozenTrial], constraints: Sequence[Co
     for constraint in map(str, constraints):
         if not any(constraint in trial.constraints for trial in finished):
             raise InputError(
-                f"no trial says whether it keeps {constraint!r}: call trial.set_constraint(str(constraint), "
+                f"no trial stores violations of {constraint!r}: call trial.set_constraint(str(constraint), "
                 "constraint.violation(value)) in the objective function"
             )
 

@@ -166,7 +166,7 @@ class CellSpace(SearchSpace):
         for name, values in (("width", self.widths), ("cells", self.depths)):
             given = getattr(genotype, name)
             if given is None and len(values) > 1:
-                raise InputError(f"{self.name}: the genotype does not say {name}; append ', {name}=…'")
+                raise InputError(f"{self.name}: the genotype lacks {name}; append ', {name}=…'")
             if given is not None and given not in values:
                 known = " or ".join(map(str, values))
                 raise InputError(f"{self.name}: the genotype has {name}={given}, but the space has {name}={known}")

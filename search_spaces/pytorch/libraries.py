@@ -80,7 +80,7 @@ def _torchvision(name: str, size: int | None) -> tuple[nn.Module, Example]:
         raise _unlisted("torchvision", name, models.list_models())
     builder = models.get_model_builder(short)
     if "detection" in builder.__module__ or "optical_flow" in builder.__module__:
-        raise InputError(f"torchvision:{name}: networks whose output's size depends on the image are not read")
+        raise InputError(f"torchvision:{name}: networks whose output size depends on the image are not supported")
     options = {"weights_backbone": None, "aux_logits": False, "aux_loss": False, "init_weights": False}
     with without_weights():
         model = builder(weights=None, **{k: v for k, v in options.items() if _takes(builder, k)})
@@ -128,7 +128,7 @@ def _inputs(model: Any, config: Any, size: int | None) -> Example:
         return {kind: torch.empty(1, config.num_mel_bins, size or frames, device="meta"), **_decoded(config, tokens)}
     if kind != "input_ids":
         raise InputError(
-            f"transformers:{type(model).__name__} reads {kind}: only images, texts and sounds are supported"
+            f"transformers:{type(model).__name__} takes {kind}: only image, text and audio inputs are supported"
         )
     tokens = torch.zeros(1, size or TEXT_TOKENS, dtype=torch.int64)
     if hasattr(config, "vision_config"):

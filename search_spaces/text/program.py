@@ -142,7 +142,7 @@ def expand(program: Program) -> Graph:
         for item in block.items:
             made = evaluate(item, [values[v] for v in item.inputs], arguments, scope)
             if len(made) != item.outputs:
-                raise InputError(f"{item.op} makes {len(made)} values, not {item.outputs}")
+                raise InputError(f"{item.op} has {len(made)} outputs, not {item.outputs}")
             values += made
         return [values[v] for v in block.outputs]
 

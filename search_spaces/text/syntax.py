@@ -218,14 +218,14 @@ def _block(inputs: list[str], nodes: Iterable[onnx.NodeProto], outputs: list[str
     for node in nodes:
         op, read, made, attrs = _line(node.SerializeToString(), params)
         if missing := [name for name in read if name not in number]:
-            raise InputError(f"{op} reads {missing[0]!r}, which no line above it makes")
+            raise InputError(f"{op} reads {missing[0]!r}, which no earlier line produces")
         items.append(Item(op, tuple([number[name] for name in read]), attrs, len(made)))
         for name in made:
             if name in number:
-                raise InputError(f"the value {name!r} is made twice")
+                raise InputError(f"the value {name!r} is produced twice")
             number[name] = len(number)
     if missing := [name for name in outputs if name not in number]:
-        raise InputError(f"the output {missing[0]!r} is made by no line")
+        raise InputError(f"no line produces the output {missing[0]!r}")
     return Block(len(inputs), tuple(items), tuple([number[name] for name in outputs]), params)
 
 

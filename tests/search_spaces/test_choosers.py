@@ -122,7 +122,7 @@ def asked_twice(trial: Any) -> None:
 @pytest.mark.parametrize(
     ("question", "message"),
     [
-        (asked_twice, "'w' is asked twice, of 8, 16 and of 32, 64: give each choice its own name"),
+        (asked_twice, "'w' is suggested twice, from 8, 16 and from 32, 64: give each choice its own name"),
         (lambda t: t.suggest_categorical("w", []), "'w' has no options"),
         (lambda t: t.suggest_int("w", 5, 1), "'w' from 5 to 1: bounds must be finite, and the first not above"),
         (lambda t: t.suggest_float("w", 0.0, 1.0, log=True), "'w' has log=True from 0.0: the range must begin above 0"),

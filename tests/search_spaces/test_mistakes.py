@@ -47,7 +47,7 @@ IN_BUILDER = {
     "return net.classifier(net.conv(net.input, width, groups=3))": "line 10: group = 3 must divide 1 input",
     "return 1 / 0": "line 10: ZeroDivisionError: division by zero",
     "return self.build(trial, net)": r"line \d+: RecursionError: maximum recursion depth exceeded",
-    "trial.suggest_categorical('width', [16, 32])": r"line 10: 'width' is asked twice, of 4, 8 and of 16, 32",
+    "trial.suggest_categorical('width', [16, 32])": r"line 10: 'width' is suggested twice, from 4, 8 and from 16, 32",
     "trial.suggest_categorical('layer', [str, int])": r"line 10: 'layer' has the option <class 'str'>: give strings",
     "trial.sugest_int('depth', 1, 3)": r"line 10: AttributeError: a trial has no 'sugest_int': it has suggest_categ",
 }
@@ -61,7 +61,7 @@ IN_MODULE = {
     "return Recursive()": "line 8: RecursionError: maximum recursion depth exceeded",
     "return nn.Conv2d(1, width, 3, groups=3)": "line 12: ValueError: in_channels must be divisible by groups",
     "return nn.FractionalMaxPool2d(2, 4)": "torch's function 'fractional_max_pool2d.*' is not supported",
-    "trial.suggest_categorical('width', [16, 32])": r"line 12: 'width' is asked twice, of 4, 8 and of 16, 32",
+    "trial.suggest_categorical('width', [16, 32])": r"line 12: 'width' is suggested twice, from 4, 8 and from 16, 32",
     "trial.suggest_categorical('layer', [str, int])": r"line 12: 'layer' has the option <class 'str'>: give strings",
     "trial.sugest_int('depth', 1, 3)": r"line 12: AttributeError: a trial has no 'sugest_int': it has suggest_categ",
 }

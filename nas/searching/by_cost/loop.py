@@ -167,7 +167,7 @@ class _Loop:
             if len(self.failures) >= MAX_FAILURES:
                 raise InputError(f"{len(self.failures)} trainings in a row failed; the last: {self.failures[-1]}")
             if self.ruled_out >= MAX_RULED_OUT:
-                log.warning("%d networks in a row broke a constraint before their training", self.ruled_out)
+                log.warning("%d networks in a row violated a constraint before their training", self.ruled_out)
                 return
             self.worker.reclaim_stale_trials()
             runs = self._runs()

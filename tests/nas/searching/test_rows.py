@@ -89,7 +89,7 @@ def test_a_table_without_any_complete_row_is_refused(cache: Path, tmp_path: Path
     lines = [f'"{SPACE.format(first)}",1,', f'"{SPACE.format(second)}",,2']
     (tmp_path / "gaps.csv").write_text("\n".join(["arch,x_accuracy,y_latency_ms", *lines]))
     table = load_benchmark(tmp_path / "gaps.csv", "tiny-resnet")
-    with pytest.raises(InputError, match="no row of gaps has all of x_accuracy, y_latency_ms"):
+    with pytest.raises(InputError, match="no row of gaps has all of the metrics x_accuracy, y_latency_ms"):
         search(table.space, ",".join(METRICS), TableEvaluator(table, METRICS), "random", 3)
 
 

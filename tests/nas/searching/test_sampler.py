@@ -403,6 +403,6 @@ def test_a_study_that_contradicts_the_samplers_objectives_is_refused() -> None:
 
 def test_a_constraint_that_no_trial_sets_is_said() -> None:
     study = optuna.create_study(directions=DIRECTIONS, sampler=guided(constraints="params <= 5000", n_startup=3))
-    with pytest.raises(InputError, match=r"no trial says whether it keeps 'params <= 5000': call trial.set_constraint"):
+    with pytest.raises(InputError, match=r"no trial stores violations of 'params <= 5000': call trial.set_constraint"):
         study.optimize(objective, n_trials=9)
     assert len([trial for trial in study.trials if trial.state.is_finished()]) >= 3

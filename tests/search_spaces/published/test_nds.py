@@ -247,7 +247,7 @@ def test_compact_pairs_are_read_as_their_operations() -> None:
 @pytest.mark.parametrize(
     ("name", "native", "message"),
     [
-        ("darts", known_networks.DARTS_V2, "does not say width; append ', width=…'"),
+        ("darts", known_networks.DARTS_V2, "the genotype lacks width; append ', width=…'"),
         ("darts", known_networks.NASNET_A + ", width=16, cells=8", "normal cell has 10 edges instead of 8"),
         ("darts", known_networks.DARTS_V2 + ", width=36, cells=8", "width=36, but the space has width=16 or 24 or 32"),
         ("enas", known_networks.NASNET_A + ", width=16, cells=8", "option for reduce_2b_op: 'sep_conv_7x7'"),

@@ -347,7 +347,7 @@ def test_scopes_that_no_call_could_run_in_are_left_out() -> None:
 
 def test_line_with_more_results_than_its_operator_has_is_refused() -> None:
     main = Block(1, (Item("Relu", (0,), (), 2),), (1,))
-    with pytest.raises(InputError, match="Relu makes 1 values, not 2"):
+    with pytest.raises(InputError, match="Relu has 1 outputs, not 2"):
         expand(Program(main, {}, (("N", 4),), (("N", 4),)))
 
 

@@ -205,7 +205,7 @@ def test_learned_constant_is_a_param_with_its_shape() -> None:
         (EXPECTED + "and more", "not ONNX text"),
         (EXPECTED.replace("kernel = [3,3]> (a)", "channels: int = @c, kernel = [3,3]> (a)"), "takes c, which is no"),
         (EXPECTED.replace("net.F1 (a)", "net.F9 (a)"), "operator F9 is not supported"),
-        (EXPECTED.replace("Relu (x)", "Relu (q)"), "reads 'q', which no line above it makes"),
+        (EXPECTED.replace("Relu (x)", "Relu (q)"), "reads 'q', which no earlier line produces"),
         (EXPECTED.replace("kernel = [3,3]> (x)", "kernel = [3]> (x)"), "does not take attributes"),
         (EXPECTED.replace("channels = 4", "channels = 0"), "sizes must be positive"),
         (EXPECTED.replace("kernel = [3,3]> (x)", "kernel = [3.0,3.0]> (x)"), "takes whole numbers only"),
