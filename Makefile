@@ -4,12 +4,13 @@ BIN := .venv/bin
 
 .PHONY: demo test test-fast lint docs clean
 
-# One thread: its matrices are small, and threads that wait for each other on busy cores made it four times slower.
+# One thread: the demo's matrices are small. On busy cores, threads that wait for each other made it four times slower.
 demo: .venv/ready
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m experiments.demo
 
 # One thread for each of two processes: threads that wait for each other on busy cores take several times as long. Each
-# process starts with one half of the tests, so that the tests of a file share their fixtures; who ends first helps.
+# process starts with one half of the tests, so that the tests of a file share their fixtures. A process that has finished
+# takes tests from the other one.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 test: .venv/ready
 	$(PYTEST)

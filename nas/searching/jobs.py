@@ -26,7 +26,17 @@ EXIT_SECONDS = 30.0  # a helper that has not ended by itself after this time is 
 
 
 def check_jobs(jobs: int, storage: object, sampler: object, source: Mapping[str, Any]) -> None:
-    """Raise InputError if several processes cannot share the search. source: see `nas.searching.sources`."""
+    """Check that `jobs` processes can share a search.
+
+    Args:
+        jobs: number of processes.
+        storage: storage of the study, see `nas.searching.storage.open_storage`.
+        sampler: name of a sampler; an object cannot be shared.
+        source: see `nas.searching.sources.source_of`; empty if no other process can open the evaluator.
+
+    Raises:
+        InputError: if they cannot.
+    """
     if jobs < 1:
         raise InputError(f"jobs must be at least 1, not {jobs}")
     if jobs > 1 and not (isinstance(storage, str | Path) and isinstance(sampler, str) and source):

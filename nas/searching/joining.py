@@ -115,7 +115,16 @@ def is_unfinished(storage: str | Path | BaseStorage, name: str) -> bool:
 
 
 def read_search(storage: str | Path | BaseStorage, name: str = "search", trust: bool = False) -> SearchResult:
-    """The result of a search so far. trust: see `read_study`. Raises InputError if the storage has no such search."""
+    """The result of a search so far.
+
+    Args:
+        storage: see `nas.searching.storage.open_storage`.
+        name: the study's name.
+        trust: see `nas.searching.reading.read_study`.
+
+    Raises:
+        InputError: if the storage has no such search.
+    """
     return read_study(_load(storage, name), trust=trust)
 
 

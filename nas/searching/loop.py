@@ -191,8 +191,10 @@ def open_study(
 class Limits(NamedTuple):
     """Limits of a search.
 
-    evaluations: number of evaluations. until: time (seconds since 1970) after which none starts. patience: number of
-    evaluations in a row that do not improve the front.
+    Attributes:
+        evaluations: number of evaluations.
+        until: time after which no evaluation starts, in seconds since 1970.
+        patience: number of evaluations in a row without a better front after which the search ends.
     """
 
     evaluations: int

@@ -22,7 +22,13 @@ WEIGHTS_KEY = "nas:weights"  # trial user attribute: path to which the trained w
 
 
 class TrialRecord:
-    """Writes into one running trial of a search. weights: folder for trained weights; None discards them."""
+    """Writes into one running trial of a search.
+
+    Args:
+        study: the search's study.
+        trial: the running trial.
+        weights: folder for trained weights; None discards them.
+    """
 
     def __init__(self, study: optuna.Study, trial: optuna.Trial, weights: WeightFolder | None) -> None:
         self.study, self.trial, self.weights = study, trial, weights

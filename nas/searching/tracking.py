@@ -81,7 +81,7 @@ class Backend(Protocol):
 
 
 class MLflow:
-    """One experiment per search and one run per trial. target: tracking URI of MLflow."""
+    """One experiment per search and one run per trial. The target is a tracking URI of MLflow."""
 
     def __init__(self, target: str, search: str) -> None:
         from mlflow import MlflowClient
@@ -108,7 +108,7 @@ class MLflow:
 
 
 class WandB:
-    """One run per search and one step per trial. target: project of Weights & Biases."""
+    """One run per search and one step per trial. The target is a project of Weights & Biases."""
 
     def __init__(self, target: str, search: str) -> None:
         import wandb
@@ -124,7 +124,7 @@ class WandB:
 
 
 class TensorBoard:
-    """One curve per metric over the trials, and each trial's choices as hyperparameters. target: log folder."""
+    """One curve per metric over the trials, and each trial's choices as hyperparameters. The target is a log folder."""
 
     def __init__(self, target: str, search: str) -> None:
         from torch.utils.tensorboard import SummaryWriter
