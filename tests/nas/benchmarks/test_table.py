@@ -78,7 +78,7 @@ def test_architectures_can_be_indexed_sliced_and_iterated(tmp_path):
         architectures[8]
 
 
-def test_a_twin_is_found_by_its_text_only_where_rows_are_distinct_networks(tmp_path, cache):
+def test_a_duplicate_is_found_by_its_text_only_where_rows_are_distinct_networks(tmp_path, cache):
     columns = {"digits_accuracy": [90.0, 95.0]}
     by_text = saved(tmp_path / "a", [OTHER, TWIN_A], columns, space_options=SMALL, by_text=True)
     assert by_text.query(SPACE.parse(TWIN_B)) == {"digits_accuracy": 95.0}

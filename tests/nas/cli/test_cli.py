@@ -51,7 +51,7 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-def test_help_answers_at_once() -> None:
+def test_help_is_shown_at_once() -> None:
     """The limit of 0.7 s is for a quiet machine. The best processor time of three runs excludes other work."""
 
     def spent() -> float:

@@ -31,7 +31,7 @@ def test_five_seeds_are_too_few_to_tell() -> None:
     assert found.sentence("τ").endswith("too few seeds to tell")
 
 
-def test_every_two_are_compared() -> None:
+def test_every_pair_is_compared() -> None:
     found = differences({"a": [1.0], "b": [2.0], "c": [3.0]})
     assert [(d.first, d.second) for d in found] == [("a", "b"), ("a", "c"), ("b", "c")]
 

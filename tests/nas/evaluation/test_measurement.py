@@ -70,7 +70,7 @@ def test_unknown_metric_suggests_the_nearest(data: Dataset) -> None:
         Measurement(("digits_accuracy",))
 
 
-def test_nobody_searches_by_a_test_score(space: SearchSpace, data: Dataset) -> None:
+def test_a_test_score_cannot_be_an_objective(space: SearchSpace, data: Dataset) -> None:
     with pytest.raises(InputError, match="digits_test_accuracy is kept for the final report"):
         MeasuredEvaluator(space, Measurement(("digits_test_accuracy", "flops"), data))
 

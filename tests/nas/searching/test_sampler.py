@@ -401,7 +401,7 @@ def test_a_study_that_contradicts_the_samplers_objectives_is_refused() -> None:
         study.optimize(lambda trial: objective(trial)[0], n_trials=3)
 
 
-def test_a_constraint_that_no_trial_sets_is_said() -> None:
+def test_a_constraint_that_no_trial_stores_is_an_error() -> None:
     study = optuna.create_study(directions=DIRECTIONS, sampler=guided(constraints="params <= 5000", n_startup=3))
     with pytest.raises(InputError, match=r"no trial stores violations of 'params <= 5000': call trial.set_constraint"):
         study.optimize(objective, n_trials=9)

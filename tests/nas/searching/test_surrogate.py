@@ -14,7 +14,7 @@ from search_spaces import Architecture, get_space
 
 SPACE = get_space("nasbench201", cells=1)
 # `none` after a pooling or a skip connection: the same network, twice.
-TWIN, OTHER_TWIN = (
+DUPLICATE, OTHER_DUPLICATE = (
     SPACE.parse(f"|{first}~0|+|none~0|none~1|+|nor_conv_3x3~0|none~1|none~2|") for first in ("none", "skip_connect")
 )
 STRANGER = SPACE.parse("|none~0|+|none~0|none~1|+|nor_conv_1x1~0|none~1|none~2|")
@@ -47,13 +47,13 @@ def _surrogate(
     return surrogate, guess
 
 
-def test_twins_have_one_text() -> None:
-    assert SPACE.to_text(TWIN) == SPACE.to_text(OTHER_TWIN) != SPACE.to_text(STRANGER)
+def test_duplicates_have_one_text() -> None:
+    assert SPACE.to_text(DUPLICATE) == SPACE.to_text(OTHER_DUPLICATE) != SPACE.to_text(STRANGER)
 
 
 def test_samples_are_those_of_the_predictor() -> None:
-    surrogate, _ = _surrogate({TWIN: 60.0})
-    samples = surrogate.samples([OTHER_TWIN, STRANGER])
+    surrogate, _ = _surrogate({DUPLICATE: 60.0})
+    samples = surrogate.samples([OTHER_DUPLICATE, STRANGER])
     assert samples.shape == (2, SAMPLES, 1)
     assert samples.mean((1, 2)) == pytest.approx(50)
     assert samples.std((1, 2)) == pytest.approx(5)
@@ -64,28 +64,28 @@ def test_a_predictor_that_reads_choices_gets_architectures() -> None:
         reads_choices = True
 
         def fit(self, texts, metrics):  # type: ignore[no-untyped-def]
-            assert list(texts) == [TWIN]
+            assert list(texts) == [DUPLICATE]
             return super().fit(texts, metrics)
 
     surrogate = Surrogate(SPACE, ReadsChoices, ("x_ms",), ())  # type: ignore[arg-type]
-    surrogate.fit({TWIN: np.array([55.0])}, seed=0)
+    surrogate.fit({DUPLICATE: np.array([55.0])}, seed=0)
     assert surrogate.samples([STRANGER]).shape == (1, SAMPLES, 1)
 
 
-def test_an_rlm_predicts_the_measured_value_for_a_twin() -> None:
+def test_an_rlm_predicts_the_measured_value_for_a_duplicate() -> None:
     rng = np.random.default_rng(0)
     values = {architecture: np.array([rng.normal(50, 5)]) for architecture in map(SPACE.sample, [rng] * 30)}
-    values |= {TWIN: np.array([95.0])}
+    values |= {DUPLICATE: np.array([95.0])}
     surrogate = Surrogate(SPACE, lambda: create("rlm"), ("test_accuracy",), ())
     surrogate.fit(values, seed=0)
-    twin, stranger = surrogate.samples([OTHER_TWIN, STRANGER]).mean((1, 2))
-    assert twin > stranger
+    duplicate, stranger = surrogate.samples([OTHER_DUPLICATE, STRANGER]).mean((1, 2))
+    assert duplicate > stranger
 
 
 def test_a_given_metric_is_exact_and_handed_to_the_predictor() -> None:
     surrogate, guess = _surrogate({STRANGER: 60.0}, metrics=("test_accuracy", "params"), given=("params", "flops"))
-    samples = surrogate.samples([TWIN, STRANGER])
-    params = [SPACE.params(TWIN), SPACE.params(STRANGER)]
+    samples = surrogate.samples([DUPLICATE, STRANGER])
+    params = [SPACE.params(DUPLICATE), SPACE.params(STRANGER)]
     np.testing.assert_array_equal(samples[:, :, 1], np.repeat(params, SAMPLES).reshape(2, SAMPLES))
     assert guess.given.keys() == {"params", "flops"}
     assert guess.told["flops"].tolist() == [SPACE.flops(STRANGER)]
@@ -93,7 +93,7 @@ def test_a_given_metric_is_exact_and_handed_to_the_predictor() -> None:
 
 def test_metrics_that_are_all_given_need_no_predictor() -> None:
     surrogate = Surrogate(SPACE, lambda: pytest.fail("no predictor is needed"), ("params",), ("params",))
-    surrogate.fit({TWIN: np.array([float(SPACE.params(TWIN))])}, seed=0)
+    surrogate.fit({DUPLICATE: np.array([float(SPACE.params(DUPLICATE))])}, seed=0)
     assert (surrogate.samples([STRANGER]) == SPACE.params(STRANGER)).all()
 
 
@@ -107,6 +107,6 @@ def test_networks_of_one_text_are_predicted_once() -> None:
 
     surrogate = Surrogate(SPACE, Counting, ("x_ms",), ())  # type: ignore[arg-type]
     surrogate.fit({STRANGER: np.array([50.0])}, seed=0)
-    twins = surrogate.samples([TWIN, OTHER_TWIN, TWIN])
-    assert asked == [SPACE.to_text(TWIN)]
-    np.testing.assert_array_equal(twins[0], twins[1])
+    duplicates = surrogate.samples([DUPLICATE, OTHER_DUPLICATE, DUPLICATE])
+    assert asked == [SPACE.to_text(DUPLICATE)]
+    np.testing.assert_array_equal(duplicates[0], duplicates[1])
