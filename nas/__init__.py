@@ -26,6 +26,7 @@ _HOME = {
     "parse_constraints": "nas.searching.objectives",
     "parse_objectives": "nas.searching.objectives",
     "search": "nas.searching.loop",
+    "search_by_cost": "nas.searching.by_cost.loop",
 }
 __all__ = sorted(_HOME)
 

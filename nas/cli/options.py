@@ -14,10 +14,17 @@ NETWORK = (
     "An .onnx or .txt file, FILE.py:FUNCTION that builds a PyTorch module, or a network of a library: timm:resnet50, "
     "timm:resnet50@288 for images of that size, torchvision:NAME, transformers:CLASS."
 )
+# Headings of `--help`.
+TRAINING, TIMING, SHARING = "Training", "Latency", "Storage, processes, results"
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 StorageTimeout = Annotated[
     float,
-    typer.Option(min=0, envvar="NAS_STORAGE_TIMEOUT", help="Seconds to wait for a storage that does not respond."),
+    typer.Option(
+        min=0,
+        envvar="NAS_STORAGE_TIMEOUT",
+        help="Seconds to wait for a storage that does not respond.",
+        rich_help_panel=SHARING,
+    ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Seed = Annotated[int, typer.Option(help="Random seed.")]
@@ -33,16 +40,18 @@ TableSpace = Annotated[
 DataSet = Annotated[
     str | None,
     typer.Option(
-        help="digits (the default), a .npz file, or a folder of images with a folder per class or targets.csv."
+        help="digits (the default), a .npz file, or a folder of images with a folder per class or targets.csv.",
+        rich_help_panel=TRAINING,
     ),
 ]
-Epochs = Annotated[int | None, typer.Option(help="Epochs of training; 6 by default.")]
+Epochs = Annotated[int | None, typer.Option(help="Epochs of training; 6 by default.", rich_help_panel=TRAINING)]
 Training = Annotated[
     list[str] | None,
     typer.Option(
         "--training",
         help="Training setting, NAME=VALUE: batch, learning_rate, weight_decay, optimizer (sgd, adamw), schedule "
         "(one-cycle, cosine), shift, noise, flip, patience, validation; repeatable.",
+        rich_help_panel=TRAINING,
     ),
 ]
 OwnEvaluator = Annotated[
@@ -51,13 +60,17 @@ OwnEvaluator = Annotated[
         "--evaluator",
         help="FILE.py:FUNCTION that trains a network and returns its metrics: evaluate(model, architecture, report). "
         "--epochs and --training are its keyword arguments.",
+        rich_help_panel=TRAINING,
     ),
 ]
-Device = Annotated[str | None, typer.Option(help="Device to train on, for example cuda; cpu by default.")]
-Threads = Annotated[int | None, typer.Option(help="Threads of ONNX Runtime; 1 by default.")]
-Batch = Annotated[int | None, typer.Option(help="Samples per timed inference; 1 by default.")]
+Device = Annotated[
+    str | None, typer.Option(help="Device to train on, for example cuda; cpu by default.", rich_help_panel=TRAINING)
+]
+Threads = Annotated[int | None, typer.Option(help="Threads of ONNX Runtime; 1 by default.", rich_help_panel=TIMING)]
+Batch = Annotated[int | None, typer.Option(help="Samples per timed inference; 1 by default.", rich_help_panel=TIMING)]
 Provider = Annotated[
-    str | None, typer.Option(help="Execution provider of ONNX Runtime; CPUExecutionProvider by default.")
+    str | None,
+    typer.Option(help="Execution provider of ONNX Runtime; CPUExecutionProvider by default.", rich_help_panel=TIMING),
 ]
 LatencyCommand = Annotated[
     list[str] | None,
@@ -65,6 +78,7 @@ LatencyCommand = Annotated[
         "--latency-command",
         help="NAME=COMMAND gives NAME_latency_ms: a shell command that receives an ONNX file, {model}, and prints "
         "milliseconds, for example 'pi=scp {model} pi: && ssh pi ./bench model.onnx'; repeatable.",
+        rich_help_panel=TIMING,
     ),
 ]
 LatencySetting = Annotated[
@@ -72,6 +86,7 @@ LatencySetting = Annotated[
     typer.Option(
         "--latency-setting",
         help="Setting of --latency-command, NAME=VALUE: warmup, runs, timeout (s), retries; repeatable.",
+        rich_help_panel=TIMING,
     ),
 ]
 Source = Annotated[

@@ -11,6 +11,8 @@ import typer
 
 from nas.cli.console import print_json, print_table
 from nas.cli.options import (
+    SHARING,
+    TRAINING,
     Batch,
     DataSet,
     Device,
@@ -36,6 +38,9 @@ from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
     from nas.comparison.runs import Budget
+
+# Headings of `--help`.
+LIMITS, BY_COST = "Limits", "Short trainings first"
 
 # A search can resume with other values of these. Samplers and seeds are part of the names of searches.
 CHANGEABLE_OPTIONS = (
@@ -86,7 +91,7 @@ def search(
             "random; with --budget: predictors, asha, hyperband, random."
         ),
     ] = "rlm",
-    evaluations: Annotated[int, typer.Option(min=1, help="Number of evaluations.")] = 200,
+    evaluations: Annotated[int, typer.Option(min=1, help="Number of evaluations.", rich_help_panel=LIMITS)] = 200,
     constraint: Annotated[
         list[str] | None, typer.Option(help='A constraint, for example "pixel3_latency_ms <= 8"; repeatable.')
     ] = None,
@@ -95,7 +100,10 @@ def search(
     option: SpaceOptions = None,
     dataset: DataSet = None,
     trainings: Annotated[
-        int | None, typer.Option(min=1, help="Trainings per network, whose mean accuracy counts; 1 by default.")
+        int | None,
+        typer.Option(
+            min=1, help="Trainings per network, whose mean accuracy counts; 1 by default.", rich_help_panel=TRAINING
+        ),
     ] = None,
     epochs: Epochs = None,
     training: Training = None,
@@ -116,19 +124,32 @@ def search(
         Path | None,
         typer.Option(help="CSV of prior observations: architecture and metrics. They do not count as evaluations."),
     ] = None,
-    hours: Annotated[float | None, typer.Option(min=0, help="Start no evaluation after this many hours.")] = None,
+    hours: Annotated[
+        float | None, typer.Option(min=0, help="Start no evaluation after this many hours.", rich_help_panel=LIMITS)
+    ] = None,
     patience: Annotated[
-        int | None, typer.Option(min=1, help="Stop after this many evaluations without a better front.")
+        int | None,
+        typer.Option(min=1, help="Stop after this many evaluations without a better front.", rich_help_panel=LIMITS),
     ] = None,
     fidelities: Annotated[
         str | None,
-        typer.Option(help="Search by cost: epochs after which a training may pause, and its last epoch, as in 2,6."),
+        typer.Option(
+            help="Search by cost: epochs after which a training may pause, and its last epoch, as in 2,6.",
+            rich_help_panel=BY_COST,
+        ),
     ] = None,
     budget: Annotated[
-        float | None, typer.Option(min=0, help="Total cost of a search with --fidelities, instead of --evaluations.")
+        float | None,
+        typer.Option(
+            min=0, help="Total cost of a search with --fidelities, instead of --evaluations.", rich_help_panel=BY_COST
+        ),
     ] = None,
     cost: Annotated[
-        str, typer.Option(help="Unit of --budget: epochs, seconds, or a metric that is the cost of one epoch.")
+        str,
+        typer.Option(
+            help="Unit of --budget: epochs, seconds, or a metric that is the cost of one epoch.",
+            rich_help_panel=BY_COST,
+        ),
     ] = "epochs",
     predictor: Annotated[
         str | None,
@@ -137,26 +158,40 @@ def search(
     storage: Annotated[
         str | None,
         typer.Option(
-            help="Storage that `nas worker` can join: sqlite:///…, postgresql://…, grpc://…, or FILE.journal."
+            help="Storage that `nas worker` can join: sqlite:///…, postgresql://…, grpc://…, or FILE.journal.",
+            rich_help_panel=SHARING,
         ),
     ] = None,
     storage_timeout: StorageTimeout = 600,
     jobs: Annotated[
-        int, typer.Option(min=1, help="Processes per search, which share the GPUs; results depend on their number.")
+        int,
+        typer.Option(
+            min=1,
+            help="Processes per search, which share the GPUs; results depend on their number.",
+            rich_help_panel=SHARING,
+        ),
     ] = 1,
     track: Annotated[
         list[str] | None,
-        typer.Option(help="Log every trial to mlflow:URI, wandb:PROJECT or tensorboard:FOLDER; repeatable."),
+        typer.Option(
+            help="Log every trial to mlflow:URI, wandb:PROJECT or tensorboard:FOLDER; repeatable.",
+            rich_help_panel=SHARING,
+        ),
     ] = None,
-    study: Annotated[str, typer.Option(help="Prefix of study names in a storage: STUDY-SAMPLER-SEED.")] = "search",
+    study: Annotated[
+        str, typer.Option(help="Prefix of study names in a storage: STUDY-SAMPLER-SEED.", rich_help_panel=SHARING)
+    ] = "search",
     out: Annotated[
         Path | None,
         typer.Option(
             help="Result folder, where the same search resumes; results/SPACE-OBJECTIVES-DATE by default.",
             show_default=False,
+            rich_help_panel=SHARING,
         ),
     ] = None,
-    new: Annotated[bool, typer.Option("--new", help="Start in a new folder: FOLDER-2 if FOLDER exists.")] = False,
+    new: Annotated[
+        bool, typer.Option("--new", help="Start in a new folder: FOLDER-2 if FOLDER exists.", rich_help_panel=SHARING)
+    ] = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
