@@ -78,7 +78,8 @@ def list_benchmarks() -> list[BenchmarkInfo]:
             space = POPULATIONS[name].space if name in POPULATIONS else name
             infos.append(BenchmarkInfo(name, space, None, (), str(error)))
         else:
-            origin = "; ".join(dict.fromkeys(source["from"] for source in benchmark.header.sources))
+            sources = dict.fromkeys(source["from"] for source in benchmark.header.sources)
+            origin = f"shipped as {name}.csv.gz" if name in POPULATIONS else "; ".join(sources)
             infos.append(BenchmarkInfo(name, benchmark.header.space, len(benchmark), benchmark.metrics, origin))
     return infos
 
