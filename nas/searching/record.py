@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from nas.searching import optuna_adapter
+from nas.searching.evaluators import EvaluatorError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 EPOCH_KEY = "nas:epoch:"  # prefix of trial user attributes `nas:epoch:N`: values by metric after epoch N
 FURTHER_KEY = "nas:further"  # trial user attribute: values of metrics that are no objectives, such as test scores
 SPREAD_KEY = "nas:spread"  # trial user attribute: by repeated metric, low and high value and what these are
+MAX_EPOCH = 2**31 - 1  # the largest that a database stores
 WEIGHTS_KEY = "nas:weights"  # trial user attribute: path to which the trained weights were written
 
 
@@ -28,18 +31,29 @@ class TrialRecord:
         study: the search's study.
         trial: the running trial.
         weights: folder for trained weights; None discards them.
+
+    Attributes:
+        reported: the highest epoch that was reported to this record; 0 for none.
     """
 
     def __init__(self, study: optuna.Study, trial: optuna.Trial, weights: WeightFolder | None) -> None:
         self.study, self.trial, self.weights = study, trial, weights
+        self.reported = 0
 
     def report(self, epoch: int, metrics: Mapping[str, float]) -> bool:
         """Record values after an epoch. False if one is not finite, as when the training has diverged.
 
         The trial's user attribute `nas:epoch:N` stores them. The first value is also the trial's intermediate value,
         which Optuna's plots show.
+
+        Raises:
+            EvaluatorError: the epoch is no whole number, which would damage a journal, or the metrics have no names.
         """
-        values = {name: float(value) for name, value in metrics.items()}
+        epoch = whole_epoch(epoch)
+        if not isinstance(metrics, Mapping):
+            raise EvaluatorError(f"report({epoch}, {metrics!r}): give the values by metric, as in {{'top1': 71.3}}")
+        values = {str(name): float(value) for name, value in metrics.items()}
+        self.reported = max(self.reported, epoch)
         self.trial.set_user_attr(f"{EPOCH_KEY}{epoch}", values)
         if values and math.isfinite(first := next(iter(values.values()))):
             optuna_adapter.set_intermediate_value(self.study, self.trial, epoch, first)
@@ -64,3 +78,12 @@ class TrialRecord:
         path = self.weights.write(self.trial.number, weights)
         self.trial.set_user_attr(WEIGHTS_KEY, str(path))
         return path
+
+
+def whole_epoch(epoch: object) -> int:
+    """An epoch as a plain integer: NumPy's and PyTorch's integers and 2.0 are whole numbers, too."""
+    with suppress(TypeError, ValueError, OverflowError):
+        number = int(epoch)  # type: ignore[call-overload]  # what it does not accept is refused below
+        if number == epoch and 0 <= number <= MAX_EPOCH:
+            return int(number)
+    raise EvaluatorError(f"report({epoch!r}, …): the epoch must be a whole number; the first epoch is 1")

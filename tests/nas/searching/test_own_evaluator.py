@@ -206,3 +206,36 @@ def test_a_function_that_ends_the_process_fails_the_trial(space: SearchSpace, tm
     (tmp_path / "mine.py").write_text(CODE.replace("    for epoch", "    raise SystemExit(1)\n    for epoch", 1))
     with pytest.raises(InputError, match=r"10 evaluations in a row failed.*mine.py, line 4: .* SystemExit\(1\)"):
         run(space, own(space, tmp_path / "mine.py"), tmp_path, 12)
+
+
+@pytest.mark.parametrize("epoch", ["1.0", "True", "np.int64(1)", "torch.tensor(1)"])
+def test_any_whole_number_is_an_epoch_and_the_stored_search_can_be_read(
+    space: SearchSpace, tmp_path: Path, epoch: str
+) -> None:
+    file = tmp_path / "mine.py"
+    code = f"    report({epoch}, {{'mAP': 2.0}})\n    return {{'mAP': 1.0}}\n"
+    file.write_text(f"import numpy as np, torch\ndef evaluate(model, architecture, report):\n{code}")
+    run(space, own(space, file), tmp_path, 1)
+    (trial,) = read_search(tmp_path / "s.journal").study.trials
+    assert trial.intermediate_values == {1: 2.0}
+    assert trial.user_attrs[f"{EPOCH_KEY}1"] == {"mAP": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("report(1.5, {'mAP': 1})", r"report\(1.5, …\): the epoch must be a whole number; the first epoch is 1"),
+        ("report('1', {'mAP': 1})", r"report\('1', …\): the epoch must be a whole number"),
+        ("report(-1, {'mAP': 1})", r"report\(-1, …\): the epoch must be a whole number"),
+        ("report(float('nan'), {'mAP': 1})", r"report\(nan, …\): the epoch must be a whole number"),
+        ("report(2**31, {'mAP': 1})", r"report\(2147483648, …\): the epoch must be a whole number"),
+        ("report(1, 0.5)", r"report\(1, 0.5\): give the values by metric"),
+    ],
+)
+def test_a_wrong_report_ends_the_search_with_its_arguments(
+    space: SearchSpace, tmp_path: Path, call: str, message: str
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(f"def evaluate(model, architecture, report):\n    {call}\n    return {{'mAP': 1.0}}\n")
+    with pytest.raises(EvaluatorError, match=message):
+        run(space, own(space, file), tmp_path, 1)
