@@ -285,7 +285,7 @@ class _Loop:
             return
         begun, until = attrs[BEGUN_KEY], attrs[UNTIL_KEY]
         record = TrialRecord(self.study, trial, self.weights)
-        started = time.monotonic()
+        started, known = time.monotonic(), dict[str, float]()
         try:
             known = runs.runs[architecture].values[begun] if begun else self.stages.measure(architecture, record)
             if not begun and (broken := self._broken(known)):
@@ -295,6 +295,9 @@ class _Loop:
         except (StorageError, EvaluatorError):
             raise
         except Exception as error:
+            epochs = self.stages.fidelities.epochs(begun, min(max(record.reported, begun), until))
+            seconds = time.monotonic() - started
+            trial.set_user_attr(COST_KEY, self._cost({self.cost: 0.0, **known}, epochs, seconds))
             self._fail(trial, describe(error))
             return
         epochs = self.stages.fidelities.epochs(begun, until)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +12,9 @@ from typing import TYPE_CHECKING, Protocol
 from nas.evaluation.measurement import known_metrics
 from nas.evaluation.trainable import Trainable
 from nas.searching.by_cost.runs import Fidelities
-from nas.searching.evaluators import MeasuredEvaluator, TableEvaluator
+from nas.searching.evaluators import EvaluatorError, MeasuredEvaluator, TableEvaluator
 from nas.searching.own_evaluator import FunctionEvaluator
+from nas.searching.record import whole_epoch
 from predictors.metrics import Metric, at_fidelity, split_fidelity
 from search_spaces.common.errors import InputError
 from search_spaces.text import fingerprint
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from search_spaces import Architecture, SearchSpace
 
 Values = Mapping[str, float]
+log = logging.getLogger(__name__)
 
 
 class StagedEvaluator(Protocol):
@@ -177,6 +181,8 @@ class _Training:
 class _Function:
     """A function of the user that trains. To pause it at a fidelity, its `report` returns False there.
 
+    It also returns False after an epoch beyond the last fidelity, since no training is longer.
+
     A function with a parameter `checkpoint` resumes from that file. Any other starts again for each fidelity, which
     then costs all epochs from the first on.
     """
@@ -185,6 +191,7 @@ class _Function:
         self.evaluator, self.space, self.metrics = evaluator, evaluator.space, evaluator.metrics
         self.fidelities = Fidelities.of(levels, continues=evaluator.continues)
         self.trained = evaluator.returned
+        self.warned = False  # of a training that ended early
         self.checkpoints = _Checkpoints(self.space, evaluator.checkpoints) if evaluator.continues else None
 
     def measure(self, architecture: Architecture, record: TrialRecord) -> dict[str, float]:
@@ -196,13 +203,31 @@ class _Function:
         network = Trainable.of(self.space, architecture)
         values = dict(known)
 
+        ended, diverged = math.inf, False  # the epoch after which `report` told the function to end; it diverged
+
         def report(epoch: int, metrics: Values) -> bool:
-            goes_on = record.report(epoch, metrics)
-            return goes_on and (epoch < until or until == self.fidelities.last)
+            nonlocal ended, diverged
+            epoch = whole_epoch(epoch)
+            if epoch > ended:
+                raise EvaluatorError(
+                    f"report returned False after epoch {ended}, but the evaluator trained on: it must return then"
+                )
+            diverged = not record.report(epoch, metrics)
+            if epoch > until or until == epoch < self.fidelities.last:
+                ended = epoch
+            return not diverged and ended == math.inf
 
         path = self.checkpoints.path(architecture) if self.checkpoints else None
         returned, state = self.evaluator.train(network, architecture, report, path)
         values |= returned
+        if record.reported < until and not diverged and not self.warned:
+            self.warned = True
+            log.warning(
+                "the evaluator ended a training after epoch %d, but %d epochs are paid: report all epochs, from 1 to "
+                "the last fidelity",
+                record.reported,
+                until,
+            )
         if until == self.fidelities.last:
             record.keep({m: v for m, v in values.items() if m not in self.metrics}, (state, {}))
         return {metric: values[metric] for metric in self.metrics}

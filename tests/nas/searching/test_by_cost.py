@@ -25,7 +25,7 @@ from nas.searching.by_cost.halving import Halving, best_order
 from nas.searching.by_cost.improvement import best_ratio
 from nas.searching.by_cost.loop import search_by_cost
 from nas.searching.by_cost.runs import COST_KEY, UNTIL_KEY, Fidelities
-from nas.searching.evaluators import MeasuredEvaluator
+from nas.searching.evaluators import EvaluatorError, MeasuredEvaluator
 from nas.searching.own_evaluator import FunctionEvaluator
 from nas.searching.result import SearchResult
 from search_spaces.common.errors import InputError
@@ -135,6 +135,60 @@ def test_a_failed_training_is_paid_and_not_continued() -> None:
     failed = [str(trial.params) for trial in study.get_trials(states=(TrialState.FAIL,))]
     assert failed
     assert len(failed) == len(set(failed))
+
+
+def test_a_training_that_raises_is_paid_up_to_the_last_epoch_that_it_reported() -> None:
+    def fails(model: Any, architecture: Any, report: Any) -> dict[str, float]:
+        wide = dict(architecture.choices)["width0"] == 4
+        for epoch in range(1, 10):
+            if wide and epoch == 3:
+                raise RuntimeError("out of memory")
+            if not report(epoch, {"usefulness_accuracy": 1.0}):
+                break
+        return {"usefulness_accuracy": 1.0}
+
+    study = _search("random", 150, fails).study
+    costs = {trial.state: set[float]() for trial in study.trials}
+    for trial in study.trials:
+        costs[trial.state].add(trial.user_attrs[COST_KEY])
+    assert costs == {TrialState.COMPLETE: {9.0}, TrialState.FAIL: {2.0}}
+
+
+def test_the_seconds_of_a_training_that_raises_are_paid() -> None:
+    def fails(model: Any, architecture: Any, report: Any) -> dict[str, float]:
+        time.sleep(0.02)
+        if dict(architecture.choices)["width0"] == 4:
+            raise RuntimeError("out of memory")
+        return _scored(model, architecture, report)
+
+    study = _search("random", 0.5, fails, cost="seconds", fidelities=(9,)).study
+    assert TrialState.FAIL in {trial.state for trial in study.trials}
+    assert min(trial.user_attrs[COST_KEY] for trial in study.trials) >= 0.02
+
+
+def test_a_training_may_not_go_on_after_its_pause() -> None:
+    def ignores(model: Any, architecture: Any, report: Any) -> dict[str, float]:
+        for epoch in range(1, 10):
+            report(epoch, {"usefulness_accuracy": float(epoch)})
+        return {"usefulness_accuracy": 9.0}
+
+    with pytest.raises(EvaluatorError, match="report returned False after epoch 1, but the evaluator trained on"):
+        _search("asha", 60, ignores)
+
+
+def test_a_training_longer_than_the_last_fidelity_is_told_to_end() -> None:
+    study = _search("random", 30, fidelities=(1, 3)).study
+    assert {max(trial.intermediate_values) for trial in study.trials} == {4}
+
+
+@pytest.mark.parametrize(("fidelities", "warnings"), [((1, 9), 0), ((1, 20), 1)])
+def test_a_training_that_ends_before_its_fidelity_is_named_once(
+    caplog: pytest.LogCaptureFixture, fidelities: tuple[int, ...], warnings: int
+) -> None:
+    _search("random", 60, fidelities=fidelities)
+    found = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(found) == warnings
+    assert all("ended a training after epoch 9, but 20 epochs are paid" in message for message in found)
 
 
 def test_seconds_are_a_cost() -> None:
