@@ -32,6 +32,10 @@ def worker(
             help="Folder for trained weights, with a subfolder per search; the search's own folder by default."
         ),
     ] = None,
+    checkpoints: Annotated[
+        Path | None,
+        typer.Option(help="Folder for paused trainings of searches by cost; the search's own folder by default."),
+    ] = None,
     device: Device = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes of each search, which share the GPUs.")] = 1,
     storage_timeout: StorageTimeout = 600,
@@ -60,7 +64,8 @@ def worker(
                 trust,
                 evaluator,
                 kept,
-                jobs=jobs,
+                checkpoints,
+                jobs,
                 space=space,
             )
     print(f"{', '.join(names)}: finished" if names else f"{storage}: all searches are finished")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nas.searching.by_cost.loop import BUDGET_KEY, EPOCHS, SECONDS, search_by_cost
+from nas.searching.by_cost.loop import BUDGET_KEY, CHECKPOINTS_KEY, EPOCHS, SECONDS, search_by_cost
 from nas.searching.by_cost.policies import check_policy
 from nas.searching.by_cost.runs import COST_KEY
 from nas.searching.loop import EVALUATIONS_KEY, LIMITS_KEY, SOURCE_KEY, search
@@ -47,11 +47,12 @@ def join(
     Args:
         storage: see `nas.searching.storage.open_storage`.
         name: the study's name.
-        path_override, device, checkpoints: see `nas.searching.sources.open_evaluator`.
+        path_override, device: see `nas.searching.sources.open_evaluator`.
         progress: called at the start and after each evaluation.
         trust: run the Python files that the search names as its space and its evaluator.
         evaluator: the evaluator's path on this machine, `FILE.py:function`. The file is run.
         weights: folder for the trained weights of the front, by default the one that the search was started with.
+        checkpoints: folder for paused trainings, by default the one that the search was started with.
         jobs: number of processes.
         space: the space's path on this machine, `FILE.py:CLASS`. The file is run.
 
@@ -78,6 +79,8 @@ def join(
         raise InputError(f"study {name!r}: its table's space {source['space']} is Python code: give --trust to run it")
     if trust and evaluator is None:
         evaluator = source.get("evaluator", {}).get("function")
+    if by_cost and checkpoints is None and (stored := study.user_attrs.get(CHECKPOINTS_KEY)):
+        checkpoints = Path(stored)
     opened = open_evaluator(source, found.space, metrics, path_override, device, evaluator, checkpoints)
     kept = study.user_attrs.get(WEIGHTS_FOLDER_KEY)
     if by_cost:

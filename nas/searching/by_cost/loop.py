@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from search_spaces import SearchSpace
 
 log = logging.getLogger(__name__)
+CHECKPOINTS_KEY = "nas:checkpoints"  # study user attribute: folder for paused trainings
 BUDGET_KEY = "nas:budget"  # study user attribute: the budget, in the unit of the cost
 EPOCHS, SECONDS = "epochs", "seconds"  # units of cost; any other is a metric that gives the cost of an epoch
 MAX_RULED_OUT = 1000  # a process ends after so many networks in a row that break a constraint before their training
@@ -129,6 +130,8 @@ def search_by_cost(
     study = open_study(storage, name, reader.objectives, RandomSampler(seed), origin, joins)
     if not joins:
         study.set_user_attr(BUDGET_KEY, budget)
+        if checkpoints := getattr(evaluator, "checkpoints", None):
+            study.set_user_attr(CHECKPOINTS_KEY, str(Path(checkpoints).absolute()))
         if weights:
             study.set_user_attr(WEIGHTS_FOLDER_KEY, str(Path(weights).absolute()))
     folder = WeightFolder(Path(weights)) if weights else None

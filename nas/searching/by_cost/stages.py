@@ -128,7 +128,10 @@ class _Checkpoints:
 
     def __init__(self, space: SearchSpace, folder: Path | None) -> None:
         if folder is None:
-            raise InputError("paused trainings need a folder for their states: give the evaluator checkpoints=FOLDER")
+            raise InputError(
+                "paused trainings need a folder for their states: give the evaluator checkpoints=FOLDER, or nas worker "
+                "--checkpoints FOLDER"
+            )
         self.space, self.folder = space, folder
 
     def path(self, architecture: Architecture) -> Path:

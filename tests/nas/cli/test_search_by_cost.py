@@ -8,15 +8,18 @@ from pathlib import Path
 import pytest
 
 from nas import cli
+from nas.searching.by_cost.loop import BUDGET_KEY
+from nas.searching.by_cost.runs import COST_KEY
+from nas.searching.reading import load_studies
 
 GOAL = ("--objectives", "digits_accuracy,params", "--sampler", "asha")
 SPACE = ("--space", "tiny-resnet", "--option", "input_shape=1,8,8", *GOAL)
 BY_COST = (*SPACE, "--fidelities", "1,3", "--budget", "6")
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    """Exit status of `nas search …` in this process."""
-    monkeypatch.setattr(sys, "argv", ["nas", "search", *arguments])
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str, command: str = "search") -> int:
+    """Exit status of `nas COMMAND …` in this process."""
+    monkeypatch.setattr(sys, "argv", ["nas", command, *arguments])
     with pytest.raises(SystemExit) as stop:
         cli.main()
     return int(stop.value.code or 0)
@@ -60,3 +63,34 @@ def test_constraints_that_no_network_satisfies_are_reported(
     assert "none of 4 networks was trained: each breaks a constraint, the last one params <= 5: it is" in (
         capsys.readouterr().err
     )
+
+
+TRAINING = """
+def evaluate(model, architecture, report, checkpoint=None):
+    assert checkpoint.parent.name == FOLDER
+    epoch = int(checkpoint.read_text()) if checkpoint.exists() else 0
+    while epoch < 3:
+        epoch += 1
+        checkpoint.write_text(str(epoch))
+        if not report(epoch, {"digits_accuracy": epoch}):
+            break
+    return {"digits_accuracy": epoch}
+"""
+
+
+@pytest.mark.parametrize(("options", "folder"), [((), "training"), (("--checkpoints", "mine"), "mine")])
+def test_a_worker_shares_the_paused_trainings_of_a_search(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: tuple[str, ...], folder: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "mine.py"
+    file.write_text(TRAINING.replace("FOLDER", "__import__('os').environ['FOLDER']"))
+    monkeypatch.setenv("FOLDER", "training")
+    arguments = ("--evaluator", "mine.py:evaluate", "--storage", "s.journal", "--out", "out", "--quiet")
+    assert run(monkeypatch, *BY_COST, *arguments) == 0
+    (study,) = load_studies("s.journal")
+    study.set_user_attr(BUDGET_KEY, 12.0)
+    monkeypatch.setenv("FOLDER", folder)
+    assert run(monkeypatch, "--storage", "s.journal", "--trust", "--quiet", *options, command="worker") == 0
+    costs = [trial.user_attrs[COST_KEY] for trial in study.get_trials()]
+    assert sum(costs) > 6
