@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -74,8 +75,13 @@ def _metrics(objectives: Sequence[Metric], networks: Sequence[Network]) -> list[
     """Objectives, then all other metrics of the networks."""
     known = {metric.name: metric for metric in objectives}
     for name in dict.fromkeys(name for network in networks for name in network.values):
-        known.setdefault(name, Metric.parse(name))
+        known.setdefault(name, _metric(name))
     return list(known.values())
+
+
+def _metric(name: str) -> Metric:
+    """A further metric of a user's function, whose name may be anything, such as `val:loss`."""
+    return replace(Metric.parse(name.replace(":", "_").strip() or "?"), name=name)
 
 
 def _network(network: Network, names: Sequence[str], links: Mapping[str, str]) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def metric_label(metric: str, prefix: str = "") -> str:
         words.append(last)
         unit = "%" if "accuracy" in words else None
     label = " ".join([*prefix.split(), *(_WORDS.get(word, word) for word in words)])
-    return f"{label[0].upper()}{label[1:]}" + (f" ({unit})" if unit else "")
+    return f"{label[:1].upper()}{label[1:]}" + (f" ({unit})" if unit else "")
 
 
 def plot_front(

@@ -20,6 +20,7 @@ from nas.reporting.folders import save_studies
 from nas.reporting.report import write_report
 from nas.searching.evaluators import MeasuredEvaluator, TableEvaluator
 from nas.searching.loop import search
+from nas.searching.own_evaluator import FunctionEvaluator
 from search_spaces import SearchSpace, get_space, list_spaces
 from search_spaces.common.errors import InputError
 
@@ -165,3 +166,14 @@ def test_measurements_are_shown_with_their_spread(switches: SearchSpace, tmp_pat
         assert low <= network["values"][0] <= high
         assert meaning.startswith("median, 10 % and 90 % quantile of")
         assert network["spreads"][1] is None
+
+
+@pytest.mark.parametrize("name", ["val:loss", "energy:min", ":", "", " ", "_ms"])
+def test_a_further_metric_may_have_any_name(tmp_path: Path, name: str) -> None:
+    space = get_space("tiny-resnet")
+    evaluator = FunctionEvaluator(space, lambda model, architecture, report: {"top1": 1.0, name: 2.0}, ["top1"])
+    search(space, "top1", evaluator, "random", 1, storage=tmp_path / "s.journal")
+    write_report(tmp_path / "report.html", open_studies(str(tmp_path / "s.journal")))
+    data = data_of(tmp_path)
+    assert [metric["name"] for metric in data["metrics"]][:2] == ["top1", name]
+    assert data["networks"][0]["values"][:2] == [1.0, 2.0]
