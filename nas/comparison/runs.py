@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import optuna
+from optuna.trial import TrialState
 
 from nas.benchmarks import Benchmark, load_benchmark
 from nas.comparison.folders import claim, searched_table
@@ -291,7 +292,10 @@ def _against_best(results: dict[str, list[SearchResult]], point: Sequence[float]
     first = every[0]
     if not len(values):
         failures = [failure for result in every for failure in result.failures]
-        raise InputError(f"no network of {first.space.name} has values: {failures[-1]['reason']}")
+        last = failures[-1]["reason"]
+        if any(result.study.get_trials(deepcopy=False, states=(TrialState.PRUNED,)) for result in every):
+            raise InputError(f"{_why_nothing(every)}; {len(failures)} failed, the last: {last}")
+        raise InputError(f"no network of {first.space.name} has values: {last}")
     signs = np.array([o.sign for o in first.objectives])
     worst = (values * signs).max(axis=0) * signs
     reference = Reference.of_table(values, first.objectives)

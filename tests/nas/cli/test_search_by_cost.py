@@ -94,3 +94,16 @@ def test_a_worker_shares_the_paused_trainings_of_a_search(
     assert run(monkeypatch, "--storage", "s.journal", "--trust", "--quiet", *options, command="worker") == 0
     costs = [trial.user_attrs[COST_KEY] for trial in study.get_trials()]
     assert sum(costs) > 6
+
+
+def test_paused_trainings_without_a_complete_one_ask_for_a_larger_budget(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """One failed training is not the reason."""
+    file = tmp_path / "mine.py"
+    code = "    if architecture.as_dict()['width'] == 32:\n        raise RuntimeError('out of memory')\n"
+    file.write_text(TRAINING.replace("    assert checkpoint.parent.name == FOLDER\n", code))
+    out = ("--evaluator", f"{file}:evaluate", "--out", str(tmp_path / "out"), "--quiet")
+    assert run(monkeypatch, *BY_COST[:-1], "2", *out) == 2
+    message = "no network was evaluated to the end: give the search more time or a larger budget; "
+    assert f"{message}2 failed, the last: {file}, line 4: RuntimeError: out of memory" in capsys.readouterr().err
