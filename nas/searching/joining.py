@@ -61,6 +61,11 @@ def join(
             the script that started it.
     """
     study = _load(storage, name)
+    source = dict(study.user_attrs.get(SOURCE_KEY, {}))
+    if space is not None and source.get("space"):
+        source["space"] = space
+    elif is_untrusted(source.get("space"), trust):
+        raise InputError(f"study {name!r}: its table's space {source['space']} is Python code: give --trust to run it")
     settings, found = study.user_attrs[SETTINGS_KEY], read_study(study, space, trust)
     if isinstance(found.space, RecordedSpace):
         raise InputError(f"study {name!r}: {found.space.reason}")
@@ -72,11 +77,6 @@ def join(
     metrics = TrialReader(found.space, found.objectives, parse_constraints(settings["constraints"])).metrics
     if by_cost and settings["cost"] not in (EPOCHS, SECONDS, *metrics):
         metrics = (*metrics, settings["cost"])
-    source = dict(study.user_attrs.get(SOURCE_KEY, {}))
-    if space is not None and source.get("space"):
-        source["space"] = space
-    elif is_untrusted(source.get("space"), trust):
-        raise InputError(f"study {name!r}: its table's space {source['space']} is Python code: give --trust to run it")
     if trust and evaluator is None:
         evaluator = source.get("evaluator", {}).get("function")
     if by_cost and checkpoints is None and (stored := study.user_attrs.get(CHECKPOINTS_KEY)):

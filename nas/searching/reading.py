@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import optuna
 from optuna.study import StudyDirection
+from optuna.trial import TrialState
 
 from nas.searching.objectives import parse_constraints, parse_objectives
 from nas.searching.result import SETTINGS_KEY, SearchResult
@@ -82,11 +83,20 @@ def read_study(
         raise InputError(
             f"study {study.study_name!r} is damaged: a setting is missing or malformed ({error})"
         ) from error
-    result = SearchResult.of_study(study, TrialReader(found, objectives, constraints))
-    if SETTINGS_KEY in study.user_attrs or result.evaluated.architectures:
+    reader = TrialReader(found, objectives, constraints)
+    result = SearchResult.of_study(study, reader)
+    if SETTINGS_KEY in study.user_attrs:
+        done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
+        if all(reader.architecture(trial.params) is not None for trial in done):
+            return result
+        reason = (
+            f"the space {found.name} has changed: it lacks choices of the search; give --space, the space as it was"
+        )
+    elif result.evaluated.architectures:
         return result
-    # The trials of the user's own objective function may have other parameters than the space.
-    recorded = RecordedSpace(found.name, f"its trials do not choose what the space {found.name} asks for")
+    else:  # The trials of the user's own objective function may have other parameters than the space.
+        reason = f"its trials do not choose what the space {found.name} asks for"
+    recorded = RecordedSpace(found.name, reason)
     return SearchResult.of_study(study, TrialReader(recorded, objectives, constraints))
 
 

@@ -174,3 +174,12 @@ def test_the_space_of_a_table_is_not_run_either(untrusted: Path, tmp_path: Path)
     assert not ran.exists()
     assert open_studies(tmp_path / "out", trust=True).benchmark is not None
     assert ran.exists()
+
+
+def test_a_search_is_reported_without_drawings_if_its_space_has_lost_choices(untrusted: Path, tmp_path: Path) -> None:
+    """Its networks would otherwise be missing from the front."""
+    (tmp_path / "mine.py").write_text(MINE.replace('"width", 1, 8', '"width", 9, 12'))
+    result = CliRunner().invoke(app, ["report", str(untrusted), "--out", str(tmp_path / "out"), "--trust"])
+    assert result.exit_code == 0, result.output
+    assert "has changed: it lacks choices of the search; give --space, the space as it was" in result.output
+    assert len((tmp_path / "out" / "front.csv").read_text().splitlines()) == 1 + 4
