@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+MAX_SHOWN = 1e15  # integers from here on are no longer exact, and as long as a line
+
 
 def print_json(value: object) -> None:
     print(json.dumps(value, indent=1))
@@ -31,9 +33,9 @@ def print_table(title: str, rows: list[dict[str, Any]]) -> None:
 
 
 def _cell(value: Any) -> str:
-    """Format a value: four significant digits, or all digits of an integer."""
+    """Format a value: four significant digits, or all digits of an integer that is not huge."""
     if isinstance(value, float):
-        return f"{value:,.0f}" if value.is_integer() else f"{value:.4g}"
+        return f"{value:,.0f}" if value.is_integer() and abs(value) < MAX_SHOWN else f"{value:.4g}"
     return str(value)
 
 

@@ -467,3 +467,10 @@ def test_an_interruption_says_how_to_resume(
     monkeypatch.setattr("nas.networks.network_text", interrupted)
     assert run(monkeypatch, "text", str(model)) == 130
     assert capsys.readouterr().err == "nas: interrupted; run the same command again to continue\n"
+
+
+def test_huge_integers_are_shown_in_short(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table("Scores", [{"params": 123456789.0, "score": -2e300}])
+    shown = capsys.readouterr().out
+    assert "123,456,789" in shown
+    assert "-2e+300" in shown
