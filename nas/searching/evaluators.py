@@ -12,6 +12,7 @@ from nas.evaluation.devices import devices_of
 from nas.evaluation.int8 import score_metrics as int8_scores
 from nas.evaluation.metrics import check_metrics
 from nas.evaluation.trainable import Trainable
+from nas.searching.record import EvaluatorError
 from search_spaces.common.errors import InputError
 from search_spaces.text import fingerprint
 
@@ -31,10 +32,6 @@ class Evaluator(Protocol):
     metrics: tuple[str, ...]
 
     def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray: ...
-
-
-class EvaluatorError(InputError):
-    """The evaluator broke its contract. This is not the fault of a network, so the search ends."""
 
 
 @runtime_checkable

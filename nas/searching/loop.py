@@ -16,7 +16,7 @@ from optuna.trial import TrialState
 
 from nas.evaluation.metrics import check_metrics
 from nas.searching import optuna_adapter
-from nas.searching.evaluators import EvaluatorError, TableEvaluator, evaluate_one
+from nas.searching.evaluators import TableEvaluator, evaluate_one
 from nas.searching.evolution import random_unseen
 from nas.searching.identity import IDENTITY_KEY, begun_with, check_same, is_unused
 from nas.searching.jobs import check_jobs, helpers
@@ -24,7 +24,7 @@ from nas.searching.objectives import Constraint, parse_constraints, parse_object
 from nas.searching.patience import StorageError
 from nas.searching.prior import PRIOR_KEY, PriorObservations, add_prior_observations
 from nas.searching.progress import GrowingFront, SearchProgress
-from nas.searching.record import TrialRecord
+from nas.searching.record import EvaluatorError, TrialRecord
 from nas.searching.result import SETTINGS_KEY, SearchResult
 from nas.searching.rows import among_rows, sampler_of_rows
 from nas.searching.samplers import create_sampler

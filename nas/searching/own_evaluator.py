@@ -13,7 +13,7 @@ import numpy as np
 
 from nas.evaluation.measurement import Measurement, measurement_of
 from nas.evaluation.trainable import State, Trainable
-from nas.searching.evaluators import EvaluatorError
+from nas.searching.record import EvaluatorError
 from search_spaces.common.errors import InputError, exits_as_errors
 from search_spaces.common.plug_ins import function_from_file
 

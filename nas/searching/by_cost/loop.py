@@ -28,13 +28,13 @@ from nas.searching.by_cost.runs import (
     Runs,
 )
 from nas.searching.by_cost.stages import StagedEvaluator, staged
-from nas.searching.evaluators import EvaluatorError, TableEvaluator
+from nas.searching.evaluators import TableEvaluator
 from nas.searching.identity import begun_with
 from nas.searching.jobs import check_jobs, helpers
 from nas.searching.loop import MAX_FAILURES, open_study
 from nas.searching.objectives import Constraint, parse_constraints, parse_objectives
 from nas.searching.progress import GrowingFront, SearchProgress
-from nas.searching.record import EPOCH_KEY, SPREAD_KEY, TrialRecord
+from nas.searching.record import EPOCH_KEY, SPREAD_KEY, EvaluatorError, TrialRecord
 from nas.searching.result import PREDICTED_KEY, SETTINGS_KEY, SearchResult
 from nas.searching.rows import among_rows
 from nas.searching.storage import StorageError

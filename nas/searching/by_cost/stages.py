@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Protocol
 from nas.evaluation.measurement import known_metrics
 from nas.evaluation.trainable import Trainable
 from nas.searching.by_cost.runs import Fidelities
-from nas.searching.evaluators import EvaluatorError, MeasuredEvaluator, TableEvaluator
+from nas.searching.evaluators import MeasuredEvaluator, TableEvaluator
 from nas.searching.own_evaluator import FunctionEvaluator
-from nas.searching.record import whole_epoch
+from nas.searching.record import EvaluatorError, whole_epoch
 from predictors.metrics import Metric, at_fidelity, split_fidelity
 from search_spaces.common.errors import InputError
 from search_spaces.text import fingerprint

@@ -25,8 +25,9 @@ from nas.searching.by_cost.halving import Halving, best_order
 from nas.searching.by_cost.improvement import best_ratio
 from nas.searching.by_cost.loop import search_by_cost
 from nas.searching.by_cost.runs import COST_KEY, UNTIL_KEY, Fidelities
-from nas.searching.evaluators import EvaluatorError, MeasuredEvaluator
+from nas.searching.evaluators import MeasuredEvaluator
 from nas.searching.own_evaluator import FunctionEvaluator
+from nas.searching.record import EvaluatorError
 from nas.searching.result import SearchResult
 from search_spaces.common.errors import InputError
 from tests.nas.searching.spaces import Widths

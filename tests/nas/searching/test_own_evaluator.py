@@ -12,10 +12,9 @@ from optuna.visualization.matplotlib import plot_intermediate_values
 from nas import Measurement, search
 from nas.evaluation.latency import LatencyTask
 from nas.evaluation.module import GraphModule
-from nas.searching.evaluators import EvaluatorError
 from nas.searching.joining import join, read_search
 from nas.searching.own_evaluator import FunctionEvaluator, code_checksum
-from nas.searching.record import EPOCH_KEY
+from nas.searching.record import EPOCH_KEY, EvaluatorError
 from search_spaces import Architecture, SearchSpace, get_space
 from search_spaces.common.errors import InputError
 
