@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 SIGNIFICANCE_LEVEL = 0.05  # a smaller p-value counts as a difference
+LEVEL = 0.0005  # differences that are rounded to zero
 
 
 class Difference(NamedTuple):
@@ -32,6 +33,8 @@ class Difference(NamedTuple):
         by = f"{abs(self.mean):.3f} ± {self.std:.3f} {unit} over {self.seeds} seeds (Wilcoxon p = {self.p:.2g})"
         if self.p < SIGNIFICANCE_LEVEL:
             return f"{first} is better than {second} by {by}"
+        if abs(self.mean) < LEVEL:
+            return f"{first} and {second} are level: they differ by {by}"
         few = 2.0 ** (1 - self.seeds) >= SIGNIFICANCE_LEVEL
         return f"{first} is ahead of {second} by {by}: " + ("too few seeds to tell" if few else "no clear difference")
 

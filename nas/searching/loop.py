@@ -183,6 +183,7 @@ def open_study(
     if stored["settings"] is None:
         for part, key in reversed(keys.items()):  # settings last: a study that has them has the other parts, too
             study.set_user_attr(key, origin[part])
+        optuna_adapter.name_metrics(study, [objective.name for objective in objectives])
     else:
         check_same(address(storage), {part: value or {} for part, value in stored.items()}, origin, joins)
     return study

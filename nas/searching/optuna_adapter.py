@@ -8,12 +8,13 @@ heartbeats outside `Study.optimize`. `pyproject.toml` caps Optuna's version. If 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from optuna import Study, Trial
-from optuna.exceptions import UpdateFinishedTrialError
+from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
 from optuna.samplers import BaseGASampler, BaseSampler
 from optuna.storages import RDBStorage
 from optuna.storages._heartbeat import BaseHeartbeat, get_heartbeat_thread, is_heartbeat_enabled
@@ -42,6 +43,13 @@ def stored_trial(study: Study, id_: int) -> FrozenTrial:
 def stored_trials(study: Study) -> list[FrozenTrial]:
     """All trials of the storage. They are not copies: do not change them."""
     return study._storage.get_all_trials(study._study_id, deepcopy=False)
+
+
+def name_metrics(study: Study, names: Sequence[str]) -> None:
+    """Name the objectives, which Optuna's plots and dashboard show, without its warning that this is experimental."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        study.set_metric_names(list(names))
 
 
 def add_trials(study: Study, trials: Iterable[FrozenTrial]) -> None:
