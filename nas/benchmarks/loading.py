@@ -48,7 +48,7 @@ def load_benchmark(
         raise unknown("benchmark", str(benchmark), [*NAMES, "or the path of a .csv or .csv.gz file"])
     name = path.name.removesuffix(".gz").removesuffix(".csv")
     header = Header(name, space or "nasbench201", dict(space_options or {}))
-    found = _from_csv(path, header, "" if space else " (of nasbench201, unless --space names the space)")
+    found = _from_csv(path, header, "" if space else "; name another space by --space")
     found.source = {
         "benchmark": str(path.absolute()),
         "space": plug_ins.absolute(header.space),
@@ -123,13 +123,13 @@ def _population(name: str) -> Benchmark:
     return _from_csv(path, header)
 
 
-def _from_csv(path: Path, header: Header, note: str = "") -> Benchmark:
+def _from_csv(path: Path, header: Header, hint: str = "") -> Benchmark:
     """The compact table of a CSV file, converted unless the cache has it for the same contents and space.
 
     Args:
         path: the CSV file.
         header: name and space of the table.
-        note: added to the place of an architecture that is not of the space.
+        hint: what to do about an architecture that is not of the space.
     """
     data = read_bytes(path)
     checksum = sha256(data)
@@ -138,7 +138,7 @@ def _from_csv(path: Path, header: Header, note: str = "") -> Benchmark:
     converted = cache_folder() / "converted" / f"{header.name}-{key[:16]}.safetensors"
     if not converted.is_file():
         table = parse_csv(data, path, ignore=IDENTIFIERS)
-        archs = canonical(space, table.archs, lambda i: f"{path}, line {table.lines[i]}{note}")
+        archs = canonical(space, table.archs, lambda i: f"{path}, line {table.lines[i]}", hint)
         header.sources.append({"from": str(path), "sha256": checksum})
         Table(header, archs, table.columns).save(converted)
     return Benchmark(converted)

@@ -89,13 +89,14 @@ class Table:
         return Table(replace(self.header, sources=[*sources, *update.header.sources]), list(row_of), columns)
 
 
-def canonical(space: SearchSpace, archs: Iterable[str], where: Callable[[int], str]) -> list[str]:
+def canonical(space: SearchSpace, archs: Iterable[str], where: Callable[[int], str], hint: str = "") -> list[str]:
     """Normalize architecture strings to the space's notation.
 
     Args:
         space: the search space.
         archs: architecture strings.
         where: location of the i-th string, for error messages.
+        hint: what to do about an invalid string, after its error message.
 
     Raises:
         InputError: an architecture is invalid or repeated.
@@ -105,7 +106,7 @@ def canonical(space: SearchSpace, archs: Iterable[str], where: Callable[[int], s
         try:
             notation = space.format(space.parse(arch))
         except InputError as error:
-            raise InputError(f"{where(i)}: {error}") from error
+            raise InputError(f"{where(i)}: {error}{hint}") from error
         if notation in first:
             raise InputError(f"{where(i)}: architecture {notation!r} repeats {where(first[notation])}")
         first[notation] = i
