@@ -131,14 +131,24 @@ def _softplus(r: Recorder, input: Tensor, beta: float = 1, threshold: float = 20
     return _divide(r, r.add("Softplus", scaled), beta)
 
 
-@handles("softmax", "log_softmax", "softmin")
+@handles("softmax")
 def _softmax(r: Recorder, input: Tensor, dim: int | None = None, *_: Any, dtype: Any = None, **__: Any) -> Tensor:
-    return r.add("Softmax", cast(r, input, dtype), axis=-1 if dim is None else dim)
+    return r.add("Softmax", cast(r, input, dtype), axis=_softmax_axis(input) if dim is None else dim)
+
+
+@handles("softmin")
+def _softmin(r: Recorder, input: Tensor, dim: int | None = None, *_: Any, dtype: Any = None, **__: Any) -> Tensor:
+    return _softmax(r, r.add("Neg", input), dim, dtype=dtype)
 
 
 @handles("log_softmax")
 def _log_softmax(r: Recorder, input: Tensor, dim: int | None = None, *_: Any, dtype: Any = None, **__: Any) -> Tensor:
-    return r.add("LogSoftmax", cast(r, input, dtype), axis=-1 if dim is None else dim)
+    return r.add("LogSoftmax", cast(r, input, dtype), axis=_softmax_axis(input) if dim is None else dim)
+
+
+def _softmax_axis(x: Tensor) -> int:
+    """The axis that torch takes if none is given."""
+    return 0 if x.dim() in (0, 1, 3) else 1
 
 
 @handles("rsqrt")
@@ -362,6 +372,8 @@ def _lerp(r: Recorder, input: Tensor, end: Tensor, weight: Number) -> Tensor:
     return _add(r, input, _multiply(r, _subtract(r, end, input), weight))
 
 
+    if condition.dtype != torch.bool:  # the method: x.where(condition, other)
+        condition, input = input, condition  # type: ignore[assignment]
 @handles("glu")
 def _glu(r: Recorder, input: Tensor, dim: int = -1) -> Tensor:
     a, b = r.call(torch.chunk, input, 2, dim)

@@ -51,6 +51,8 @@ def _conv(
     rank = weight.dim() - 2
     if input.dim() != rank + 2:
         raise InputError(f"a convolution with weights {list(weight.shape)} has an input of shape {list(input.shape)}")
+    if r.is_batch(groups):
+        raise InputError("a convolution has one group per sample")
     channels, inputs, *kernel = weight.shape
     if inputs * groups != input.shape[1]:
         raise InputError(f"weights {list(weight.shape)} in {groups} groups do not fit an input {list(input.shape)}")

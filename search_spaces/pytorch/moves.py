@@ -154,7 +154,7 @@ def sliced(r: Recorder, x: Tensor, axis: int, start: int, end: int, step: int = 
     )
 
 
-@handles("split", "split_with_sizes", "tensor_split")
+@handles("split", "split_with_sizes")
 def _split(
     r: Recorder, tensor: Tensor, split_size_or_sections: Any = None, dim: int = 0, **k: Any
 ) -> tuple[Tensor, ...]:
@@ -169,6 +169,20 @@ def _split(
 @handles("chunk")
 def _chunk(r: Recorder, input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     return _split(r, input, -(-input.shape[dim] // chunks), dim)
+
+
+@handles("tensor_split")
+def _tensor_split(
+    r: Recorder, input: Tensor, indices_or_sections: Any = None, dim: int = 0, *, indices: Any = None,
+    sections: int | None = None,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Parts that end at these indices, or that many parts, of which the first ones may have one element more."""
+    asked = next(v for v in (indices_or_sections, indices, sections) if v is not None)
+    axis, size = dim % input.dim(), input.shape[dim]
+    if isinstance(asked, int):
+        asked = [i * (size // asked) + min(i, size % asked) for i in range(1, asked)]
+    ends = [*(slice(0, int(end)).indices(size)[1] for end in asked), size]
+    return tuple(sliced(r, input, axis, begin, end) for begin, end in zip([0, *ends[:-1]], ends, strict=True))
 
 
 @handles("unbind", "__iter__")
@@ -243,6 +257,9 @@ def _gathered(r: Recorder, x: Tensor, axis: int, index: Any) -> Tensor:
 @handles("index_select")
 def _index_select(r: Recorder, input: Tensor, dim: int, index: Tensor) -> Tensor:
     return _gathered(r, input, dim % input.dim(), index)
+    if r.is_constant(at) and not at.is_meta and at.dim() and at.numel() == 1:  # the axis stays
+        alone = r.add_node("Gather", x, axis=axis, indices=(int(at),))
+        return reshaped(r, alone, [*x.shape[:axis], *at.shape, *x.shape[axis + 1 :]])
 
 
 @handles("gather", "take_along_dim")
@@ -455,7 +472,7 @@ def _unfold(r: Recorder, input: Tensor, dimension: Any, size: int = 1, step: int
     if image:
         return _im2col(r, input, dimension, **image)
     axis = dimension % input.dim()
-    windows = r.add("Gather", input, _window_places(input.shape[axis], size, step), axis=axis)
+    windows = _gathered(r, input, axis, _window_places(input.shape[axis], size, step))
     order = [d for d in range(windows.dim()) if d != axis + 1]
     return _permute(r, windows, *order, axis + 1)
 
@@ -473,7 +490,7 @@ def _im2col(r: Recorder, input: Tensor, kernel_size: Any, dilation: Any, padding
     )
     x = _pad(r, input, (pw, pw, ph, ph))
     rows, columns = _window_places(x.shape[2], kh, sh, dh).T, _window_places(x.shape[3], kw, sw, dw).T
-    x = r.add("Gather", r.add("Gather", x, rows, axis=2), columns, axis=4)
+    x = _gathered(r, _gathered(r, x, 2, rows), 4, columns)
     n, c, *_ = x.shape
     return reshaped(r, _permute(r, x, 0, 1, 2, 4, 3, 5), [n, c * kh * kw, rows.shape[1] * columns.shape[1]])
 
