@@ -7,36 +7,86 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from search_spaces.common.errors import InputError
 from search_spaces.graph.ir import Attrs, typed
 from search_spaces.onnx.constants import add_buffer, add_constant, add_filled, can_fill
 from search_spaces.onnx.folding import Known
-from search_spaces.pytorch.calls import one_of_each
+from search_spaces.pytorch.calls import mapped, one_of_each, tensors_in, without_data
 from search_spaces.pytorch.dtypes import element
 
 if TYPE_CHECKING:
     import numpy as np
 
-IsBatch = Callable[[int], bool]  # whether a size is a multiple of the batch size
-
 _FACTORIES = {"zeros": 0, "ones": 0, "full": 0, "empty": 0, "rand": 0, "randn": 0}
 _METHODS = {"new_zeros": 1, "new_ones": 1, "new_full": 1, "new_empty": 1}
+_SIZED = frozenset({"expand", "reshape", "view", "repeat", "tile", "broadcast_to"})  # their numbers are sizes
+_LARGE = 1 << 20  # elements; larger constants are computed for two samples if these are equal
 
 
-def compute(is_batch: IsBatch, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
+def compute(batch: int | None, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
     """Compute a function of constants; tensors of batch size are filled for one sample and expanded."""
     if "device" in kwargs:
         kwargs = {**kwargs, "device": "cpu"}
     at = _FACTORIES.get(name, _METHODS.get(name))
     sizes: tuple[Any, ...] = kwargs.get("size", args[at:]) if at is not None else ()
     sizes = tuple(sizes[0]) if len(sizes) and isinstance(sizes[0], tuple | list) else tuple(sizes)
-    if at is None or not any(isinstance(size, int) and is_batch(size) for size in sizes):
-        return func(*args, **kwargs)
+    if at is None or not any(isinstance(size, int) and _holds(size, batch) for size in sizes):
+        found = _of_two_samples(batch, name, func, args, kwargs) if batch else None
+        return func(*args, **kwargs) if found is None else found
     rest = args[at + 1 :] if len(args) > at and isinstance(args[at], tuple | list) else ()
-    small = [1 if is_batch(size) else size for size in sizes]
+    small = [1 if _holds(size, batch) else size for size in sizes]
     given = {name: value for name, value in kwargs.items() if name != "size"}
     return func(*args[:at], small, *rest, **given).expand(sizes)
+
+
+def _holds(size: int, batch: int | None) -> bool:
+    """True if a size is a multiple of the batch size."""
+    return batch is not None and size > 0 and size % batch == 0
+
+
+def _of_two_samples(
+    batch: int, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """A large tensor that is equal for all samples, computed for two of them and expanded; None for other results."""
+    tensors = list(tensors_in((args, kwargs)))
+    if not any(batch in x.shape for x in tensors) or any(x.is_meta for x in tensors):
+        return None
+    if name not in _SIZED and any(type(x) is int and x == batch for x in tree_leaves((args, kwargs))):
+        return None
+    try:
+        full = func(*mapped(without_data, args), **mapped(without_data, kwargs))
+    except Exception:  # it needs numbers
+        return None
+    if not isinstance(full, Tensor) or full.numel() < _LARGE or any(full is x for x in tensors):
+        return None
+    axes = [i for i, size in enumerate(full.shape) if _holds(size, batch)]
+    if len(axes) != 1 or full.shape[axes[0]] != batch or not all(_is_repeated(x, batch) for x in tensors):
+        return None
+    made = func(*_with_two(batch, args), **_with_two(batch, kwargs))
+    one = made.narrow(axes[0], 0, 1)
+    same = made.shape[axes[0]] == 2 and bool((made == one).all())
+    return one.expand(full.shape) if same and one.expand(full.shape).dtype == full.dtype else None
+
+
+def _is_repeated(x: Tensor, batch: int) -> bool:
+    """True if a tensor has no batch dimension, or one along which all samples are equal."""
+    axes = [i for i, size in enumerate(x.shape) if _holds(size, batch)]
+    if not axes:
+        return True
+    return len(axes) == 1 and x.shape[axes[0]] == batch and bool((one_of_each(x) == x.narrow(axes[0], 0, 1)).all())
+
+
+def _with_two(batch: int, x: Any) -> Any:
+    """Nested arguments with two samples instead of the batch size."""
+    if isinstance(x, Tensor):
+        return x[tuple([slice(2) if size == batch else slice(None) for size in x.shape])]
+    if type(x) in (tuple, list) or isinstance(x, torch.Size):
+        return type(x)([_with_two(batch, item) for item in x])
+    if type(x) is dict:
+        return {name: _with_two(batch, item) for name, item in x.items()}
+    return 2 if type(x) is int and x == batch else x
 
 
 class Recorder(Protocol):

@@ -361,7 +361,7 @@ class Recorder(TorchFunctionMode):
             return self._handled(func, args, kwargs)
         if any(self.is_weight(x) for x in tensors):
             return self._derive(func, args, kwargs)
-        return constants.compute(self.is_batch, name, func, args, kwargs)
+        return constants.compute(self.batch, name, func, args, kwargs)
 
     def call(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a torch function as a module would; handlers use it for functions that consist of others."""

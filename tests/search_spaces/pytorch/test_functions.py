@@ -77,3 +77,27 @@ def test_one_group_per_sample_fixes_the_batch_size() -> None:
 
     graph = record(Conditional(), torch.zeros(IMAGE))
     assert ("group", 2) in next(node.attrs for node in graph.nodes if node.op == "Conv")
+
+
+# --- constants of all samples ----------------------------------------------------------------------------------------
+
+
+def positions(x: Tensor) -> Tensor:
+    """Position encodings that are computed for each sample, as in DETR."""
+    rows = torch.ones(x.shape[0], 5, 6).cumsum(1)[..., None] / 100 ** (torch.arange(256) / 256)
+    return x[..., None] * torch.stack((rows.sin(), rows.cos()), 3).flatten(3)
+
+
+def test_large_constants_that_are_equal_for_all_samples_are_computed_for_few() -> None:
+    module = Function(positions)
+    begin = time.process_time()
+    graph = record(module, torch.zeros(SEQUENCE))
+    assert time.process_time() - begin < 1
+    assert graph.shapes[graph.inputs[0]] == ("N", 5, 6)
+    assert_computed(module, torch.randn(SEQUENCE))
+
+
+def test_large_constants_that_differ_between_samples_have_the_examples_batch_size() -> None:
+    function = Function(lambda x: x + torch.ones(x.shape[0], 400).cumsum(0).cos())
+    graph = record(function, torch.randn(2, 400))
+    assert graph.shapes[graph.inputs[0]] == (2, 400)
