@@ -50,6 +50,14 @@ def one_of_each(x: Tensor) -> Tensor:
     return x
 
 
+def memory(x: Tensor) -> int:
+    """The address of a tensor's numbers, which its views share; 0 if it has none, such as tensors within vmap."""
+    try:
+        return x.untyped_storage().data_ptr()
+    except NotImplementedError:
+        return 0
+
+
 def call_without_data(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a function on the meta device, to which moves to other devices are redirected."""
     name = function_name(func)

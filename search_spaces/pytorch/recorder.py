@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import types as python_types
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from search_spaces.graph.operators import canonical_attrs, output_shape
 from search_spaces.graph.owned_weights import initializers
 from search_spaces.onnx.loading import MAX_NODES
 from search_spaces.pytorch import constants
-from search_spaces.pytorch.calls import call_without_data, function_name, mapped, tensors_in
+from search_spaces.pytorch.calls import call_without_data, function_name, mapped, memory, tensors_in
 from search_spaces.pytorch.dtypes import DTYPES, element
 
 BATCH_SIZE = 9973  # a large prime: sizes that are its multiples contain the batch size
@@ -98,11 +98,15 @@ class Recorder(TorchFunctionMode):
     Args:
         shared: identities of parameters that several layers read; they become values of the graph.
         batch: size that stands for the batch size N; None if all sizes are literal.
+        buffers: the module's constants, which may have no numbers.
     """
 
-    def __init__(self, shared: frozenset[int] = frozenset(), batch: int | None = BATCH_SIZE) -> None:
+    def __init__(
+        self, shared: frozenset[int] = frozenset(), batch: int | None = BATCH_SIZE, buffers: Iterable[Tensor] = ()
+    ) -> None:
         super().__init__()
         self.shared, self.batch = shared, batch
+        self._without_numbers = {id(x): x for x in buffers}  # constants
         self.inputs: tuple[int, ...] = ()
         self.nodes: list[Node] = []
         self.shapes: list[Shape] = []
@@ -110,6 +114,7 @@ class Recorder(TorchFunctionMode):
         self._derived: dict[int, _Derived] = {}
         self._materialized: dict[int, Tensor] = {}
         self._constants: dict[int, tuple[Tensor, int]] = {}
+        self._viewed: dict[int, Tensor] = {}  # constants that share memory with others
         self.numbers: dict[int, list[Numbers]] = {}  # of weights and constants that nodes own, by output value
         self._pending: list[Numbers] = []
         self._uses: Counter[int] = Counter()
@@ -227,7 +232,8 @@ class Recorder(TorchFunctionMode):
         """The number of a tensor's value; weights and constants are added to the graph.
 
         Raises:
-            InputError: if the tensor is outdated, because another view of it was changed in place.
+            InputError: if the tensor is outdated, because another view of it was changed in place, or if it is neither
+                a value of the graph nor made from weights and constants.
         """
         if not isinstance(x, Tensor):
             x = torch.tensor(x)
@@ -245,6 +251,8 @@ class Recorder(TorchFunctionMode):
     def is_value(self, x: Any) -> bool:
         """True if `x` is a value of the graph."""
         return id(x) in self._recorded
+        if x.is_meta and id(x) not in self._without_numbers:
+            raise InputError("a tensor comes from a call that is not seen, such as one of torch.vmap or torch.jit")
 
     def is_weight(self, x: Any) -> bool:
         """True if `x` is a parameter or computed from parameters alone."""
@@ -361,7 +369,13 @@ class Recorder(TorchFunctionMode):
             return self._handled(func, args, kwargs)
         if any(self.is_weight(x) for x in tensors):
             return self._derive(func, args, kwargs)
-        return constants.compute(self.batch, name, func, args, kwargs)
+        made = constants.compute(self.batch, name, func, args, kwargs)
+        known = [id(x) in self._without_numbers for x in tensors if x.is_meta]
+        if known and all(known):
+            self._without_numbers |= {id(x): x for x in tensors_in(made)}
+        if isinstance(made, Tensor) and memory(made) in [memory(x) for x in tensors if x is not made]:
+            self._viewed |= {id(x): x for x in (made, *tensors)}
+        return made
 
     def call(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a torch function as a module would; handlers use it for functions that consist of others."""

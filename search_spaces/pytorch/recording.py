@@ -103,6 +103,8 @@ def _recorded(module: nn.Module, example: Example) -> tuple[Graph, Recorder]:
         with torch.no_grad():
             run(module, example)
     try:
+    if any(isinstance(layer, torch.jit.ScriptModule) for layer in module.modules()):
+        raise InputError("torch.jit modules cannot be recorded: use the modules that were scripted or traced")
         return _recorded_in_batches(module, example, BATCH_SIZE)
     except Exception:  # the module's code may not work for other batch sizes
         return _recorded_in_batches(module, example, None)
@@ -111,7 +113,7 @@ def _recorded(module: nn.Module, example: Example) -> tuple[Graph, Recorder]:
 def _recorded_in_batches(module: nn.Module, example: Example, batch: int | None) -> tuple[Graph, Recorder]:
     shared: frozenset[int] = frozenset()
     while True:
-        recorder = Recorder(shared, batch)
+        recorder = Recorder(shared, batch, module.buffers())
         leaves, structure = tree_flatten(arguments(example))
         given = [x for x in leaves if isinstance(x, Tensor)]
         if not given:

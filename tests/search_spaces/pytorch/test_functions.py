@@ -79,6 +79,18 @@ def test_one_group_per_sample_fixes_the_batch_size() -> None:
     assert ("group", 2) in next(node.attrs for node in graph.nodes if node.op == "Conv")
 
 
+def unseen(x: Tensor) -> Tensor:
+    with torch._C.DisableTorchFunction():
+        return x.detach()
+
+
+@pytest.mark.parametrize("hidden", [lambda: torch.jit.script(nn.Linear(8, 3)), lambda: Function(unseen)])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_calls_that_cannot_be_seen_are_refused_and_not_taken_for_constants(hidden: Callable[[], nn.Module]) -> None:
+    with pytest.raises(InputError, match=r"torch\.jit"):
+        record(nn.Sequential(nn.Linear(6, 8), hidden()), torch.zeros(2, 6))
+
+
 # --- constants of all samples ----------------------------------------------------------------------------------------
 
 
