@@ -203,6 +203,11 @@ def _resize_shape(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
     return tuple(dims)
 
 
+def _col2im_shape(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
+    found = standard.infer("Col2Im", attrs, shapes)
+    return (shapes[0][0], *found[1:])  # ONNX does not infer the batch size
+
+
 def _tile_shape(attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
     given: dict[str, Any] = dict(attrs)
     if "repeats" not in given:
@@ -228,6 +233,7 @@ SHAPES: dict[str, Callable[[Attrs, tuple[Shape, ...]], Shape]] = {
     "Transpose": _transpose_shape,
     "Resize": _resize_shape,
     "Tile": _tile_shape,
+    "Col2Im": _col2im_shape,
     **dict.fromkeys(["Add", "Sum", "Mul", "Sub", "Div", "Max", "Min"], broadcast_shape),
     **dict.fromkeys(
         ["BatchNorm", "Zero", "Relu", "Identity", "Sigmoid", "HardSigmoid", "HardSwish", "Clip", "Tanh", "Softmax"],

@@ -29,6 +29,12 @@ def _attention(
     return r.call(torch.matmul, r.call(torch.softmax, scores, -1), value)
 
 
+@handles("_nested_tensor_from_mask_left_aligned")
+def _left_aligned(r: Recorder, *_: Tensor) -> bool:
+    """Whether a Transformer may leave out padding, on which its texts must not depend."""
+    return False
+
+
 def _additive(r: Recorder, mask: Tensor) -> Tensor:
     """A boolean mask as 0 and -inf to add; other masks stay as they are."""
     if mask.dtype != torch.bool:

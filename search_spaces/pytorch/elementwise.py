@@ -20,7 +20,7 @@ _UNARY = {
     "relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "abs": "Abs",
     "neg": "Neg", "__neg__": "Neg", "floor": "Floor", "ceil": "Ceil", "round": "Round", "sin": "Sin", "cos": "Cos",
     "tan": "Tan", "atan": "Atan", "arctan": "Atan", "erf": "Erf", "sign": "Sign", "reciprocal": "Reciprocal",
-    "hardswish": "HardSwish", "logical_not": "Not", "__invert__": "Not", "bitwise_not": "Not", "absolute": "Abs",
+    "hardswish": "HardSwish", "__invert__": "Not", "bitwise_not": "Not", "absolute": "Abs",
     "negative": "Neg", "__abs__": "Abs", "isnan": "IsNaN", "isinf": "IsInf", "sinh": "Sinh", "cosh": "Cosh",
 }  # fmt: skip
 
@@ -30,6 +30,11 @@ def _unary(op: str) -> Any:
 
 
 HANDLERS.update({name: _unary(op) for name, op in _UNARY.items()})
+
+
+@handles("logical_not")
+def _logical_not(r: Recorder, input: Tensor) -> Tensor:
+    return r.add("Not", cast(r, input, torch.bool))
 
 
 @handles("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_dropout", "feature_alpha_dropout")
@@ -47,6 +52,21 @@ def _same(r: Recorder, input: Tensor, *_: Any, **__: Any) -> Tensor:
 @handles("clone")
 def _clone(r: Recorder, input: Tensor, *_: Any, **__: Any) -> Tensor:
     return r.tensor(r.value(input))
+
+
+@handles("copy")
+def _copy(r: Recorder, input: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
+    """The content of `copy_`."""
+    made = r.call(Tensor.expand_as, _typed(r, src, input.dtype), input)
+    return r.tensor(r.value(made))
+
+
+@handles("one_hot")
+def _one_hot(r: Recorder, input: Tensor, num_classes: int = -1) -> Tensor:
+    if num_classes < 0:
+        raise InputError("one_hot without the number of classes depends on the data")
+    found = r.add("Equal", r.call(torch.unsqueeze, input, -1), torch.arange(num_classes))
+    return cast(r, found, torch.int64)
 
 
 @handles("data", "real")
@@ -352,6 +372,8 @@ def _remainder(r: Recorder, input: Number, other: Number) -> Tensor:
 
 @handles("where")
 def _where(r: Recorder, condition: Tensor, input: Number, other: Number) -> Tensor:
+    if condition.dtype != torch.bool:  # the method: x.where(condition, other)
+        condition, input = input, condition  # type: ignore[assignment]
     a, b = _same_type(r, input, other)
     return r.add("Where", condition, a, b)
 
@@ -372,8 +394,6 @@ def _lerp(r: Recorder, input: Tensor, end: Tensor, weight: Number) -> Tensor:
     return _add(r, input, _multiply(r, _subtract(r, end, input), weight))
 
 
-    if condition.dtype != torch.bool:  # the method: x.where(condition, other)
-        condition, input = input, condition  # type: ignore[assignment]
 @handles("glu")
 def _glu(r: Recorder, input: Tensor, dim: int = -1) -> Tensor:
     a, b = r.call(torch.chunk, input, 2, dim)

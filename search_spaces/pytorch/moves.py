@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from search_spaces.common.errors import InputError
@@ -144,6 +145,8 @@ def _expand_as(r: Recorder, input: Tensor, other: Tensor) -> Tensor:
 
 def sliced(r: Recorder, x: Tensor, axis: int, start: int, end: int, step: int = 1) -> Tensor:
     """Elements start to end - 1 along an axis; InputError along the batch."""
+    if r.is_constant(x):
+        return x[(*[slice(None)] * axis, slice(start, end, step))]
     if (start, end, step) == (0, x.shape[axis], 1):
         return r.alias(x)
     given = {"axes": (axis,), "ends": (end,), "starts": (start,)}
@@ -166,11 +169,6 @@ def _split(
     return tuple(sliced(r, tensor, axis, end - n, end) for n, end in zip(parts, ends, strict=True))
 
 
-@handles("chunk")
-def _chunk(r: Recorder, input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
-    return _split(r, input, -(-input.shape[dim] // chunks), dim)
-
-
 @handles("tensor_split")
 def _tensor_split(
     r: Recorder, input: Tensor, indices_or_sections: Any = None, dim: int = 0, *, indices: Any = None,
@@ -187,6 +185,11 @@ def _tensor_split(
 
 @handles("unbind", "__iter__")
 def _unbind(r: Recorder, input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
+@handles("chunk")
+def _chunk(r: Recorder, input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+    return _split(r, input, -(-input.shape[dim] // chunks), dim)
+
+
     axis = dim % input.dim()
     return tuple(_squeeze(r, sliced(r, input, axis, i, i + 1), axis) for i in range(input.shape[axis]))
 
@@ -208,9 +211,8 @@ def _select(r: Recorder, input: Tensor, dim: int, index: int) -> Tensor:
 def _getitem(r: Recorder, input: Tensor, index: Any) -> Tensor:
     items = _full_index(input, index)
     x, axis = input, 0
-    lists = [i for i, item in enumerate(items) if isinstance(item, Tensor | list)]
-    if len(lists) > 1:
-        raise InputError("indexing by several tensors at once is not supported")
+    if sum(isinstance(item, Tensor | list) for item in items) > 1:
+        return _picked(r, input, items)
     for item in items:
         if item is None:
             x = _unsqueeze(r, x, axis)
@@ -230,7 +232,9 @@ def _getitem(r: Recorder, input: Tensor, index: Any) -> Tensor:
             x = _gathered(r, x, axis, item)
             axis += (item.dim() if isinstance(item, Tensor) else 1) - 1
         axis += 1
-    return r.alias(x) if x is input else x
+    part = r.alias(x) if x is input else x
+    r.parts[id(part)] = (input, items)
+    return part
 
 
 def _number(x: Any) -> int | None:
@@ -253,13 +257,41 @@ def _gathered(r: Recorder, x: Tensor, axis: int, index: Any) -> Tensor:
         raise InputError("indexing by a mask depends on the data")
     return r.add("Gather", x, at, axis=axis)
 
-
-@handles("index_select")
-def _index_select(r: Recorder, input: Tensor, dim: int, index: Tensor) -> Tensor:
-    return _gathered(r, input, dim % input.dim(), index)
     if r.is_constant(at) and not at.is_meta and at.dim() and at.numel() == 1:  # the axis stays
         alone = r.add_node("Gather", x, axis=axis, indices=(int(at),))
         return reshaped(r, alone, [*x.shape[:axis], *at.shape, *x.shape[axis + 1 :]])
+
+@handles("index_select")
+def _index_select(r: Recorder, input: Tensor, dim: int, index: Tensor) -> Tensor:
+def _picked(r: Recorder, x: Tensor, items: list[Any]) -> Tensor:
+    """Elements at several index tensors at once: one per sample, or constant ones on neighbouring axes."""
+    whole = slice(None)
+    first = next(i for i, item in enumerate(items) if isinstance(item, Tensor | list))
+    last = max(i for i, item in enumerate(items) if isinstance(item, Tensor | list))
+    if any(item != whole for item in (*items[:first], *items[last + 1 :]) if isinstance(item, slice)) or not all(
+        isinstance(item, Tensor) for item in items[first : last + 1]
+    ):
+        raise InputError("indexing by several tensors together with other indices is not supported")
+    tensors = items[first : last + 1]
+    if first == 0 and len(tensors) == 2 and _is_every_sample(r, x, tensors[0]) and tensors[1].dim() == 1:
+        at = r.call(torch.reshape, tensors[1], (-1, *[1] * (x.dim() - 1)))
+        at = r.call(Tensor.expand, at, (-1, -1, *x.shape[2:])) if x.dim() > 2 else at
+        return r.call(torch.squeeze, r.call(torch.gather, x, 1, at), 1)
+    if (first == 0 and r.is_batch(x.shape[0])) or not all(r.is_constant(t) and t.dtype == torch.int64 for t in tensors):
+        raise InputError("indexing by several tensors at once is supported for constants, and for one index per sample")
+    sizes, place = x.shape[first : last + 1], torch.zeros((), dtype=torch.int64)
+    for t, size in zip(tensors, sizes, strict=True):
+        place = place * size + t % size
+    flat = reshaped(r, x, [*x.shape[:first], prod(sizes), *x.shape[last + 1 :]])
+    return _gathered(r, flat, first, place)
+
+
+def _is_every_sample(r: Recorder, x: Tensor, index: Tensor) -> bool:
+    """True if an index is that of each sample in order."""
+    return r.is_constant(index) and index.shape == x.shape[:1] and bool((index == torch.arange(len(x))).all())
+
+
+    return _gathered(r, input, dim % input.dim(), index)
 
 
 @handles("gather", "take_along_dim")
@@ -273,6 +305,10 @@ def _setitem(r: Recorder, input: Tensor, index: Any, value: Any) -> None:
     items = _full_index(input, index)
     cuts = []
     for axis, item in enumerate(items):
+    if r.is_value(value) and id(value) in r.parts:  # x[part] += y changes the part before it sets it
+        whole, part = r.parts[id(value)]
+        if whole is input and all(isinstance(item, int | slice) for item in part) and part == items:
+            r.allow_change(input, value)
         if not isinstance(item, slice | int) or isinstance(item, bool):
             raise InputError("setting elements by an index other than numbers and slices is not supported")
         begin, end, step = (
@@ -439,10 +475,18 @@ def _interpolate(
     align_corners: bool | None = None, recompute_scale_factor: bool | None = None, antialias: bool = False,
 ) -> Tensor:  # fmt: skip
     rank = input.dim() - 2
-    kinds = {"nearest": "nearest", "linear": "linear", "bilinear": "linear", "trilinear": "linear", "bicubic": "cubic"}
+    kinds = {
+        "nearest": "nearest", "nearest-exact": "nearest", "linear": "linear", "bilinear": "linear",
+        "trilinear": "linear", "bicubic": "cubic",
+    }  # fmt: skip
+    if mode == "area":
+        scales = [scale_factor] * rank if isinstance(scale_factor, int | float | None) else scale_factor
+        target = [int(n * s) for n, s in zip(input.shape[2:], scales, strict=True)] if size is None else size
+        return r.call((F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)[rank - 1], input, target)
     if mode not in kinds:
         raise InputError(f"interpolate with mode {mode!r} is not supported")
-    attrs: dict[str, Any] = {"mode": kinds[mode], "nearest_mode": "floor", "antialias": int(antialias)}
+    rounding = "round_prefer_ceil" if mode == "nearest-exact" else "floor"
+    attrs: dict[str, Any] = {"mode": kinds[mode], "nearest_mode": rounding, "antialias": int(antialias)}
     if mode == "nearest":
         attrs["coordinate_transformation_mode"] = "asymmetric"
     elif align_corners:
@@ -497,6 +541,17 @@ def _im2col(r: Recorder, input: Tensor, kernel_size: Any, dilation: Any, padding
 
 @handles("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
 def _grid_sample(
+@handles("col2im")
+def _col2im(
+    r: Recorder, input: Tensor, output_size: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any
+) -> Tensor:
+    image, kernel, dilations, pads, strides = (
+        (v, v) if isinstance(v, int) else tuple(v) for v in (output_size, kernel_size, dilation, padding, stride)
+    )
+    attrs = {"dilations": dilations, "pads": (*pads, *pads), "strides": strides}
+    return r.add_node("Col2Im", input, image_shape=image, block_shape=kernel, **attrs)
+
+
     r: Recorder, input: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool
 ) -> Tensor:
     mode, padding = ("linear", "nearest", "cubic")[interpolation_mode], ("zeros", "border", "reflection")[padding_mode]

@@ -116,6 +116,7 @@ class Recorder(TorchFunctionMode):
         self._constants: dict[int, tuple[Tensor, int]] = {}
         self._viewed: dict[int, Tensor] = {}  # constants that share memory with others
         self.numbers: dict[int, list[Numbers]] = {}  # of weights and constants that nodes own, by output value
+        self.parts: dict[int, tuple[Tensor, list[Any]]] = {}  # by view: the tensor and the index that made it
         self._pending: list[Numbers] = []
         self._uses: Counter[int] = Counter()
         self._opened: list[python_types.FunctionType] = []
@@ -222,6 +223,12 @@ class Recorder(TorchFunctionMode):
         """Another tensor for the same value."""
         return self.view_of(x, self.tensor(self.value(x)))
 
+    def allow_change(self, x: Tensor, part: Tensor) -> None:
+        """Let `x` be read after a view of it was changed in place, because that part of `x` is replaced next."""
+        whole, changed = self._recorded[id(x)], self._recorded[id(part)]
+        if changed.changes is whole.changes and changed.seen == whole.changes[0] == whole.seen + 1:
+            self._recorded[id(x)] = whole._replace(seen=changed.seen)
+
     def is_batch(self, size: int) -> bool:
         """True if a size is a multiple of the batch size."""
         return self.batch is not None and size > 0 and size % self.batch == 0
@@ -244,6 +251,8 @@ class Recorder(TorchFunctionMode):
             return found.number
         if self.is_weight(x):
             return self.value(self._materialize(x))
+        if x.is_meta and id(x) not in self._without_numbers:
+            raise InputError("a tensor comes from a call that is not seen, such as one of torch.vmap or torch.jit")
         if id(x) not in self._constants:
             self._constants[id(x)] = (x, constants.add(self, x))
         return self._constants[id(x)][1]
@@ -251,8 +260,6 @@ class Recorder(TorchFunctionMode):
     def is_value(self, x: Any) -> bool:
         """True if `x` is a value of the graph."""
         return id(x) in self._recorded
-        if x.is_meta and id(x) not in self._without_numbers:
-            raise InputError("a tensor comes from a call that is not seen, such as one of torch.vmap or torch.jit")
 
     def is_weight(self, x: Any) -> bool:
         """True if `x` is a parameter or computed from parameters alone."""
@@ -418,12 +425,15 @@ class Recorder(TorchFunctionMode):
         """Record that `made` replaces the content of `target` in place; return `target`.
 
         Raises:
-            InputError: if `target` is not a value of the graph, or has another shape.
+            InputError: if `target` is a weight or has another shape, or views of it would not see the change.
         """
-        if not self.is_value(target):
-            raise InputError("a constant or weight is changed in place by a value that depends on the input")
+        if self.is_weight(target) or id(target) in self._viewed:
+            raise InputError("a weight or view of a constant is changed in place by a value that depends on the input")
         if target.shape != made.shape:
             raise InputError(f"a tensor of shape {list(target.shape)} is changed in place to {list(made.shape)}")
+        if not self.is_value(target):  # a constant, such as zeros into which values are written
+            self._recorded[id(target)] = _Recorded(target, self.value(made), [0], 0)
+            return target
         old = self._recorded[id(target)]
         old.changes[0] += 1
         number = self.value(made)
@@ -439,7 +449,11 @@ class Recorder(TorchFunctionMode):
             if self.is_weight(x):
                 sources |= self._sources(x)
         made = call_without_data(func, args, kwargs)
-        if made is args[0]:  # changed in place: the call's argument is the tensor before the change
+        if args and made is args[0] and id(made) not in self._derived:
+            if not _is_in_place(function_name(func)):
+                return made  # such as `contiguous`
+            raise InputError(f"{function_name(func).strip('_')} changes a weight in place, but weights must not change")
+        if args and made is args[0]:  # changed in place: the call's argument is the tensor before the change
             before = torch.empty_like(made, device="meta")
             self._derived[id(before)] = self._derived[id(made)]._replace(tensor=before)
             args = (before, *args[1:])
@@ -459,6 +473,10 @@ def _opened(func: python_types.FunctionType) -> Callable[..., Any]:
     )
     made.__kwdefaults__ = func.__kwdefaults__
     return made
+
+
+def _is_in_place(name: str) -> bool:
+    return name.startswith("__i") if name.startswith("__") else name.endswith("_")
 
 
 def _no(*_: Any) -> bool:

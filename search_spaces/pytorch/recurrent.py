@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from search_spaces.common.errors import InputError
 from search_spaces.graph.ir import Value
 from search_spaces.graph.owned_weights import RECURRENT
 from search_spaces.pytorch.calls import one_of_each
-from search_spaces.pytorch.recorder import Numbers, Recorder, handles
+from search_spaces.pytorch.recorder import HANDLERS, Numbers, Recorder, handles
 
 _GATES = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}  # torch's gate numbers in ONNX's order
 _OPERATORS = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN", "rnn_relu": "RNN"}
@@ -87,6 +88,40 @@ def _onnx_weights(r: Recorder, op: str, weights: Sequence[Tensor], directions: i
 
     biases = [(2, 3)] if len(weights) == 4 * directions else []
     return [lambda names=names: stacked(names) for names in ((0,), (1,), *biases)]  # type: ignore[misc]
+
+
+@handles("lstm_cell")
+def _lstm_cell(r: Recorder, input: Tensor, hx: Sequence[Tensor], *weights: Tensor) -> tuple[Tensor, Tensor]:
+    from_input, from_state = _projected(r, input, hx[0], weights)
+    i, f, g, o = r.call(torch.chunk, r.call(torch.add, from_input, from_state), 4, -1)
+    kept = r.call(torch.mul, r.call(torch.sigmoid, f), hx[1])
+    new = r.call(torch.mul, r.call(torch.sigmoid, i), r.call(torch.tanh, g))
+    cell = r.call(torch.add, kept, new)
+    return r.call(torch.mul, r.call(torch.sigmoid, o), r.call(torch.tanh, cell)), cell
+
+
+@handles("gru_cell")
+def _gru_cell(r: Recorder, input: Tensor, hx: Tensor, *weights: Tensor) -> Tensor:
+    parts = (r.call(torch.chunk, x, 3, -1) for x in _projected(r, input, hx, weights))
+    resets, updates, (new_input, new_state) = zip(*parts, strict=True)
+    reset, update = (r.call(torch.sigmoid, r.call(torch.add, *pair)) for pair in (resets, updates))
+    new = r.call(torch.tanh, r.call(torch.add, new_input, r.call(torch.mul, reset, new_state)))
+    return r.call(torch.add, new, r.call(torch.mul, update, r.call(torch.sub, hx, new)))
+
+
+@handles("rnn_tanh_cell", "rnn_relu_cell")
+def _rnn_cell(r: Recorder, input: Tensor, hx: Tensor, *weights: Tensor, activation: Any = torch.tanh) -> Tensor:
+    return r.call(activation, r.call(torch.add, *_projected(r, input, hx, weights)))
+
+
+HANDLERS["rnn_relu_cell"] = lambda r, *args: _rnn_cell(r, *args, activation=torch.relu)
+
+
+def _projected(r: Recorder, x: Tensor, state: Tensor, weights: Sequence[Tensor | None]) -> tuple[Tensor, Tensor]:
+    """Linear layers of the input and the state of a recurrent cell, whose weights are in torch's order."""
+    of_input, of_state, *biases = weights
+    first, second = biases or (None, None)
+    return r.call(F.linear, x, of_input, first), r.call(F.linear, state, of_state, second)
 
 
 for _name in _OPERATORS:

@@ -123,6 +123,19 @@ def _norm(
     return reduced(r, kinds[p], cast(r, input, dtype), dim, keepdim)
 
 
+@handles("cosine_similarity")
+def _cosine_similarity(r: Recorder, x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    a, b = (r.call(torch.clamp, _norm(r, x, 2, dim), min=eps) for x in (x1, x2))
+    return r.call(torch.div, r.call(torch.sum, r.call(torch.mul, x1, x2), dim), r.call(torch.mul, a, b))
+
+
+@handles("pairwise_distance")
+def _pairwise_distance(
+    r: Recorder, x1: Tensor, x2: Tensor, p: float = 2, eps: float = 1e-6, keepdim: bool = False
+) -> Tensor:
+    return _norm(r, r.call(torch.add, r.call(torch.sub, x1, x2), eps), p, -1, keepdim)
+
+
 @handles("topk")
 def _topk(r: Recorder, input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
     given: dict[str, Value] = {"K": (k,), "axis": dim, "largest": int(largest), "sorted": int(sorted)}

@@ -91,6 +91,141 @@ def test_calls_that_cannot_be_seen_are_refused_and_not_taken_for_constants(hidde
         record(nn.Sequential(nn.Linear(6, 8), hidden()), torch.zeros(2, 6))
 
 
+# --- functions that consist of others --------------------------------------------------------------------------------
+
+
+def shifted_in_time(x: Tensor) -> Tensor:
+    y = torch.zeros_like(x)
+    y[:, :-1, :2] = x[:, 1:, :2]
+    y[:, 1:, 2:4] = x[:, :-1, 2:4]
+    y[:, :, 4:] = x[:, :, 4:]
+    return y
+
+
+def of_pairs(x: Tensor) -> Tensor:
+    rows, columns = torch.triu_indices(5, 6)
+    return x[:, rows, columns]
+
+
+COMPOSED: dict[str, Callable[[Tensor], Any]] = {
+    "zeros into which values are written": shifted_in_time,
+    "copy_": lambda x: torch.zeros_like(x).copy_(x[:, :1]),
+    "constant indices on two axes": of_pairs,
+    "an index for each sample": lambda x: x[torch.arange(x.shape[0]), x.sum(-1).argmax(-1)],
+    "one_hot": lambda x: F.one_hot(x.argmax(-1), 6).float(),
+    "cosine_similarity": lambda x: F.cosine_similarity(x, x.sigmoid(), -1),
+    "pairwise_distance": lambda x: F.pairwise_distance(x, x.sigmoid()),
+    "area": lambda x: F.interpolate(x, size=2, mode="area") + F.interpolate(x, scale_factor=0.5, mode="area")[..., :2],
+    "nearest-exact": lambda x: F.interpolate(x, size=4, mode="nearest-exact"),
+    "logical_not": lambda x: torch.logical_not(x.relu()).float(),
+    "slice of nothing": lambda x: torch.cat([x[:, :0], x[:, 0:].relu()], 1),
+}
+
+
+@pytest.mark.parametrize("name", COMPOSED)
+def test_functions_that_consist_of_others_are_computed(name: str) -> None:
+    assert_computed(Function(COMPOSED[name]), torch.randn(SEQUENCE))
+
+
+def test_part_that_is_changed_in_place_is_changed_in_the_whole() -> None:
+    def changed(x: Tensor) -> Tensor:
+        y = x.relu()
+        y[:, 1:] += x[:, :-1]
+        y[:, :, :2] *= 3
+        return y
+
+    assert_computed(Function(changed), torch.randn(SEQUENCE))
+
+
+def test_view_of_a_constant_is_not_read_after_the_constant_changed() -> None:
+    def changed(x: Tensor) -> Tensor:
+        y = torch.zeros(3)
+        first = y[:1]
+        y[:] = x.mean()
+        return first + x
+
+    with pytest.raises(InputError, match="changed in place"):
+        record(Function(changed), torch.zeros(SEQUENCE))
+
+
+def test_fold_adds_windows() -> None:
+    def folded(x: Tensor) -> Tensor:
+        return F.fold(F.unfold(x, 3, padding=1, stride=2).exp(), (8, 8), 3, padding=1, stride=2)
+
+    assert_computed(Function(folded), torch.randn(IMAGE))
+
+
+class Steps(nn.Module):
+    """A recurrent cell in a loop."""
+
+    def __init__(self, kind: Callable[..., nn.Module], **options: Any) -> None:
+        super().__init__()
+        self.cell = kind(6, 4, **options)
+
+    def forward(self, x: Tensor) -> Any:
+        zeros = x.new_zeros(x.shape[0], 4)
+        state: Any = (zeros, zeros) if isinstance(self.cell, nn.LSTMCell) else zeros
+        for step in range(x.shape[1]):
+            state = self.cell(x[:, step], state)
+        return state
+
+
+@pytest.mark.parametrize(
+    "module",
+    [Steps(nn.LSTMCell), Steps(nn.GRUCell), Steps(nn.GRUCell, bias=False), Steps(nn.RNNCell, nonlinearity="relu")],
+    ids=lambda m: str(m.cell),
+)
+def test_recurrent_cells_are_computed_and_own_their_weights_once(module: Steps) -> None:
+    assert_computed(module, torch.randn(SEQUENCE))
+    graph = record(module, torch.zeros(SEQUENCE))
+    assert graph_params(graph) == sum(p.numel() for p in module.parameters())
+
+
+def test_transformer_takes_a_mask_of_padding() -> None:
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(6, 2, 8, batch_first=True), 1).eval()
+    mask = torch.tensor([[False, True, False, False, True], [False] * 5])
+    record(encoder, {"src": torch.zeros(SEQUENCE), "src_key_padding_mask": mask})
+    masked = Function(lambda x, m: encoder(x, src_key_padding_mask=m > 0))
+    assert_computed(masked.eval(), torch.randn(SEQUENCE), mask.float())
+
+
+def test_functions_that_return_a_weight_itself_leave_it_to_its_layer() -> None:
+    class Same(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.linear(x, self.weight.contiguous().flatten(1), self.bias)
+
+    from search_spaces.pytorch import without_weights
+
+    with without_weights():
+        module = Same(6, 4)
+    assert [node.op for node in record(module, torch.zeros(2, 6)).nodes] == ["Linear"]
+
+
+def test_weight_that_changes_in_the_call_is_refused_by_name() -> None:
+    from search_spaces.pytorch import without_weights
+
+    with without_weights():
+        module = nn.Linear(6, 4)
+    changing = nn.Sequential(Function(lambda x: x + module.weight.div_(2).sum()))
+    with pytest.raises(InputError, match="div changes a weight in place"):
+        record(changing, torch.zeros(2, 6))
+
+
+def test_search_for_padding_is_left_out_since_it_only_warns() -> None:
+    class Model(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            self.warn_if_padding_and_no_attention_mask(x)
+            return super().forward(x)
+
+        def warn_if_padding_and_no_attention_mask(self, x: Tensor) -> None:
+            assert 0 in x
+
+    module = Model(6, 4)
+    assert [node.op for node in record(module, torch.zeros(2, 6)).nodes] == ["Linear"]
+    module(torch.zeros(2, 6))
+    assert "warn_if_padding_and_no_attention_mask" not in vars(module)
+
+
 # --- constants of all samples ----------------------------------------------------------------------------------------
 
 
