@@ -17,6 +17,7 @@ from search_spaces.pytorch.building import Example, without_weights
 
 IMAGE_SIZE = 224  # pixels; default for networks that do not state a size
 CLIP = (16, 112)  # frames, and pixels of a side, for torchvision's video networks
+LARGE_CLIPS = frozenset({"mvit_v1_b", "mvit_v2_s", "s3d"})  # networks for clips of `IMAGE_SIZE`
 TEXT_TOKENS = 128
 AUDIO_SAMPLES = 16_000
 
@@ -85,7 +86,7 @@ def _torchvision(name: str, size: int | None) -> tuple[nn.Module, Example]:
     with without_weights():
         model = builder(weights=None, **{k: v for k, v in options.items() if _takes(builder, k)})
     if "video" in builder.__module__:
-        frames, side = CLIP
+        frames, side = CLIP[0], IMAGE_SIZE if short in LARGE_CLIPS else CLIP[1]
         return model, torch.empty(1, 3, frames, size or side, size or side, device="meta")
     own = int(getattr(model, "image_size", 299 if short == "inception_v3" else IMAGE_SIZE))
     return model, _images(3, size or own)
@@ -121,6 +122,8 @@ def _inputs(model: Any, config: Any, size: int | None) -> Example:
         height, width = side if isinstance(side, list | tuple) else (side, side)
         clip = [config.num_frames] if hasattr(config, "num_frames") else []
         return {kind: torch.empty(1, *clip, getattr(config, "num_channels", 3), height, width, device="meta")}
+    if kind == "input_values" and hasattr(config, "num_mel_bins"):
+        return {kind: torch.empty(1, size or config.max_length, config.num_mel_bins, device="meta")}
     if kind == "input_values":
         return {kind: torch.empty(1, size or AUDIO_SAMPLES, device="meta")}
     if kind == "input_features" and hasattr(config, "num_mel_bins"):
@@ -130,7 +133,9 @@ def _inputs(model: Any, config: Any, size: int | None) -> Example:
         raise InputError(
             f"transformers:{type(model).__name__} takes {kind}: only image, text and audio inputs are supported"
         )
-    tokens = torch.zeros(1, size or TEXT_TOKENS, dtype=torch.int64)
+    longest = getattr(getattr(config, "text_config", config), "max_position_embeddings", None) or -1
+    usual = min(TEXT_TOKENS, longest) if longest > 0 else TEXT_TOKENS  # XLNet has -1 for no limit
+    tokens = torch.zeros(1, size or usual, dtype=torch.int64)
     if hasattr(config, "vision_config"):
         side = config.vision_config.image_size
         return {kind: tokens[:, :77], "pixel_values": _images(3, side)}

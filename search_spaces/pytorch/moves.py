@@ -149,6 +149,8 @@ def sliced(r: Recorder, x: Tensor, axis: int, start: int, end: int, step: int = 
         return x[(*[slice(None)] * axis, slice(start, end, step))]
     if (start, end, step) == (0, x.shape[axis], 1):
         return r.alias(x)
+    if start >= end and step > 0:  # such as the prefix tokens of a network that has none
+        return torch.empty([0 if i == axis else size for i, size in enumerate(x.shape)], dtype=x.dtype)
     given = {"axes": (axis,), "ends": (end,), "starts": (start,)}
     if r.is_batch(x.shape[axis]):
         raise InputError("a slice along the batch is not supported: all samples must be computed alike")
@@ -183,13 +185,13 @@ def _tensor_split(
     return tuple(sliced(r, input, axis, begin, end) for begin, end in zip([0, *ends[:-1]], ends, strict=True))
 
 
-@handles("unbind", "__iter__")
-def _unbind(r: Recorder, input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
 @handles("chunk")
 def _chunk(r: Recorder, input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     return _split(r, input, -(-input.shape[dim] // chunks), dim)
 
 
+@handles("unbind", "__iter__")
+def _unbind(r: Recorder, input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     axis = dim % input.dim()
     return tuple(_squeeze(r, sliced(r, input, axis, i, i + 1), axis) for i in range(input.shape[axis]))
 
@@ -255,14 +257,12 @@ def _gathered(r: Recorder, x: Tensor, axis: int, index: Any) -> Tensor:
     at = torch.tensor(index) if isinstance(index, list) else index
     if at.dtype == torch.bool:
         raise InputError("indexing by a mask depends on the data")
-    return r.add("Gather", x, at, axis=axis)
-
     if r.is_constant(at) and not at.is_meta and at.dim() and at.numel() == 1:  # the axis stays
         alone = r.add_node("Gather", x, axis=axis, indices=(int(at),))
         return reshaped(r, alone, [*x.shape[:axis], *at.shape, *x.shape[axis + 1 :]])
+    return r.add("Gather", x, at, axis=axis)
 
-@handles("index_select")
-def _index_select(r: Recorder, input: Tensor, dim: int, index: Tensor) -> Tensor:
+
 def _picked(r: Recorder, x: Tensor, items: list[Any]) -> Tensor:
     """Elements at several index tensors at once: one per sample, or constant ones on neighbouring axes."""
     whole = slice(None)
@@ -291,6 +291,8 @@ def _is_every_sample(r: Recorder, x: Tensor, index: Tensor) -> bool:
     return r.is_constant(index) and index.shape == x.shape[:1] and bool((index == torch.arange(len(x))).all())
 
 
+@handles("index_select")
+def _index_select(r: Recorder, input: Tensor, dim: int, index: Tensor) -> Tensor:
     return _gathered(r, input, dim % input.dim(), index)
 
 
@@ -303,12 +305,12 @@ def _gather(r: Recorder, input: Tensor, dim: int, index: Tensor, **_: Any) -> Te
 def _setitem(r: Recorder, input: Tensor, index: Any, value: Any) -> None:
     """Set elements in place: the tensor becomes a concatenation of kept and new parts."""
     items = _full_index(input, index)
-    cuts = []
-    for axis, item in enumerate(items):
     if r.is_value(value) and id(value) in r.parts:  # x[part] += y changes the part before it sets it
         whole, part = r.parts[id(value)]
         if whole is input and all(isinstance(item, int | slice) for item in part) and part == items:
             r.allow_change(input, value)
+    cuts = []
+    for axis, item in enumerate(items):
         if not isinstance(item, slice | int) or isinstance(item, bool):
             raise InputError("setting elements by an index other than numbers and slices is not supported")
         begin, end, step = (
@@ -347,7 +349,7 @@ def _patched(r: Recorder, x: Tensor, cuts: list[tuple[int, int, int]], value: Te
 
 @handles("cat", "concat", "concatenate")
 def _cat(r: Recorder, tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None, out: None = None) -> Tensor:
-    parts = [x for x in tensors if x.numel() or x.dim() > 1]
+    parts = [x for x in tensors if x.numel()] or [tensors[0]]
     dtype = parts[0].dtype
     for x in parts:
         dtype = torch.promote_types(dtype, x.dtype)
@@ -539,8 +541,6 @@ def _im2col(r: Recorder, input: Tensor, kernel_size: Any, dilation: Any, padding
     return reshaped(r, _permute(r, x, 0, 1, 2, 4, 3, 5), [n, c * kh * kw, rows.shape[1] * columns.shape[1]])
 
 
-@handles("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
-def _grid_sample(
 @handles("col2im")
 def _col2im(
     r: Recorder, input: Tensor, output_size: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any
@@ -552,6 +552,8 @@ def _col2im(
     return r.add_node("Col2Im", input, image_shape=image, block_shape=kernel, **attrs)
 
 
+@handles("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
+def _grid_sample(
     r: Recorder, input: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool
 ) -> Tensor:
     mode, padding = ("linear", "nearest", "cubic")[interpolation_mode], ("zeros", "border", "reflection")[padding_mode]

@@ -7,6 +7,8 @@ operators. They are those of an imported ONNX model, so that both have the same 
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import prod
 from typing import Any
 
@@ -30,6 +32,8 @@ from search_spaces.pytorch import (  # noqa: F401  each names the functions that
 from search_spaces.pytorch.building import Example, arguments, is_lazy, run
 from search_spaces.pytorch.dtypes import element
 from search_spaces.pytorch.recorder import BATCH_SIZE, Recorder
+
+_PADDING_CHECK = "warn_if_padding_and_no_attention_mask"
 
 
 def record(module: nn.Module, example: Example) -> Graph:
@@ -99,15 +103,29 @@ def example_tensors(example: Example) -> list[Tensor]:
 def _recorded(module: nn.Module, example: Example) -> tuple[Graph, Recorder]:
     """The graph before fusion, and its recorder."""
     module.eval()
+    if any(isinstance(layer, torch.jit.ScriptModule) for layer in module.modules()):
+        raise InputError("torch.jit modules cannot be recorded: use the modules that were scripted or traced")
     if is_lazy(module):
         with torch.no_grad():
             run(module, example)
+    with _without_padding_checks(module):
+        try:
+            return _recorded_in_batches(module, example, BATCH_SIZE)
+        except Exception:  # the module's code may not work for other batch sizes
+            return _recorded_in_batches(module, example, None)
+
+
+@contextmanager
+def _without_padding_checks(module: nn.Module) -> Iterator[None]:
+    """Skip a check of transformers that looks for padding in token ids, which have no values here, to warn of it."""
+    checking = [layer for layer in module.modules() if hasattr(layer, _PADDING_CHECK)]
+    for layer in checking:
+        setattr(layer, _PADDING_CHECK, lambda *_, **__: None)
     try:
-    if any(isinstance(layer, torch.jit.ScriptModule) for layer in module.modules()):
-        raise InputError("torch.jit modules cannot be recorded: use the modules that were scripted or traced")
-        return _recorded_in_batches(module, example, BATCH_SIZE)
-    except Exception:  # the module's code may not work for other batch sizes
-        return _recorded_in_batches(module, example, None)
+        yield
+    finally:
+        for layer in checking:
+            delattr(layer, _PADDING_CHECK)
 
 
 def _recorded_in_batches(module: nn.Module, example: Example, batch: int | None) -> tuple[Graph, Recorder]:

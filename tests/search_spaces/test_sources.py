@@ -8,7 +8,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from search_spaces import InputError, from_text, params, read_source
+from search_spaces import InputError, from_text, graph_params, params, read_source
+from search_spaces.text import expand, read
 
 torch = pytest.importorskip("torch", reason="modules are torch's")
 
@@ -64,6 +65,32 @@ def test_timm_by_name_has_timms_parameters_and_the_size_asked_for() -> None:
 def test_networks_of_other_libraries_are_read() -> None:
     assert "float[N,3,16,112,112]" in read_source("torchvision:video.mc3_18")
     assert "int64[N,128]" in read_source("transformers:DistilBertForMaskedLM")
+    assert "int64[N,128]" in read_source("transformers:XLNetModel"), "no limit to the length of a text"
+
+
+@pytest.mark.slow
+@needs_timm
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("torchvision:mvit_v2_s", "float[N,3,16,224,224]"),  # other sizes do not fit its tables of positions
+        ("torchvision:s3d", "float[N,3,16,224,224]"),
+        ("timm:volo_d1_224", "Col2Im"),
+        ("timm:qwen3_vit_88m", "float[N,3,768,768]"),  # without prefix tokens: an empty slice
+        ("timm:lambda_resnet26rpt_256", "float[N,3,256,256]"),  # positions at two index tensors
+        ("timm:edgenext_xx_small", "float[N,3,256,256]"),  # position encodings of all samples
+        ("transformers:RoFormerModel", "int64[N,128]"),  # looks for padding
+        ("transformers:SiglipTextModel", "int64[N,64]"),  # takes no longer texts
+        ("transformers:ASTModel", "float[N,1024,128]"),  # spectrograms
+    ],
+)
+def test_unusual_networks_are_read_exactly(source: str, words: str) -> None:
+    from search_spaces.pytorch.libraries import build
+
+    text = read_source(source)
+    assert words in text
+    module, _ = build(*source.split(":"))
+    assert graph_params(expand(read(text))) == sum(p.numel() for p in module.parameters())
 
 
 @pytest.mark.parametrize(
@@ -71,6 +98,7 @@ def test_networks_of_other_libraries_are_read() -> None:
     [
         pytest.param("timm:resnot50", "did you mean resnet50", marks=needs_timm),
         ("transformers:NoSuchModel", "no network class"),
+        ("timm:resnet18@0", "size must be at least 1"),
         ("nothere.onnx", "no such file"),
         ("nothere.txt", "cannot be read as text"),
     ],
