@@ -72,7 +72,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
         name: the unknown name.
         known: known names; if there are many, only similar ones are listed.
     """
-    names = sorted(known)
+    names = sorted(set(known))
     near = difflib.get_close_matches(name, names, n=NEAR_NAMES, cutoff=0.4)
     hint = f"did you mean {near[0]!r}? " if near else ""
     shown = names if len(names) <= MAX_NAMES or not near else near

@@ -73,6 +73,7 @@ def test_of_many_known_names_an_error_lists_the_near_ones() -> None:
     assert message.startswith("unknown metric 'device7': did you mean 'device7_ms'? known: device7_ms, ")
     assert message.endswith(" and 35 others")
     assert str(unknown("metric", "zzz", names)).count("_ms") == 40, "all, where none is near"
+    assert str(unknown("metric", "flop", ["flops", "params", "flops"])).endswith("known: flops, params"), "each once"
 
 
 def test_unknown_option_is_named() -> None:
