@@ -12,7 +12,7 @@ from search_spaces.common.errors import InputError
 from search_spaces.graph import standard
 from search_spaces.graph.convolutions import Convolution
 from search_spaces.graph.ir import Value
-from search_spaces.pytorch.moves import sliced
+from search_spaces.pytorch.parts import sliced
 from search_spaces.pytorch.recorder import Recorder, handles
 from search_spaces.pytorch.reductions import reduced
 

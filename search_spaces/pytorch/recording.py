@@ -26,8 +26,10 @@ from search_spaces.pytorch import (  # noqa: F401  each names the functions that
     elementwise,
     layers,
     moves,
+    parts,
     recurrent,
     reductions,
+    shapes,
 )
 from search_spaces.pytorch.building import Example, arguments, is_lazy, run
 from search_spaces.pytorch.dtypes import element
@@ -70,13 +72,13 @@ def record_with_numbers(module: nn.Module, example: Example) -> tuple[Graph, dic
     for node in graph.nodes:
         value = node.outputs[0]
         expected = initializers(node.op, node.attrs, tuple([graph.shapes[v] for v in node.inputs]))
-        shapes = [weight.shape for weight in expected]
+        wanted = [weight.shape for weight in expected]
         if node.op == "Buffer":
-            shapes = [dict(node.attrs)["shape"]]  # type: ignore[list-item]
-        if shapes and value not in recorder.numbers:
+            wanted = [dict(node.attrs)["shape"]]  # type: ignore[list-item]
+        if wanted and value not in recorder.numbers:
             raise InputError(f"the weights of an operator {node.op} are unknown")
-        made = zip(recorder.numbers.get(value, ()), shapes, strict=True)
-        found |= {value: [_array(numbers(), shape) for numbers, shape in made]} if shapes else {}
+        made = zip(recorder.numbers.get(value, ()), wanted, strict=True)
+        found |= {value: [_array(numbers(), shape) for numbers, shape in made]} if wanted else {}
     return graph, found
 
 

@@ -1,0 +1,215 @@
+"""torch functions that read or replace a part of a tensor: slices, splits, indices."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from search_spaces.common.errors import InputError
+from search_spaces.pytorch.recorder import HANDLERS, Recorder, handles
+from search_spaces.pytorch.shapes import reshaped, squeezed, unsqueezed
+
+
+def sliced(r: Recorder, x: Tensor, axis: int, start: int, end: int, step: int = 1) -> Tensor:
+    """Elements start to end - 1 along an axis; InputError along the batch."""
+    if r.is_constant(x):
+        return x[(*[slice(None)] * axis, slice(start, end, step))]
+    if (start, end, step) == (0, x.shape[axis], 1):
+        return r.alias(x)
+    if start >= end and step > 0:  # such as the prefix tokens of a network that has none
+        return torch.empty([0 if i == axis else size for i, size in enumerate(x.shape)], dtype=x.dtype)
+    given = {"axes": (axis,), "ends": (end,), "starts": (start,)}
+    if r.is_batch(x.shape[axis]):
+        raise InputError("a slice along the batch is not supported: all samples must be computed alike")
+    return r.view_of(
+        x, r.add_node("Slice", x, **given) if step == 1 else r.add_node("Slice", x, **given, steps=(step,))
+    )
+
+
+@handles("split", "split_with_sizes")
+def _split(
+    r: Recorder, tensor: Tensor, split_size_or_sections: Any = None, dim: int = 0, **k: Any
+) -> tuple[Tensor, ...]:
+    axis, size = dim % tensor.dim(), tensor.shape[dim]
+    parts: Any = split_size_or_sections or k.get("split_size") or k.get("split_sizes")
+    if isinstance(parts, int):
+        parts = [parts] * (size // parts) + ([size % parts] if size % parts else [])
+    ends = [sum(parts[: i + 1]) for i in range(len(parts))]
+    return tuple(sliced(r, tensor, axis, end - n, end) for n, end in zip(parts, ends, strict=True))
+
+
+@handles("tensor_split")
+def _tensor_split(
+    r: Recorder, input: Tensor, indices_or_sections: Any = None, dim: int = 0, *, indices: Any = None,
+    sections: int | None = None,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Parts that end at these indices, or that many parts, of which the first ones may have one element more."""
+    asked = next(v for v in (indices_or_sections, indices, sections) if v is not None)
+    axis, size = dim % input.dim(), input.shape[dim]
+    if isinstance(asked, int):
+        asked = [i * (size // asked) + min(i, size % asked) for i in range(1, asked)]
+    ends = [*(slice(0, int(end)).indices(size)[1] for end in asked), size]
+    return tuple(sliced(r, input, axis, begin, end) for begin, end in zip([0, *ends[:-1]], ends, strict=True))
+
+
+@handles("chunk")
+def _chunk(r: Recorder, input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+    return _split(r, input, -(-input.shape[dim] // chunks), dim)
+
+
+@handles("unbind", "__iter__")
+def _unbind(r: Recorder, input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
+    axis = dim % input.dim()
+    return tuple(squeezed(r, sliced(r, input, axis, i, i + 1), axis) for i in range(input.shape[axis]))
+
+
+HANDLERS["__iter__"] = lambda r, input: iter(_unbind(r, input))
+
+
+@handles("narrow")
+def _narrow(r: Recorder, input: Tensor, dim: int, start: int, length: int) -> Tensor:
+    return sliced(r, input, dim % input.dim(), start, start + length)
+
+
+@handles("select")
+def _select(r: Recorder, input: Tensor, dim: int, index: int) -> Tensor:
+    return r.view_of(input, r.add_node("Gather", input, axis=dim % input.dim(), indices=index))
+
+
+@handles("__getitem__")
+def _getitem(r: Recorder, input: Tensor, index: Any) -> Tensor:
+    items = _full_index(input, index)
+    x, axis = input, 0
+    if sum(isinstance(item, Tensor | list) for item in items) > 1:
+        return _picked(r, input, items)
+    for item in items:
+        if item is None:
+            x = unsqueezed(r, x, axis)
+        elif isinstance(item, bool):
+            raise InputError("indexing by a boolean is not supported")
+        elif isinstance(item, int):
+            if r.is_batch(x.shape[axis]):
+                raise InputError("an index into the batch is not supported: all samples must be computed alike")
+            x = _select(r, x, axis, item)
+            continue
+        elif isinstance(item, slice):
+            size = x.shape[axis]
+            start, end, step = (_number(v) for v in (item.start, item.stop, item.step))
+            begin, stop, by = slice(start, end, step).indices(size)
+            x = sliced(r, x, axis, begin, max(stop, begin), by)
+        else:
+            x = gathered(r, x, axis, item)
+            axis += (item.dim() if isinstance(item, Tensor) else 1) - 1
+        axis += 1
+    part = r.alias(x) if x is input else x
+    r.parts[id(part)] = (input, items)
+    return part
+
+
+def _number(x: Any) -> int | None:
+    return None if x is None else int(x)
+
+
+def _full_index(x: Tensor, index: Any) -> list[Any]:
+    """The index with `...` replaced by full slices."""
+    items = list(index) if isinstance(index, tuple) else [index]
+    taken = sum(item is not None and item is not Ellipsis for item in items)
+    at = next((i for i, item in enumerate(items) if item is Ellipsis), None)
+    if at is not None:
+        items[at : at + 1] = [slice(None)] * (x.dim() - taken)
+    return items
+
+
+def gathered(r: Recorder, x: Tensor, axis: int, index: Any) -> Tensor:
+    """Elements at these indices along an axis; `index` is a list or tensor of integers or booleans."""
+    at = torch.tensor(index) if isinstance(index, list) else index
+    if at.dtype == torch.bool:
+        raise InputError("indexing by a mask depends on the data")
+    if r.is_constant(at) and not at.is_meta and at.dim() and at.numel() == 1:  # the axis stays
+        alone = r.add_node("Gather", x, axis=axis, indices=(int(at),))
+        return reshaped(r, alone, [*x.shape[:axis], *at.shape, *x.shape[axis + 1 :]])
+    return r.add("Gather", x, at, axis=axis)
+
+
+def _picked(r: Recorder, x: Tensor, items: list[Any]) -> Tensor:
+    """Elements at several index tensors at once: one per sample, or constant ones on neighbouring axes."""
+    whole = slice(None)
+    first = next(i for i, item in enumerate(items) if isinstance(item, Tensor | list))
+    last = max(i for i, item in enumerate(items) if isinstance(item, Tensor | list))
+    if any(item != whole for item in (*items[:first], *items[last + 1 :]) if isinstance(item, slice)) or not all(
+        isinstance(item, Tensor) for item in items[first : last + 1]
+    ):
+        raise InputError("indexing by several tensors together with other indices is not supported")
+    tensors = items[first : last + 1]
+    if first == 0 and len(tensors) == 2 and _is_every_sample(r, x, tensors[0]) and tensors[1].dim() == 1:
+        at = r.call(torch.reshape, tensors[1], (-1, *[1] * (x.dim() - 1)))
+        at = r.call(Tensor.expand, at, (-1, -1, *x.shape[2:])) if x.dim() > 2 else at
+        return r.call(torch.squeeze, r.call(torch.gather, x, 1, at), 1)
+    if (first == 0 and r.is_batch(x.shape[0])) or not all(r.is_constant(t) and t.dtype == torch.int64 for t in tensors):
+        raise InputError("indexing by several tensors at once is supported for constants, and for one index per sample")
+    sizes, place = x.shape[first : last + 1], torch.zeros((), dtype=torch.int64)
+    for t, size in zip(tensors, sizes, strict=True):
+        place = place * size + t % size
+    flat = reshaped(r, x, [*x.shape[:first], prod(sizes), *x.shape[last + 1 :]])
+    return gathered(r, flat, first, place)
+
+
+def _is_every_sample(r: Recorder, x: Tensor, index: Tensor) -> bool:
+    """True if an index is that of each sample in order."""
+    return r.is_constant(index) and index.shape == x.shape[:1] and bool((index == torch.arange(len(x))).all())
+
+
+@handles("index_select")
+def _index_select(r: Recorder, input: Tensor, dim: int, index: Tensor) -> Tensor:
+    return gathered(r, input, dim % input.dim(), index)
+
+
+@handles("gather", "take_along_dim")
+def _gather(r: Recorder, input: Tensor, dim: int, index: Tensor, **_: Any) -> Tensor:
+    return r.add_node("GatherElements", input, index, axis=dim % input.dim())
+
+
+@handles("__setitem__")
+def _setitem(r: Recorder, input: Tensor, index: Any, value: Any) -> None:
+    """Set elements in place: the tensor becomes a concatenation of kept and new parts."""
+    items = _full_index(input, index)
+    if r.is_value(value) and id(value) in r.parts:  # x[part] += y changes the part before it sets it
+        whole, part = r.parts[id(value)]
+        if whole is input and all(isinstance(item, int | slice) for item in part) and part == items:
+            r.allow_change(input, value)
+    cuts = []
+    for axis, item in enumerate(items):
+        if not isinstance(item, slice | int) or isinstance(item, bool):
+            raise InputError("setting elements by an index other than numbers and slices is not supported")
+        begin, end, step = (
+            slice(item, item + 1 or None).indices(input.shape[axis])
+            if isinstance(item, int)
+            else item.indices(input.shape[axis])
+        )
+        if step != 1:
+            raise InputError("setting elements by a slice with a step is not supported")
+        if (begin, end) != (0, input.shape[axis]):
+            cuts.append((axis, begin, end))
+    shape = list(input.shape)
+    for axis, begin, end in cuts:
+        shape[axis] = end - begin
+    given = value if isinstance(value, Tensor) else r.call(torch.full, shape, float(value))
+    for axis, item in enumerate(items):
+        if isinstance(item, int) and isinstance(value, Tensor) and given.dim() < len(shape):
+            given = r.call(Tensor.unsqueeze, given, axis)
+    if list(given.shape) != shape:
+        given = r.call(Tensor.expand, given, shape)
+    r.assign(input, _patched(r, input, cuts, given))
+
+
+def _patched(r: Recorder, x: Tensor, cuts: list[tuple[int, int, int]], value: Tensor) -> Tensor:
+    if not cuts:
+        return r.tensor(r.value(value))
+    (axis, begin, end), *rest = cuts
+    middle = _patched(r, sliced(r, x, axis, begin, end), rest, value)
+    parts = [sliced(r, x, axis, 0, begin)] if begin else []
+    parts += [middle, *([sliced(r, x, axis, end, x.shape[axis])] if end < x.shape[axis] else [])]
+    return r.call(torch.cat, parts, axis)
