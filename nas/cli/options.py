@@ -14,8 +14,7 @@ NETWORK = (
     "An .onnx or .txt file, FILE.py:FUNCTION that builds a PyTorch module, or a network of a library: timm:resnet50, "
     "timm:resnet50@288 for images of that size, torchvision:NAME, transformers:CLASS."
 )
-# Headings of `--help`.
-TRAINING, TIMING, SHARING = "Training", "Latency", "Storage, processes, results"
+TRAINING, TIMING = "Training", "Latency"  # headings of `--help`
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 StorageTimeout = Annotated[
     float,
@@ -23,7 +22,6 @@ StorageTimeout = Annotated[
         min=0,
         envvar="NAS_STORAGE_TIMEOUT",
         help="Seconds to wait for a storage that does not respond.",
-        rich_help_panel=SHARING,
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]

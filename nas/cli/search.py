@@ -11,7 +11,6 @@ import typer
 
 from nas.cli.console import print_json, print_table
 from nas.cli.options import (
-    SHARING,
     TRAINING,
     Batch,
     DataSet,
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from nas.comparison.runs import Budget
 
 # Headings of `--help`.
-LIMITS, BY_COST = "Limits", "Short trainings first"
+LIMITS, BY_COST, SHARING = "Limits", "Short trainings first", "Storage, processes, results"
 
 # A search can resume with other values of these. Samplers and seeds are part of the names of searches.
 CHANGEABLE_OPTIONS = (
