@@ -201,6 +201,21 @@ def _resize(spec: Spec) -> Function:
     )
 
 
+def _windows_to_image(spec: Spec) -> Function:
+    """Col2Im: sums of overlapping windows."""
+    pads = spec.attrs.get("pads", (0, 0, 0, 0))
+    if len(pads) != 4 or pads[:2] != pads[2:]:
+        raise InputError(f"Col2Im with pads {list(pads)} cannot be trained; use images, and equal pads on both sides")
+    return partial(
+        functional.fold,
+        output_size=spec.attrs["image_shape"],
+        kernel_size=spec.attrs["block_shape"],
+        dilation=spec.attrs.get("dilations", (1, 1)),
+        padding=pads[:2],
+        stride=spec.attrs.get("strides", (1, 1)),
+    )
+
+
 def _depth_to_space(spec: Spec) -> Function:
     if spec.attrs.get("mode", "DCR") == "CRD":
         return partial(functional.pixel_shuffle, upscale_factor=spec.attrs["blocksize"])
@@ -234,6 +249,7 @@ SAMPLEWISE: dict[str, Callable[[Spec], Function]] = {
     op: needs_constants(make)
     for op, make in {
         "ChannelShuffle": _shuffle,
+        "Col2Im": _windows_to_image,
         "DepthToSpace": _depth_to_space,
         "Flatten": _flatten,
         "LogSoftmax": _on_axis(functional.log_softmax),

@@ -123,6 +123,11 @@ NETWORKS: dict[str, Build] = {
     "gathered channels": op("Gather", axis=1, indices=(2, 0)),
     "one row": op("Gather", axis=2, indices=-1),
     "lower triangle": op("Trilu", upper=0),
+    "windows to an image": lambda net: net.op(
+        "Col2Im",
+        net.op("Reshape", net.input, attrs=(("shape", (0, 4, 63)),)),
+        attrs=(("block_shape", (2, 2)), ("image_shape", (6, 8)), ("pads", (1, 1, 1, 1))),
+    ),
     "tiles": op("Tile", repeats=(1, 2, 1, 1)),
     "squeezed": op("Squeeze", op("Unsqueeze", axes=(2,)), axes=(2,)),
     "attention": attention,
