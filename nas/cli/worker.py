@@ -16,9 +16,7 @@ def worker(
     study: Annotated[str | None, typer.Option(help="Name of one search; all unfinished searches by default.")] = None,
     path_override: Annotated[
         str | None,
-        typer.Option(
-            "--path", "--place", help="Path of the table, data set or checkpoint on this machine, if it differs."
-        ),
+        typer.Option("--path", help="Path of the table, data set or checkpoint on this machine, if it differs."),
     ] = None,
     space: Annotated[
         str | None, typer.Option(help="FILE.py:CLASS of the search's space on this machine; the file is run.")
