@@ -13,18 +13,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from experiments import own_family
+from experiments import own_families
 from search_spaces import get_space
-from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
-    from nas import Benchmark
     from search_spaces import Architecture
 
 POPULATIONS = tuple(f"digits-{n}" for n in ("fbnet", "nasbench101", "nasnet", "amoeba", "pnas", "enas", "darts"))
 TABLES = ("nasbench201", "darts", "ofa_mbv3_accuracy", "nasbench101")  # files of $NAS_DATA
-OWN = "own"
-FAMILIES = {"accuracy": (*POPULATIONS, *TABLES, OWN), "latency": (*POPULATIONS, "nasbench201", OWN)}
+OWN = tuple(own_families.POPULATIONS)  # trained by `experiments.own_families`
+FAMILIES = {"accuracy": (*POPULATIONS, *TABLES, *OWN), "latency": (*POPULATIONS, "nasbench201", *OWN)}
 MEASURED = {"accuracy": "digits_accuracy", "latency": "cpu_latency_ms"}  # columns of our own tables
 NASBENCH201_DEVICE = "raspi4_latency_ms"
 
@@ -39,7 +37,7 @@ class Labelled(NamedTuple):
 
 def available(metric: str) -> list[str]:
     """The families whose tables are on this machine."""
-    there = dict.fromkeys(TABLES, "NAS_DATA" in os.environ) | {OWN: own_family.table().exists()}
+    there = dict.fromkeys(TABLES, "NAS_DATA" in os.environ) | {own: own_families.table(own).exists() for own in OWN}
     return [family for family in FAMILIES[metric] if there.get(family, True)]
 
 
@@ -49,7 +47,7 @@ def labelled(family: str, metric: str) -> Labelled:
     from nas.benchmarks import load_benchmark
 
     if family not in TABLES or metric == "latency":
-        table = _own_family() if family == OWN else load_benchmark(family)
+        table = own_families.load(family) if family in OWN else load_benchmark(family)
         column = NASBENCH201_DEVICE if family in TABLES else MEASURED[metric]
         return Labelled(table.architectures, table.load_texts(), table.values(column))
     rows = _rows(family)
@@ -57,15 +55,6 @@ def labelled(family: str, metric: str) -> Labelled:
     architectures = [parse(row) for row in rows]
     texts = [space.to_text(architecture) for architecture in architectures]
     return Labelled(architectures, texts, np.array([float(row[column]) for row in rows]))
-
-
-def _own_family() -> Benchmark:
-    """The table that `experiments.own_family` makes."""
-    from nas.benchmarks import load_benchmark
-
-    if not own_family.table().exists():
-        raise InputError(f"{own_family.table()} does not exist: run `python -m experiments.own_family`")
-    return load_benchmark(own_family.table(), own_family.SPACE)
 
 
 def _rows(family: str) -> list[dict[str, str]]:

@@ -4,7 +4,7 @@ Each predictor learns a few networks of one space and ranks the others (Kendall'
 pretrained on generated spaces alone, so texts, labels and skeletons of all families here are new to it. `gp-choices` is
 what a user would try first. The GNN starts from `gnn-label-free`, which has seen networks of the published families but
 no accuracies. The metric is an accuracy or, with `--metric latency`, the latency on one device. Tables of
-`$NAS_DATA` are included if the variable is set, and the family `own` if `experiments.own_family` has trained it.
+`$NAS_DATA` are included if the variable is set, and families `own-…` if `experiments.own_families` has trained them.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import pytest
 
 import predictors
 from experiments.pretraining.whole_table import Kind
+from nas.benchmarks import load_benchmark
 from search_spaces import InputError
 
 pytestmark = pytest.mark.usefixtures("brief_guidance")
@@ -131,13 +132,24 @@ def test_a_front_that_was_predicted_is_checked_by_true_latencies(capsys: pytest.
     assert all(0 < row["fastest (ms)"] < row["slowest (ms)"] for row in found["devices"])
 
 
+@pytest.mark.slow
+def test_networks_of_user_written_spaces_are_trained_and_timed(tmp_path: Path) -> None:
+    families = importlib.import_module("experiments.own_families")
+    families.main(out=tmp_path, quick=True)
+    for family, population in families.POPULATIONS.items():
+        table = load_benchmark(families.table(family, tmp_path), population.space)
+        assert len(set(table.load_texts())) == len(table.architectures) == families.QUICK_NETWORKS
+        assert (table.values("digits_accuracy") > 2).all()
+        assert (table.values("cpu_latency_ms") > 0).all()
+
+
 def test_a_family_that_was_not_trained_is_named_with_its_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     unseen = importlib.import_module("experiments.unseen_spaces")
-    with pytest.raises(InputError, match=r"digits-own.csv.gz does not exist: run `python -m experiments.own_family`"):
-        unseen.main(out=tmp_path / "out", families="own", only="ridge", quick=True)
+    with pytest.raises(InputError, match=r"digits-own-widths.csv.gz does not exist: run `.* --only own-widths`"):
+        unseen.main(out=tmp_path / "out", families="own-widths", only="ridge", quick=True)
 
 
 def test_latencies_are_learned_if_requested(
