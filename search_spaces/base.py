@@ -70,7 +70,7 @@ class SearchSpace:
     input_shape: tuple[int, ...] = (3, 32, 32)
     num_classes: int = 10
 
-    _file = ""  # FILE.py:CLASS for a class in a user's file
+    _file = ""  # FILE.py:NAME for code in a user's file
 
     def __init__(self, input_shape: tuple[int, ...] | None = None, num_classes: int | None = None) -> None:
         """Create the space, possibly for another data set.
@@ -113,7 +113,7 @@ class SearchSpace:
 
     @property
     def reference(self) -> str:
-        """The argument of `get_space` for this space: its name, or `FILE.py:CLASS` for a class in a user's file."""
+        """The argument of `get_space` for this space: its name, or `FILE.py:NAME` for code in a user's file."""
         return self._file or self.name
 
     @property

@@ -33,7 +33,7 @@ def load_benchmark(
 
     Args:
         benchmark: `"nasbench201"`, a population such as `"digits201"`, or the path of a `.csv` or `.csv.gz` file.
-        space: space of a CSV file: a name or `FILE.py:CLASS`; nasbench201 by default.
+        space: space of a CSV file: a name or `FILE.py:NAME`; nasbench201 by default.
         space_options: options of that space.
 
     Raises:

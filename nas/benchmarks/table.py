@@ -34,7 +34,7 @@ class Header:
 
     Attributes:
         name: of the benchmark.
-        space: name of the search space, or `FILE.py:CLASS`.
+        space: name of the search space, or `FILE.py:NAME`.
         space_options: options of the space.
         sources: one entry per source file, with keys "from" and "sha256".
         by_text: the table has one row per distinct text, and other architectures are looked up by their text.

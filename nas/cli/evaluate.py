@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    network: Annotated[str, typer.Argument(help="An .onnx file, a space name, or FILE.py:CLASS.")],
+    network: Annotated[
+        str, typer.Argument(help="An .onnx file, a space name, or FILE.py:NAME of a class or function.")
+    ],
     arch: Annotated[
         str | None, typer.Option(help="Architecture in the space's notation; a random one of --seed by default.")
     ] = None,

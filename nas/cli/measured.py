@@ -31,7 +31,7 @@ def open_measured(
     """Make the evaluator of a search's metrics: built-in training or the user's own function.
 
     Args:
-        space: name of the space, or `FILE.py:CLASS`.
+        space: name of the space, or `FILE.py:NAME`.
         objectives: metrics separated by commas.
         constraints: such as `"cpu_latency_ms <= 8"`.
         given: options that were set on the command line.

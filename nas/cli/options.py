@@ -26,14 +26,14 @@ StorageTimeout = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Seed = Annotated[int, typer.Option(help="Random seed.")]
-Space = Annotated[str, typer.Option("--space", help="Space name, or FILE.py:CLASS.")]
+Space = Annotated[str, typer.Option("--space", help="Space name, or FILE.py:NAME of a class or function.")]
 SpaceOptions = Annotated[
     list[str] | None,
     typer.Option("--option", help="Option of the space, NAME=VALUE, for example input_shape=1,8,8; repeatable."),
 ]
 TableSpace = Annotated[
     str | None,
-    typer.Option("--space", help="Space of a CSV file's networks: a name or FILE.py:CLASS; nasbench201 by default."),
+    typer.Option("--space", help="Space of a CSV file's networks: a name or FILE.py:NAME; nasbench201 by default."),
 ]
 DataSet = Annotated[
     str | None,
@@ -97,7 +97,7 @@ Study = Annotated[str | None, typer.Option(help="Name of a study in the storage;
 ReportedSpace = Annotated[
     str | None,
     typer.Option(
-        "--space", help="Space of the studies, a name or FILE.py:CLASS, if they do not record it or it has moved."
+        "--space", help="Space of the studies, a name or FILE.py:NAME, if they do not record it or it has moved."
     ),
 ]
 Trust = Annotated[bool, typer.Option("--trust", help="Run the Python file that a study names as its space.")]

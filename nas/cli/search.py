@@ -81,7 +81,8 @@ def search(
         ),
     ] = None,
     space: Annotated[
-        str | None, typer.Option(help="Measure every network of this space: a name, or FILE.py:CLASS.")
+        str | None,
+        typer.Option(help="Measure every network of this space: a name, or FILE.py:NAME of a class or function."),
     ] = None,
     sampler: Annotated[
         str,

@@ -19,7 +19,7 @@ def worker(
         typer.Option("--path", help="Path of the table, data set or checkpoint on this machine, if it differs."),
     ] = None,
     space: Annotated[
-        str | None, typer.Option(help="FILE.py:CLASS of the search's space on this machine; the file is run.")
+        str | None, typer.Option(help="FILE.py:NAME of the search's space on this machine; the file is run.")
     ] = None,
     evaluator: Annotated[
         str | None, typer.Option(help="FILE.py:FUNCTION of the search's --evaluator on this machine; the file is run.")

@@ -37,7 +37,7 @@ def folder_name(searched: str, objectives: Iterable[str]) -> str:
     """`SPACE-OBJECTIVES-DATE`, such as `digits201-digits_accuracy+cpu_latency_ms-2026-11-24`.
 
     Args:
-        searched: name of a space or table, or `FILE.py:CLASS`.
+        searched: name of a space or table, or `FILE.py:NAME`.
         objectives: names of the metrics.
     """
     path, _, of_class = searched.rpartition("/")[2].partition(":")

@@ -54,7 +54,7 @@ def join(
         weights: folder for the trained weights of the front, by default the one that the search was started with.
         checkpoints: folder for paused trainings, by default the one that the search was started with.
         jobs: number of processes.
-        space: the space's path on this machine, `FILE.py:CLASS`. The file is run.
+        space: the space's path on this machine, `FILE.py:NAME`. The file is run.
 
     Raises:
         InputError: the storage has no such search, its code is not trusted, or its evaluator or sampler exists only in

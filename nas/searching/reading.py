@@ -53,7 +53,7 @@ def load_studies(storage: str | Path | BaseStorage, name: str | None = None) -> 
 
 
 def is_untrusted(reference: str | None, trust: bool) -> bool:
-    """True if a stored search names code in a file (`FILE.py:CLASS`) that is not trusted."""
+    """True if a stored search names code in a file (`FILE.py:NAME`) that is not trusted."""
     return not trust and plug_ins.is_file(reference or "")
 
 
@@ -129,4 +129,4 @@ def _space(
     try:
         return get_space(name, **options)
     except InputError as error:
-        return RecordedSpace(name, f"{error}; give --space, a name or FILE.py:CLASS")
+        return RecordedSpace(name, f"{error}; give --space, a name or FILE.py:NAME")
