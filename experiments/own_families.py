@@ -29,7 +29,7 @@ def _population(space: str, count: int, epochs: int) -> Population:
     """Networks of a space of `own_spaces`; with too few epochs, two trainings of a network hardly agree."""
     file = Path(__file__).parent / "own_spaces" / f"{space.replace('-', '_')}.py"
     name, task = f"digits-own-{space}", {"epochs": epochs}
-    return Population(name, f"{file}:build", {}, count, proxies=False, latency_passes=2, task=task)
+    return Population(name, f"{file}:build", {}, count, proxies=False, task=task)
 
 
 POPULATIONS = {
