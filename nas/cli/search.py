@@ -37,6 +37,7 @@ from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
     from nas.comparison.runs import Budget
+    from nas.comparison.studies import Studies
 
 # Headings of `--help`.
 LIMITS, BY_COST, SHARING = "Limits", "Short trainings first", "Storage, processes, results"
@@ -198,10 +199,8 @@ def search(
     """Search for the Pareto front of several objectives, in a benchmark table or by measuring a space's networks."""
     from nas.benchmarks import load_benchmark
     from nas.cli.measured import open_measured, warn_of_missing_weights
-    from nas.comparison.folders import chosen_folder, earlier_folders, folder_name
     from nas.comparison.runs import SearchOptions, run_measured_studies, run_predicted_studies, run_studies
     from nas.reporting.folders import save_studies
-    from nas.searching.objectives import parse_objectives
     from nas.searching.patience import set_timeout
     from nas.searching.storage import address
     from search_spaces import get_space
@@ -228,23 +227,11 @@ def search(
         threads=threads, batch=batch, provider=provider, reference=reference, evaluator=evaluator,
         latency_command=latency_command, latency_setting=latency_setting,
     )  # fmt: skip
-    if benchmark is None and space is None:
-        raise InputError("give --benchmark, a table to search, or --space, whose networks to measure")
-    if benchmark is not None and (wrong := [name for name in measured if not (space and name == "option")]):
-        raise InputError(f"--{wrong[0]} applies to --space only: nothing is measured on a benchmark")
-    if predictor is not None and (benchmark is not None or measured.keys() - {"option"}):
-        raise InputError("--predictor needs --space, and excludes --benchmark and all options of measurements")
+    _check_source(benchmark, space, predictor, measured)
     if new and storage:
         raise InputError("--new starts a new folder: with --storage, choose another --study instead")
-    chosen: AbstractContextManager[Path]
-    if out is None or new:
-        name = folder_name(str(benchmark or space), [objective.name for objective in parse_objectives(objectives)])
-        first, searches = out or Path("results", name), [f"{name}-{seed}" for seed in numbers for name in samplers]
-        chosen = chosen_folder(first, arguments, searches, new)
-        if not new and not first.exists() and (earlier := earlier_folders(first, arguments)):
-            print(f"nas: starting a new folder; --out {earlier[0]} resumes an earlier search", file=sys.stderr)
-    else:
-        chosen = nullcontext(out)
+    searches = [f"{name}-{seed}" for seed in numbers for name in samplers]
+    chosen = _result_folder(out, new, str(benchmark or space), objectives, arguments, searches)
     with chosen as folder, progress_bar("searching", quiet) as bar:
         if benchmark is not None:
             table = load_benchmark(benchmark, space, parse_settings(option, "--option"))
@@ -264,22 +251,27 @@ def search(
             )
         save_studies(folder, studies)
     warn_of_missing_weights(studies, folder)
+    _show(studies, limits, f"{objectives} on {benchmark or space}", samplers[0], seed, as_json)
+    print(f"written to {folder}")
+
+
+def _show(studies: Studies, constraints: list[str], problem: str, sampler: str, seed: int, as_json: bool) -> None:
+    """Print the summary and the first search's front; exit with JSON, or if no network satisfies the constraints."""
     front, failures = studies.front, studies.failures
     nearest = [] if front else studies.first.least_violating
     if failures:
         print(f"nas: {len(failures)} trials failed; the last: {failures[-1]['reason']}", file=sys.stderr)
     if nearest:
-        print(f"nas: no network satisfies {' and '.join(limits)}", file=sys.stderr)
+        print(f"nas: no network satisfies {' and '.join(constraints)}", file=sys.stderr)
     if as_json:
         print_json({"summary": studies.table(), "front": front, "failures": failures, "least_violating": nearest})
         raise typer.Exit(bool(nearest))
     if nearest:
         print_table("The least violating networks; violations are relative to the bound", nearest)
         raise typer.Exit(1)
-    truth = "the true hypervolume" if benchmark else "the hypervolume of the best front found"
-    print_table(f"{objectives} on {benchmark or space}: share of {truth}", studies.table())
-    print_table(f"Pareto front of {samplers[0]}, seed {seed}", _without_choices(front))
-    print(f"written to {folder}")
+    truth = "the true hypervolume" if studies.benchmark else "the hypervolume of the best front found"
+    print_table(f"{problem}: share of {truth}", studies.table())
+    print_table(f"Pareto front of {sampler}, seed {seed}", _without_choices(front))
 
 
 def _without_choices(front: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -290,6 +282,36 @@ def _without_choices(front: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
         name | {k: v for k, v in row.items() if k != "architecture"} for name, row in zip(named, front, strict=True)
     ]
+
+
+def _check_source(benchmark: str | None, space: str | None, predictor: str | None, measured: dict[str, Any]) -> None:
+    """Raise InputError unless values come from one source.
+
+    Args:
+        measured: options of measurements that were given.
+    """
+    if benchmark is None and space is None:
+        raise InputError("give --benchmark, a table to search, or --space, whose networks to measure")
+    if benchmark is not None and (wrong := [name for name in measured if not (space and name == "option")]):
+        raise InputError(f"--{wrong[0]} applies to --space only: nothing is measured on a benchmark")
+    if predictor is not None and (benchmark is not None or measured.keys() - {"option"}):
+        raise InputError("--predictor needs --space, and excludes --benchmark and all options of measurements")
+
+
+def _result_folder(
+    out: Path | None, new: bool, searched: str, objectives: str, arguments: dict[str, str], searches: list[str]
+) -> AbstractContextManager[Path]:
+    """The folder `out` or, by default or with `new`, one that no other search uses."""
+    from nas.comparison.folders import chosen_folder, earlier_folders, folder_name
+    from nas.searching.objectives import parse_objectives
+
+    if out is not None and not new:
+        return nullcontext(out)
+    name = folder_name(searched, [objective.name for objective in parse_objectives(objectives)])
+    first = out or Path("results", name)
+    if not new and not first.exists() and (earlier := earlier_folders(first, arguments)):
+        print(f"nas: starting a new folder; --out {earlier[0]} resumes an earlier search", file=sys.stderr)
+    return chosen_folder(first, arguments, searches, new)
 
 
 def _check_limits(context: typer.Context, by_cost: bool) -> None:
