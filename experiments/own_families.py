@@ -26,7 +26,7 @@ QUICK_NETWORKS, QUICK_TASK = 2, {"epochs": 1}
 
 
 def _population(space: str, count: int, epochs: int) -> Population:
-    """Networks of a space of `own_spaces`; with too few epochs, two trainings of a network hardly agree."""
+    """`count` networks of a space of `own_spaces`, trained for `epochs`: with few, two trainings hardly agree."""
     file = Path(__file__).parent / "own_spaces" / f"{space.replace('-', '_')}.py"
     name, task = f"digits-own-{space}", {"epochs": epochs}
     return Population(name, f"{file}:build", {}, count, proxies=False, task=task)
