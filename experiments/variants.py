@@ -15,6 +15,7 @@ from predictors.inputs import Inputs, Metrics
 from predictors.rlm.predictor import RLM
 
 STEPS = 60  # of fine-tuning, half a minute with 100 examples on one core
+KERNEL_STEPS = 20  # less than half a minute with 500 examples on one core
 
 
 class FineTuned(RLM):
@@ -22,6 +23,13 @@ class FineTuned(RLM):
 
     def __init__(self, seed: int = 0, steps: int = STEPS, **options: Any) -> None:
         super().__init__(seed, steps=steps, **options)
+
+
+class FittedKernels(RLM):
+    """The RLM, of which `fit` fits the kernels of the reader to the examples, by their marginal likelihood."""
+
+    def __init__(self, seed: int = 0, kernel_steps: int = KERNEL_STEPS, **options: Any) -> None:
+        super().__init__(seed, kernel_steps=kernel_steps, **options)
 
 
 class Independent(RLM):

@@ -143,20 +143,12 @@ class Predictor(ABC):
         raise InputError(f"{self.kind}: only a predictor that keeps its examples, such as rlm, can be extended")
 
     def predict_stream(
-        self,
-        architectures: Stream,
-        metrics: Sequence[str],
-        samples: int = 64,
-        seed: int = 0,
-        jobs: int = 1,
+        self, architectures: Stream, metrics: Sequence[str], samples: int = 64, seed: int = 0, jobs: int = 1
     ) -> Iterator[Predictions]:
         """Predict any number of architectures in constant memory, `STREAM_CHUNK` at a time.
 
         Args:
-            architectures: as in `predict`; may be a generator.
-            metrics: as in `predict`.
-            samples: as in `predict`.
-            seed: as in `predict`.
+            architectures: may be a generator; the next three arguments are those of `predict`.
             jobs: worker processes, each with one thread and a copy of the predictor made by `save`.
 
         Yields:

@@ -18,7 +18,6 @@ from search_spaces.text.sites import Site, calls, sites, total_cost
 WIDTHS = frozenset({"channels", "features"})
 PATH_NODES = 4  # operators in the longest path
 
-
 Paths = dict[tuple[str, ...], int]
 Name = TypeVar("Name")
 

@@ -59,6 +59,10 @@ def train(
             f"or {TABLE_STEPS} with --table.",
         ),
     ] = None,
+    kernel_steps: Annotated[
+        int | None,
+        typer.Option(min=0, help="rlm only: steps that fit its kernels to 300 or more networks, for example 20."),
+    ] = None,
     seed: Seed = 0,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -72,7 +76,7 @@ def train(
 
     if (benchmark is None) == (table is None):
         raise InputError("give either --benchmark and --metrics, or --table")
-    options = given_only(base=base, backbone=backbone, steps=steps)
+    options = given_only(base=base, backbone=backbone, steps=steps, kernel_steps=kernel_steps)
     if benchmark is not None:
         if not metrics:
             raise InputError("--benchmark needs --metrics, the metrics to learn")

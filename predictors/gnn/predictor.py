@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from predictors.base import Progress
 from predictors.checkpoint import load_base
 from predictors.files import load_weights, with_prefix
-from predictors.gnn.graph import Batch, TextGraph, Vocabulary, collate, text_graph
+from predictors.gnn.graph import TextGraph, Vocabulary, collate, text_graph
 from predictors.gnn.model import Config, Network
 from predictors.gnn.training import Schedule, held_out, train
 from predictors.inputs import Inputs, Metrics, as_targets, as_texts
@@ -68,7 +67,6 @@ class GNN(SamplingPredictor):
             raise InputError("gnn: width, layers and members must be at least 1, steps at least 2")
         self.base, self.width, self.layers, self.members, self.steps = base, width, layers, members, steps
         self.schedule, self.progress = schedule or {}, progress
-        self.losses: list[float] = []
 
     # --- learning
 
@@ -89,7 +87,7 @@ class GNN(SamplingPredictor):
         rate = 2e-3 if base else 6e-3
         chosen = {"steps": self.steps or _steps(len(graphs)), "learning_rate": rate, **self.schedule}
         schedule = Schedule(**chosen)  # type: ignore[arg-type]
-        self.losses = train(self._network, self._vocabulary, graphs, normalized, hidden, schedule, rng, self.progress)
+        train(self._network, self._vocabulary, graphs, normalized, hidden, schedule, rng, self.progress)
         self._covariance = self._measure_errors(graphs, normalized, hidden)
         return self
 
@@ -120,17 +118,6 @@ class GNN(SamplingPredictor):
         drawn = drawn + conditional_errors(self._covariance, given_scores - drawn, noise)
         return np.stack([self._scales[column].restore(drawn[:, :, column]) for column in columns], 2)
 
-    def embed(self, texts: Sequence[str]) -> np.ndarray:
-        """Embeddings (n, members * width) of n texts, those of all members side by side.
-
-        Raises:
-            InputError: if the predictor is not trained, or a text is not that of an architecture.
-        """
-        if not self.metrics:
-            raise InputError("the gnn predictor is not trained: call fit first, or load a checkpoint")
-        embedded = _compute(self._network.embed, self._vocabulary, [text_graph(text) for text in texts])
-        return embedded.transpose(0, 1).flatten(1).numpy()
-
     def _new_network(self) -> Network:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
@@ -144,9 +131,15 @@ class GNN(SamplingPredictor):
         ]
         return np.stack(columns, axis=1)
 
+    @torch.no_grad()
     def _scores(self, graphs: Sequence[TextGraph]) -> np.ndarray:
-        """The members' predictions (K, n, M) in normal scores."""
-        return _compute(self._network, self._vocabulary, graphs).double().numpy()
+        """The members' predictions (K, n, M) in normal scores; every distinct text is encoded once."""
+        number = {graph: i for i, graph in enumerate(dict.fromkeys(graphs))}
+        distinct, parts = list(number), []
+        for start in range(0, len(distinct), _BATCH):
+            batch = collate(distinct[start : start + _BATCH])
+            parts.append(self._network(batch, self._vocabulary.features(batch.kinds)))
+        return torch.cat(parts, dim=1)[:, [number[graph] for graph in graphs]].double().numpy()
 
     def _measure_errors(self, graphs: Sequence[TextGraph], targets: np.ndarray, hidden: np.ndarray) -> np.ndarray:
         """Covariance (M, M) of the errors on held-out architectures, minus the variance among the members there."""
@@ -183,18 +176,6 @@ class GNN(SamplingPredictor):
         self._network = self._new_network().eval()
         load_weights(self._network, "network", tensors)
         return self
-
-
-@torch.no_grad()
-def _compute(compute: Callable[[Batch, Tensor], Tensor], vocabulary: Vocabulary, graphs: Sequence[TextGraph]) -> Tensor:
-    """Outputs (K, n, width) of `compute` for n texts; every distinct text is encoded once."""
-    number = {graph: i for i, graph in enumerate(dict.fromkeys(graphs))}
-    distinct = list(number)
-    parts = []
-    for start in range(0, len(distinct), _BATCH):
-        batch = collate(distinct[start : start + _BATCH])
-        parts.append(compute(batch, vocabulary.features(batch.kinds)))
-    return torch.cat(parts, dim=1)[:, [number[graph] for graph in graphs]]
 
 
 def _moments(errors: np.ndarray, prior: float) -> np.ndarray:

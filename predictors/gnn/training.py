@@ -47,7 +47,7 @@ def train(
     schedule: Schedule,
     rng: np.random.Generator,
     progress: Progress | None = None,
-) -> list[float]:
+) -> None:
     """Train a network in place.
 
     Args:
@@ -58,10 +58,7 @@ def train(
         hidden: (K, n), True for texts that a member is not trained on.
         schedule: optimizer settings.
         rng: generator of the batches.
-        progress: called as `progress(step, steps, loss)`.
-
-    Returns:
-        The loss of every step, averaged over the members.
+        progress: called as `progress(step, steps, loss)`; the loss is averaged over the members.
     """
     values = torch.tensor(np.nan_to_num(targets), dtype=torch.float32)
     observed = torch.tensor(~np.isnan(targets))
@@ -72,7 +69,6 @@ def train(
     cycle = OneCycleLR(optimizer, schedule.learning_rate, total_steps=schedule.steps, pct_start=rise)
     network.train()
     order = np.array([], int)
-    losses: list[float] = []
     for step in range(1, schedule.steps + 1):
         if len(order) < size:
             order = np.concatenate([order, rng.permutation(len(graphs))])
@@ -86,11 +82,9 @@ def train(
         torch.nn.utils.clip_grad_norm_(network.parameters(), 5.0)
         optimizer.step()
         cycle.step()
-        losses.append(loss.item() / len(hidden))
         if progress:
-            progress(step, schedule.steps, losses[-1])
+            progress(step, schedule.steps, loss.item() / len(hidden))
     network.eval()
-    return losses
 
 
 def _loss(predicted: Tensor, target: Tensor, weights: Tensor) -> Tensor:

@@ -41,10 +41,10 @@ class Context:
     """
 
     def __init__(self, examples: Examples, scores: np.ndarray) -> None:
-        self.model, self.axes = examples.model, examples.axes
-        wanted = torch.from_numpy(scores).float()[None]
+        self.model, self.axes, self.coordinates = examples.model, examples.axes, examples.coordinates
+        self.scores = torch.from_numpy(scores).float()[None]
         with torch.inference_mode():
-            self.kept = self.model.reader.examples(examples.coordinates, wanted, examples.kernels)
+            self.kept = self.model.reader.examples(examples.coordinates, self.scores, examples.kernels)
 
     @torch.inference_mode()
     def conditions(self, states: np.ndarray, covariates: np.ndarray) -> Tensor:

@@ -68,6 +68,15 @@ class KernelRegression(nn.Module):
         others = nearness - torch.eye(coordinates.shape[1], device=coordinates.device)
         return Factored(scaled, inverse, others.sum(-1), others.amax(-1))
 
+    def evidence(self, coordinates: Tensor, scores: Tensor) -> Tensor:
+        """Log marginal likelihood of scores (B, n), per example, mean over tasks and heads, up to a constant.
+
+        Each head is a Gaussian process whose variance is the most likely one.
+        """
+        inverse, n = self.factor(coordinates).inverse, scores.shape[1]
+        misfit = torch.einsum("bi,bhij,bj->bh", scores, inverse, scores)
+        return (inverse.logdet() / n - (misfit / n + MIN_SQUARE).log()).mean() / 2
+
     def solve(self, factored: Factored, scores: Tensor) -> tuple[Tensor, Solved]:
         """Fit the heads to the scores (B, n) of examples.
 

@@ -158,10 +158,9 @@ def _operator(op: str, shapes: tuple[Shape, ...], attrs: Attrs) -> _Body:
     groups = log2(max(group, 1)) if isinstance(group, int) else 0.0
     sizes = [*_extent(shape), input_width, _log2_product(kernel), _log2_product(strides), groups]
     reads = np.array([range(len(shapes)), [0] * len(shapes)], np.int64)
-    none = np.zeros((2, 0), np.int64)
     row = np.array([[*np.log2(1 + costs), *sizes]], np.float32)
     sketch = kind_sketch(words, row[0])
-    return _Body(words, np.array([len(words)]), row, none, reads, (0,), (shape,), costs, sketch)
+    return _Body(words, np.array([len(words)]), row, _NO_PAIRS, reads, (0,), (shape,), costs, sketch)
 
 
 def _log2_product(sizes: Value) -> float:
@@ -179,16 +178,10 @@ def _extent(shape: Shape) -> tuple[float, float]:
     return log2(max(width, 1)), log2(max(prod(sizes), 1)) / 2
 
 
+_NO_WORDS, _NO_PAIRS = np.zeros(0, np.int64), np.zeros((2, 0), np.int64)
+_NO_ROWS = np.zeros((0, OPERATOR_NUMBERS), np.float32)
 _NO_LINES = _Body(
-    words=np.zeros(0, np.int64),
-    lengths=np.zeros(0, np.int64),
-    numbers=np.zeros((0, OPERATOR_NUMBERS), np.float32),
-    edges=np.zeros((2, 0), np.int64),
-    reads=np.zeros((2, 0), np.int64),
-    sources=(),
-    shapes=(),
-    costs=np.zeros(3),
-    counts=np.zeros(COUNTS, np.float32),
+    _NO_WORDS, _NO_WORDS, _NO_ROWS, _NO_PAIRS, _NO_PAIRS, (), (), np.zeros(3), np.zeros(COUNTS, np.float32)
 )
 
 

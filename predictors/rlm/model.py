@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ class ModelConfig:
 
     @classmethod
     def restore(cls, config: dict[str, Any]) -> ModelConfig:
-        """Rebuild the configuration from `as_dict`.
+        """Rebuild the configuration from its `asdict`.
 
         Raises:
             InputError: if a size is not an integer from 1 to `MAX_SIZE`, or heads do not divide a width.
@@ -39,10 +39,6 @@ class ModelConfig:
         if context.width % context.heads or context.number_width % NUMBER_HEADS:
             raise InputError(f"widths must be multiples of the number of heads in {config['context']}")
         return cls(encoder, context)
-
-    def as_dict(self) -> dict[str, Any]:
-        """The configuration for JSON."""
-        return asdict(self)
 
 
 class Model(nn.Module):

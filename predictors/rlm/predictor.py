@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -22,7 +23,7 @@ from predictors.rlm.examples import MAX_EXAMPLES, Context, Examples, Group, grou
 from predictors.rlm.lines import TEXT_NUMBERS
 from predictors.rlm.model import Model, ModelConfig
 from predictors.rlm.quantiles import joint_quantiles
-from predictors.rlm.tuning import tune
+from predictors.rlm.tuning import fit_kernels, tune
 from predictors.sampling import SamplingPredictor
 from predictors.scores import Scores
 from search_spaces.common.errors import InputError
@@ -35,6 +36,7 @@ BASE = "rlm-base"
 MAX_CACHED_TEXTS = 30_000  # cached states take 120 MB
 MAX_KEPT_EXAMPLES = 1000  # whose kernels are kept between two metrics; they take 64 MB
 MAX_CONTEXTS = 8  # cached; a context of 2,000 examples takes about 60 MB
+MAX_KERNEL_ROWS = 1000  # examples to which kernels are fitted, at a cost that grows with their cube
 MAX_QUERIES = 1024  # decoded at once at most
 MAX_NUMBERS = 80_000  # queries times samples decoded at once, about 5 KB each
 MAX_HALF = float(np.finfo(np.float16).max)
@@ -45,20 +47,22 @@ MAX_BY_VALUE = MAX_SCORE / 2  # largest absolute score of an example under a lin
 class RLM(SamplingPredictor):
     """Reads ONNX text and decodes metrics digit by digit, accuracies first, then latencies, from labelled examples.
 
-    `fit` stores the examples and, unless `steps` is set, takes no gradient step. A query attends to the examples, and
-    its metrics are decoded in turn, each conditioned on those before. Given metrics become coordinates of examples and
-    queries. After "Regression Language Models for Code" (arXiv 2509.26476), in context as in TabPFN (arXiv 2207.01848).
+    `fit` stores the examples and, unless `steps` or `kernel_steps` is set, takes no gradient step. A query attends to
+    the examples, and its metrics are decoded in turn, each conditioned on those before. Given metrics become
+    coordinates of examples and queries. After "Regression Language Models for Code" (arXiv 2509.26476), in context as
+    in TabPFN (arXiv 2207.01848).
 
     Args:
         seed: seed of samples and of fine-tuning.
         base: folder or shipped name of the checkpoint with the weights. Its examples are not used; `load` the
             checkpoint to predict from them.
-        steps: optimizer steps on the examples of `fit`, for large tables and for texts other than networks; 0 for none.
+        steps: optimizer steps of the whole model on the examples of `fit`, for texts other than networks; 0 for none.
         backbone: folder or hub name of a T5Gemma that replaces the encoder.
         progress: called as `progress(step, steps, loss)` during fine-tuning.
+        kernel_steps: optimizer steps of the kernels alone, for networks and from about 300 examples; 0 for none.
 
     Raises:
-        InputError: if `steps` is negative.
+        InputError: if a number of steps is negative.
     """
 
     kind = "rlm"
@@ -70,11 +74,13 @@ class RLM(SamplingPredictor):
         steps: int = 0,
         backbone: str | None = None,
         progress: Progress | None = None,
+        kernel_steps: int = 0,
     ) -> None:
         super().__init__(seed)
-        if steps < 0:
-            raise InputError(f"rlm: steps must be 0 or more, not {steps}")
-        self.base, self.steps, self.backbone, self.progress = base, steps, backbone, progress
+        if min(steps, kernel_steps) < 0:
+            raise InputError(f"rlm: steps must be 0 or more, not {min(steps, kernel_steps)}")
+        self.base, self.backbone, self.progress = base, backbone, progress
+        self.steps, self.kernel_steps = steps, kernel_steps
         self._model: Model | None = None
         self._cache: dict[str, np.ndarray] = {}
         self._store(np.empty((0, 0), np.float32), {})
@@ -109,9 +115,11 @@ class RLM(SamplingPredictor):
     # --- learning
 
     def fit(self, architectures: Inputs, metrics: Metrics) -> Self:
-        """As `Predictor.fit`: store the examples, after fine-tuning on them if `steps` is set."""
+        """As `Predictor.fit`: store the examples; fine-tune the base on them if `steps` or `kernel_steps` is set."""
         texts = as_texts(architectures)
         values = as_targets(architectures, metrics)
+        if self.steps or self.kernel_steps:
+            self._model = None  # an earlier fit may have tuned it
         model = self.model
         if self.steps:
             frozen = self._read(texts) if self.backbone else None
@@ -120,6 +128,12 @@ class RLM(SamplingPredictor):
             if not self.backbone:
                 self._reader, self._cache = model, {}
         self._store(self._read(texts), values)
+        if self.kernel_steps:
+            self._model = copy.deepcopy(model)
+            rows = np.random.default_rng(self.seed).permutation(len(texts))[:MAX_KERNEL_ROWS]
+            contexts = [self._context(rows, name, []) for name in values]
+            fit_kernels(self._model.reader.kernels, contexts, self.kernel_steps, self.progress)
+            self._store(self._states, values)  # its contexts had the kernels from before
         return self
 
     def _store(self, states: np.ndarray, values: dict[str, np.ndarray]) -> None:
@@ -328,7 +342,7 @@ class RLM(SamplingPredictor):
             "seed": self.seed,
             "base": self.base,
             "backbone": self.backbone,
-            "model": self.model.config.as_dict(),
+            "model": asdict(self.model.config),
             "metrics": list(self.metrics),
             "widening": self._widening,
         }

@@ -19,7 +19,6 @@ from predictors.rlm.examples import squared_distances
 NOISE = 0.1  # variance of the error that a network shares with no other one; that of the process is 1
 FEATURES = 512
 
-
 Quantiles = Callable[[np.ndarray, Sequence[str]], np.ndarray]
 """Quantiles (q, samples, metrics) of q queries with states (q, S) and texts; equal texts have equal ones."""
 

@@ -1,4 +1,4 @@
-"""Fine-tuning on one table: the tasks are random splits of its rows into examples and queries."""
+"""Fine-tuning on one table: the whole model on splits of its rows, or the kernels by their marginal likelihood."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from predictors.base import Progress
 from predictors.rlm.coordinates import Axes
 from predictors.rlm.encoder import collate
+from predictors.rlm.examples import Context
+from predictors.rlm.kernels import KernelRegression
 from predictors.rlm.lines import lines
 from predictors.rlm.model import Model
 from predictors.rlm.tasks import Task, task_loss
@@ -19,6 +21,9 @@ from predictors.scores import Scores
 LEARNING_RATE = 3e-4
 TASKS = 4  # per step
 MAX_ROWS = 256  # examples plus queries of a task
+KERNEL_RATE = 0.1  # learning rate of the kernels, whose parameters are logarithms
+
+Loss = Callable[[], Tensor]
 
 
 def tune(
@@ -37,15 +42,13 @@ def tune(
         texts: n texts.
         values: (n,) per metric, NaN where missing.
         steps: optimizer steps of each of the two stages.
-        seed: seed of all random choices.
         states: (n, S) states of another encoder; None to train and use the model's own.
-        progress: called as `progress(step, steps, loss)`.
     """
     rng = np.random.default_rng(seed)
     torch.manual_seed(seed)
     scores = np.stack([Scores.fit(v[~np.isnan(v)], by_rank=True).normalize(v) for v in values.values()], 1)
     if states is None:
-        _descend(*_readout(model, texts, scores, rng), range(steps), progress)
+        _descend(*_readout(model, texts, scores, rng), range(steps), 2 * steps, LEARNING_RATE, progress)
         states = model.states(texts)
     if len(texts) < 4:
         return
@@ -55,8 +58,27 @@ def tune(
 
     model.train()
     parameters = [*model.reader.parameters(), *model.decoder.parameters()]
-    _descend(parameters, loss, range(steps, 2 * steps), progress)
+    _descend(parameters, loss, range(steps, 2 * steps), 2 * steps, LEARNING_RATE, progress)
     model.eval()
+
+
+def fit_kernels(
+    kernels: KernelRegression, contexts: Sequence[Context], steps: int, progress: Progress | None = None
+) -> None:
+    """Fit kernels in place to the examples of contexts: empirical Bayes, with the given kernels as the prior's mean.
+
+    `progress` is called as `progress(step, steps, loss)`.
+    """
+    parameters = [kernels.log_scales, kernels.log_linear, kernels.log_penalty]
+    before = [parameter.detach().clone() for parameter in parameters]
+    count = 2 * len(kernels.log_penalty) * max([context.scores.shape[1] for context in contexts])
+
+    def loss() -> Tensor:
+        evidence = [kernels.evidence(context.coordinates, context.scores) for context in contexts]
+        moved = [(now - then).square().sum() for now, then in zip(parameters, before, strict=True)]
+        return torch.stack(moved).sum() / count - torch.stack(evidence).mean()
+
+    _descend(parameters, loss, range(steps), steps, KERNEL_RATE, progress)
 
 
 def _tasks(states: np.ndarray, scores: np.ndarray, rng: np.random.Generator) -> list[Task]:
@@ -77,7 +99,7 @@ def _tasks(states: np.ndarray, scores: np.ndarray, rng: np.random.Generator) -> 
 
 def _readout(
     model: Model, texts: Sequence[str], scores: np.ndarray, rng: np.random.Generator
-) -> tuple[list[nn.Parameter], Callable[[], Tensor]]:
+) -> tuple[list[nn.Parameter], Loss]:
     """Parameters of the encoder and of a linear readout of all metrics from the states, and its squared error."""
     head = nn.Linear(model.config.encoder.outputs, scores.shape[1])
     nn.init.zeros_(head.weight)
@@ -94,16 +116,16 @@ def _readout(
 
 
 def _descend(
-    parameters: list[nn.Parameter], loss: Callable[[], Tensor], steps: range, progress: Progress | None
+    parameters: list[nn.Parameter], loss: Loss, steps: range, total: int, rate: float, progress: Progress | None
 ) -> None:
-    """Minimize a random loss by AdamW with a linearly falling learning rate; `steps` are those of one stage of two."""
-    optimizer = torch.optim.AdamW(parameters, LEARNING_RATE, weight_decay=0.01)
+    """Minimize a random loss by AdamW with a linearly falling learning rate, in `steps` out of `total`."""
+    optimizer = torch.optim.AdamW(parameters, rate, weight_decay=0.01)
     for done, step in enumerate(steps):
-        optimizer.param_groups[0]["lr"] = LEARNING_RATE * (1 - done / len(steps))
+        optimizer.param_groups[0]["lr"] = rate * (1 - done / len(steps))
         value = loss()
         optimizer.zero_grad()
         value.backward()
         nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         if progress:
-            progress(step + 1, 2 * len(steps), value.item())
+            progress(step + 1, total, value.item())
