@@ -15,7 +15,7 @@ from predictors.inputs import Inputs, Metrics
 from predictors.rlm.predictor import RLM
 
 STEPS = 60  # of fine-tuning, half a minute with 100 examples on one core
-KERNEL_STEPS = 20  # less than half a minute with 500 examples on one core
+KERNEL_STEPS = 30  # half a minute with 500 examples on one core
 
 
 class FineTuned(RLM):

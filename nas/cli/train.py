@@ -61,7 +61,7 @@ def train(
     ] = None,
     kernel_steps: Annotated[
         int | None,
-        typer.Option(min=0, help="rlm only: steps that fit its kernels to 300 or more networks, for example 20."),
+        typer.Option(min=0, help="rlm only: steps that fit its kernels to 300 or more networks, for example 30."),
     ] = None,
     seed: Seed = 0,
     quiet: Quiet = False,

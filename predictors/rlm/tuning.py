@@ -22,6 +22,7 @@ LEARNING_RATE = 3e-4
 TASKS = 4  # per step
 MAX_ROWS = 256  # examples plus queries of a task
 KERNEL_RATE = 0.1  # learning rate of the kernels, whose parameters are logarithms
+KERNEL_SPREAD = 2.0  # prior standard deviation of these parameters
 
 Loss = Callable[[], Tensor]
 
@@ -71,7 +72,7 @@ def fit_kernels(
     """
     parameters = [kernels.log_scales, kernels.log_linear, kernels.log_penalty]
     before = [parameter.detach().clone() for parameter in parameters]
-    count = 2 * len(kernels.log_penalty) * max([context.scores.shape[1] for context in contexts])
+    count = 2 * KERNEL_SPREAD**2 * len(kernels.log_penalty) * max([context.scores.shape[1] for context in contexts])
 
     def loss() -> Tensor:
         evidence = [kernels.evidence(context.coordinates, context.scores) for context in contexts]

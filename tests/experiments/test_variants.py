@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from experiments.variants import FineTuned, Independent
+from experiments.variants import FineTuned, FittedKernels, Independent
 from nas import load_benchmark
 from predictors.rlm.predictor import RLM
 
@@ -31,3 +31,11 @@ def test_fine_tuning_changes_a_copy_of_the_model() -> None:
     tuned = FineTuned(steps=1).fit(texts, {"digits_accuracy": accuracy}).model.state_dict()
     assert any(not tensor.equal(tuned[name]) for name, tensor in before.items())
     assert all(tensor.equal(before[name]) for name, tensor in RLM().model.state_dict().items())
+
+
+def test_fitted_kernels_leave_all_other_weights_as_they_are() -> None:
+    table = load_benchmark("digits-nasbench101")
+    texts, accuracy = table.load_texts()[:12], table.values("digits_accuracy")[:12]
+    fitted = FittedKernels(kernel_steps=2).fit(texts, {"digits_accuracy": accuracy}).model.state_dict()
+    changed = {name for name, tensor in RLM().model.state_dict().items() if not tensor.equal(fitted[name])}
+    assert changed == {f"reader.kernels.log_{name}" for name in ("scales", "linear", "penalty")}

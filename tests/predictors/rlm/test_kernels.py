@@ -99,3 +99,15 @@ def test_the_order_of_examples_does_not_matter(seed: int) -> None:
 def test_equal_or_far_examples_give_finite_features(scale: float) -> None:
     layer, (x, y), (queries, _) = _layer(), _task(20, 5), _task(5, 6)
     assert torch.isfinite(_features(layer, x * scale, y, queries * scale)).all()
+
+
+def test_the_evidence_is_that_of_gaussian_processes_with_their_best_variances() -> None:
+    layer, (x, y) = _layer(), _task(30, 3)
+    found = layer.evidence(x, y).item()
+    scores, expected = y[0].double(), []
+    for inverse in layer.factor(x).inverse[0].double():
+        kernel = ((inverse + inverse.T) / 2).inverse()
+        variance = scores @ torch.linalg.solve(kernel, scores) / 30
+        process = torch.distributions.MultivariateNormal(torch.zeros(30).double(), variance * (kernel + kernel.T) / 2)
+        expected.append(process.log_prob(scores).item() / 30 + (1 + np.log(2 * np.pi)) / 2)
+    assert found == pytest.approx(np.mean(expected), abs=0.01)

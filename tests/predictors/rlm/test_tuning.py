@@ -1,11 +1,14 @@
-"""Claims about tuning on a table: it improves predictions and is reproducible."""
+"""Claims about tuning on a table, of the whole model or of its kernels: it improves predictions and is reproducible."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
+from nas import load_benchmark
 from predictors import load
 from predictors.rlm.predictor import RLM
 
@@ -61,3 +64,29 @@ def test_progress_is_reported_and_tables_may_be_tiny_or_have_gaps(small_base: st
     for count in (1, 2, 5):
         found = model.fit(TEXTS[:count], {"metric": TARGET[:count]}).predict(TEXTS[:3], ["metric"], samples=2)
         assert np.isfinite(found.samples).all()
+
+
+@pytest.mark.slow
+def test_fitted_kernels_rank_networks_better_from_many_examples() -> None:
+    table = load_benchmark("digits-pnas")  # of a space that the base has not seen
+    texts, latency = table.load_texts(), table.values("cpu_latency_ms")
+    taus = []
+    for kernel_steps in (0, 10):
+        model = RLM(base="rlm-generated", kernel_steps=kernel_steps).fit(texts[:300], {"cpu_latency_ms": latency[:300]})
+        predicted = model.predict(texts[300:], ["cpu_latency_ms"], samples=8)["cpu_latency_ms"]
+        taus.append(kendalltau(predicted, latency[300:]).statistic)
+    assert taus[1] > taus[0] > 0.9
+
+
+def test_fitting_kernels_changes_neither_the_base_nor_what_a_second_fit_finds(small_base: str, tmp_path: Path) -> None:
+    values = {"metric": TARGET[LEARNED], "gaps": np.where(np.arange(80) % 3, TARGET[LEARNED], np.nan)}
+    before = _fitted(small_base, 0).predict(TEXTS[OTHERS], ["metric"], samples=8).samples
+    seen: list[tuple[int, int]] = []
+    model = RLM(base=small_base, kernel_steps=4, progress=lambda step, steps, loss: seen.append((step, steps)))
+    one, again = (model.fit(TEXTS[LEARNED], values).predict(TEXTS[OTHERS], ["metric"], samples=8).samples for _ in "12")
+    assert seen == [(step, 4) for step in range(1, 5)] * 2
+    np.testing.assert_array_equal(one, again)
+    np.testing.assert_array_equal(before, _fitted(small_base, 0).predict(TEXTS[OTHERS], ["metric"], samples=8).samples)
+    assert not np.array_equal(before, one)
+    model.save(tmp_path)
+    np.testing.assert_array_equal(one, load(tmp_path).predict(TEXTS[OTHERS], ["metric"], samples=8).samples)
