@@ -1,6 +1,7 @@
 """Variants of the RLM for ablations. A plug-in's name is its file and class.
 
-`nas compare --predictors rlm,experiments/variants.py:FineTuned …`, `experiments.pareto --only rlm,rlm-independent`.
+`nas compare --predictors rlm,experiments/variants.py:FineTuned …`, the same with `FittedKernels`, and
+`experiments.pareto --only rlm,rlm-independent`.
 """
 
 from __future__ import annotations
