@@ -69,9 +69,9 @@ class KernelRegression(nn.Module):
         return Factored(scaled, inverse, others.sum(-1), others.amax(-1))
 
     def evidence(self, coordinates: Tensor, scores: Tensor) -> Tensor:
-        """Log marginal likelihood of scores (B, n), per example, mean over tasks and heads, up to a constant.
+        """Log marginal likelihood of scores (B, n) at coordinates (B, n, C), per example, mean over tasks and heads.
 
-        Each head is a Gaussian process whose variance is the most likely one.
+        A constant is left out. Each head is a Gaussian process whose variance is the most likely one.
         """
         inverse, n = self.factor(coordinates).inverse, scores.shape[1]
         misfit = torch.einsum("bi,bhij,bj->bh", scores, inverse, scores)

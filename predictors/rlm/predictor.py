@@ -116,8 +116,7 @@ class RLM(SamplingPredictor):
 
     def fit(self, architectures: Inputs, metrics: Metrics) -> Self:
         """As `Predictor.fit`: store the examples; fine-tune the base on them if `steps` or `kernel_steps` is set."""
-        texts = as_texts(architectures)
-        values = as_targets(architectures, metrics)
+        texts, values = as_texts(architectures), as_targets(architectures, metrics)
         if self.steps or self.kernel_steps:
             self._model = None  # an earlier fit may have tuned it
         model = self.model
@@ -183,8 +182,7 @@ class RLM(SamplingPredictor):
 
     def extend(self, architectures: Inputs, metrics: Metrics) -> None:
         """Add further examples; new values of a stored architecture are merged with, or replace, its old ones."""
-        texts = as_texts(architectures)
-        new = as_targets(architectures, metrics)
+        texts, new = as_texts(architectures), as_targets(architectures, metrics)
         place = {state.tobytes(): row for row, state in enumerate(self._states)}
         states = list(self._states)
         rows = []

@@ -75,6 +75,8 @@ def fit_kernels(
     count = 2 * KERNEL_SPREAD**2 * len(kernels.log_penalty) * max([context.scores.shape[1] for context in contexts])
 
     def loss() -> Tensor:
+        for now, then in zip(parameters, before, strict=True):  # farther away, float32 may not invert the kernels
+            now.data.clamp_(then - KERNEL_SPREAD, then + KERNEL_SPREAD)
         evidence = [kernels.evidence(context.coordinates, context.scores) for context in contexts]
         moved = [(now - then).square().sum() for now, then in zip(parameters, before, strict=True)]
         return torch.stack(moved).sum() / count - torch.stack(evidence).mean()

@@ -10,7 +10,9 @@ from scipy.stats import kendalltau
 
 from nas import load_benchmark
 from predictors import load
+from predictors.rlm import tuning
 from predictors.rlm.predictor import RLM
+from search_spaces import get_space
 
 RNG = np.random.default_rng(0)
 DIGITS = RNG.integers(0, 10, (120, 4))
@@ -90,3 +92,15 @@ def test_fitting_kernels_changes_neither_the_base_nor_what_a_second_fit_finds(sm
     assert not np.array_equal(before, one)
     model.save(tmp_path)
     np.testing.assert_array_equal(one, load(tmp_path).predict(TEXTS[OTHERS], ["metric"], samples=8).samples)
+
+
+@pytest.mark.slow
+def test_kernels_stay_where_they_can_be_inverted_for_metrics_without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "KERNEL_RATE", 3.0)  # thirty times as far in each step
+    space, rng = get_space("nasbench201"), np.random.default_rng(0)
+    architectures = [space.sample(rng) for _ in range(120)]
+    texts, sizes = [space.to_text(a) for a in architectures], np.log([space.params(a) for a in architectures])
+    values = {"val_loss": sizes, "latency_ms": np.exp(sizes / 3)}
+    model = RLM(kernel_steps=30).fit(texts[:100], {name: column[:100] for name, column in values.items()})
+    predicted = model.predict(texts[100:], list(values), samples=8)
+    assert min(kendalltau(predicted[name], column[100:]).statistic for name, column in values.items()) > 0.9
