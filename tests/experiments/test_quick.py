@@ -117,7 +117,8 @@ def test_checkpoints_of_the_table_are_made(kind: Kind, tmp_path: Path) -> None:
 def test_few_labels_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = run("few_labels", capsys, out=tmp_path)
     names = [row["predictor"] for row in found["predictors"]]
-    assert names == ["rlm", "gnn", "gp", "gp-choices", "forest", "ridge"]
+    fitted = "experiments/variants.py:FittedKernels"
+    assert names == ["rlm", fitted, "gnn", "gp", "gp-choices", "forest", "ridge"]
     assert {path.name for path in tmp_path.iterdir()} == {
         "predicted.png", "ranks.png", "scores.csv", "scores.jsonl", "summary.json", "tables.md", "tau.png",
     }  # fmt: skip
