@@ -98,6 +98,7 @@ def load_space(path: Path) -> BankedSpace:
                 arrays["totals"][i],
                 arrays["counts"][i],
                 neighbour_sketch(own_words, lengths, own_edges),
+                np.arange(len(lengths)),
             )
         )
     return BankedSpace(path.stem, found, arrays["targets"].astype(float), arrays["others"].astype(float))

@@ -48,6 +48,7 @@ class Batch(NamedTuple):
     edges: Tensor  # (2, e) producer and consumer
     text: Tensor  # (n,) text of each line
     position: Tensor  # (n,) in [0, 1]
+    shared: Tensor  # (n,) which of the m distinct lines of all texts it is
     totals: Tensor  # (B, TEXT_NUMBERS)
     counts: Tensor  # (B, COUNTS)
     neighbours: Tensor  # (B, NEIGHBOURS)
@@ -55,18 +56,19 @@ class Batch(NamedTuple):
 
 def collate(texts: Sequence[Lines]) -> Batch:
     """Concatenate the lines of several texts."""
-    counts = np.array([len(t.starts) for t in texts])
-    first = np.cumsum([0, *counts[:-1]])
-    word_first = np.cumsum([0, *(len(t.words) for t in texts[:-1])])
-    return Batch(
-        torch.from_numpy(np.concatenate([t.words for t in texts])),
-        torch.from_numpy(np.concatenate([t.starts + f for t, f in zip(texts, word_first, strict=True)])),
-        torch.from_numpy(np.concatenate([t.numbers for t in texts])),
-        torch.from_numpy(np.concatenate([t.edges + f for t, f in zip(texts, first, strict=True)], 1)),
-        torch.from_numpy(np.repeat(np.arange(len(texts)), counts)),
-        torch.from_numpy(np.concatenate([t.position for t in texts])),
-        *(torch.from_numpy(np.stack([getattr(t, name) for t in texts])) for name in ("totals", "counts", "neighbours")),
-    )
+    counts = [len(t.starts) for t in texts]
+    sizes = {"starts": [len(t.words) for t in texts], "edges": counts, "shared": [t.shared.max() + 1 for t in texts]}
+
+    def joined(name: str) -> Tensor:
+        arrays = [getattr(t, name) for t in texts]
+        if name in sizes:  # numbers of words or lines, which continue those of the texts before
+            arrays = [array + first for array, first in zip(arrays, np.cumsum([0, *sizes[name]]), strict=False)]
+        return torch.from_numpy(np.concatenate(arrays, 1 if name == "edges" else 0))
+
+    found = {name: joined(name) for name in ("words", "starts", "numbers", "edges", "position", "shared")}
+    for name in ("totals", "counts", "neighbours"):
+        found[name] = torch.from_numpy(np.stack([getattr(t, name) for t in texts]))
+    return Batch(text=torch.from_numpy(np.repeat(np.arange(len(texts)), counts)), **found)
 
 
 class Layer(nn.Module):
@@ -79,38 +81,37 @@ class Layer(nn.Module):
         self.down = nn.Linear(2 * width, width, bias=False)
 
     def forward(self, x: Tensor, flow: Flow) -> Tensor:
-        """Lines x (n, D) to lines (n, D)."""
-        y = self.norm(x)
-        return x + self.down(functional.gelu(self.up(torch.cat([y, flow.read(y), flow.readers(y), flow.mean(y)], 1))))
+        """Lines x (m, D) to lines (m, D)."""
+        return x + self.down(functional.gelu(self.up(flow.around(self.norm(x)))))
 
 
 class Flow:
-    """Sums over references and texts; the normalization is computed once for all layers."""
+    """The m distinct lines of a batch and their references. Lines of equal calls are one distinct line.
+
+    A line reads the sum of its neighbours on a side, divided by the square root of their number. If it belongs to
+    several calls, it reads the mean of these sums.
+    """
 
     def __init__(self, batch: Batch) -> None:
-        self.source, self.target = batch.edges
-        n = len(batch.starts)
-        ones = torch.ones(len(self.source))
-        self.fan_in = torch.zeros(n).index_add(0, self.target, ones).clamp(min=1).rsqrt()[:, None]
-        self.fan_out = torch.zeros(n).index_add(0, self.source, ones).clamp(min=1).rsqrt()[:, None]
-        self.text, self.texts = batch.text, len(batch.totals)
-        self.counts = torch.bincount(batch.text, minlength=self.texts).float()[:, None]
+        self.times = torch.bincount(batch.shared).float()[:, None]
+        self.text = torch.empty(len(self.times), dtype=torch.long).index_copy(0, batch.shared, batch.text)
+        self.counts = torch.bincount(batch.text).float()[:, None]
+        self.ends = batch.shared[batch.edges]
+        fans = [torch.bincount(end, minlength=len(batch.starts))[end, None] for end in batch.edges]
+        self.weights = [fan.rsqrt() / self.times[end] for fan, end in zip(fans, self.ends, strict=True)]
 
-    def read(self, x: Tensor) -> Tensor:
-        """(n, D) sum of the lines that each line reads, divided by the square root of their number."""
-        return torch.zeros_like(x).index_add(0, self.target, x[self.source]) * self.fan_in
+    def around(self, x: Tensor) -> Tensor:
+        """(m, 4D) lines x (m, D), what each reads, what reads it, and the mean line of its text."""
+        source, target = self.ends
+        read = _sums(x[source] * self.weights[1], target, len(x))
+        readers = _sums(x[target] * self.weights[0], source, len(x))
+        mean = _sums(x * self.times, self.text, len(self.counts)) / self.counts
+        return torch.cat([x, read, readers, mean[self.text]], 1)
 
-    def readers(self, x: Tensor) -> Tensor:
-        """(n, D) sum of the lines that read each line, divided by the square root of their number."""
-        return torch.zeros_like(x).index_add(0, self.source, x[self.target]) * self.fan_out
 
-    def total(self, x: Tensor) -> Tensor:
-        """(B, D) sum of each text's lines."""
-        return x.new_zeros(self.texts, x.shape[1]).index_add(0, self.text, x)
-
-    def mean(self, x: Tensor) -> Tensor:
-        """(n, D) mean line of each line's text."""
-        return (self.total(x) / self.counts)[self.text]
+def _sums(x: Tensor, rows: Tensor, count: int) -> Tensor:
+    """(count, D) sums of values x (n, D) by row (n,)."""
+    return x.new_zeros(count, x.shape[1]).index_add(0, rows, x)
 
 
 class TextEncoder(nn.Module):
@@ -147,13 +148,15 @@ class TextEncoder(nn.Module):
         angle = (batch.numbers[..., None] * self.frequency).flatten(1)
         numbers = torch.cat([batch.numbers / 8, angle.sin(), angle.cos()], 1)
         x = self.words(batch.words, batch.starts) + self.numbers(numbers)
+        x = _sums(x, batch.shared, len(flow.times)) / flow.times
         for layer in self.layers:
             x = layer(x, flow)
         x = self.norm(x)
         centers = torch.linspace(0, 1, self.config.windows)
         window = torch.exp(-12.5 * (batch.position[:, None] - centers) ** 2)  # (n, K)
-        pooled = [flow.total(x), *(flow.total(x * w[:, None]) for w in window.T)]
-        structure = self.out(torch.cat(pooled, 1) / flow.counts.sqrt())
+        weights = [flow.times, *_sums(window, batch.shared, len(x)).T[..., None]]
+        pooled = _sums(torch.cat([x * weight for weight in weights], 1), flow.text, len(flow.counts))
+        structure = self.out(pooled / flow.counts.sqrt())
         read = torch.cat([self.structure_norm(structure), batch.totals / 8], 1)
         quality = self.quality(read)
         around = functional.rms_norm(batch.neighbours, (NEIGHBOURS,), eps=1e-6)

@@ -2,17 +2,17 @@
 
 ONNX text is unrolled: every call is replaced by the lines of its function, and every line is annotated with the shapes
 and costs that follow from the text. Any other text has one line per word, number or sign.
-The lines of a call depend on the function, its arguments and its input shapes alone. They are computed once and shared
-by all texts with such a call.
+Equal calls, of one function with equal arguments and input shapes, share their lines: the encoder reads them once.
 """
 
 from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Sequence
 from functools import lru_cache
 from math import log2, prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,7 +34,7 @@ _TOKEN = re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|[^\W\d]\w*|[^\w\s]|\s+")
 
 
 class Lines(NamedTuple):
-    """The n lines of a text, with w words and e references."""
+    """The n lines of a text, all calls unrolled, with w words and e references."""
 
     words: np.ndarray  # (w,) hashed words, line after line
     starts: np.ndarray  # (n,) index of each line's first word
@@ -44,10 +44,11 @@ class Lines(NamedTuple):
     totals: np.ndarray  # (TEXT_NUMBERS,) log2 of 1 + parameters, multiply-accumulates, output elements, lines, depth
     counts: np.ndarray  # (COUNTS,) sum of the lines' `kind_sketch`
     neighbours: np.ndarray  # (NEIGHBOURS,) `neighbour_sketch` of the lines
+    shared: np.ndarray  # (n,) from 0; equal for one line of a function in equal calls
 
 
 class _Body(NamedTuple):
-    """The lines of one call."""
+    """The n lines of one call."""
 
     words: np.ndarray  # (w,) hashed words, line after line
     lengths: np.ndarray  # (n,) words per line
@@ -58,6 +59,7 @@ class _Body(NamedTuple):
     shapes: tuple[Shape, ...]  # shapes of the outputs
     costs: np.ndarray  # (3,) parameters, multiply-accumulates, output elements
     counts: np.ndarray  # (COUNTS,) sum of the lines' sketches
+    calls: int = 0  # number of calls inside
 
 
 @lru_cache(maxsize=65536)
@@ -78,70 +80,64 @@ def lines(text: str) -> Lines:
     if not text.startswith("<ir_version"):
         return _plain(text)
     program = read(text)
-    body = _Reader(program).body(program.main, program.input_shapes, ())
+    body, shared = _Reader(program).body(program.main, program.input_shapes, ())
     if not len(body.lengths):
         raise InputError("the network has no operator")
-    return _finished(body)
+    return _finished(body, shared)
 
 
 class _Reader:
-    """Unrolls the calls of one program; bodies are shared between programs."""
+    """Unrolls the calls of one program. Equal calls are read once."""
 
     def __init__(self, program: Program) -> None:
         self.functions = program.functions
-        self.depth = self.calls = 0
+        self.depth = self.distinct = 0
+        self.known: dict[tuple[str, tuple[Shape, ...], Attrs], tuple[_Body, list[int]]] = {}
 
-    def body(self, block: Block, shapes: tuple[Shape, ...], arguments: Attrs) -> _Body:
-        """The lines of a block for given input shapes and arguments."""
+    def body(self, block: Block, shapes: tuple[Shape, ...], arguments: Attrs) -> tuple[_Body, list[int]]:
+        """The n lines of a block for given input shapes and arguments, and `Lines.shared` of each."""
         parts, makers, known = [], [-1 - i for i in range(len(shapes))], list(shapes)
         if self.depth > MAX_DEPTH:
             raise InputError(f"functions call each other more than {MAX_DEPTH} deep; a function must not call itself")
-        count = 0
+        count = calls = 0
         edges: list[np.ndarray] = []
-        reads: list[np.ndarray] = []
+        links: list[tuple[int, int]] = []  # edges between parts
+        reads: list[tuple[int, int]] = []
+        shared: list[int] = []
         for item in block.items:
             inputs = tuple([known[v] for v in item.inputs])
-            part = self.call(item.op, inputs, bind(item.attrs, arguments) if block.params else item.attrs)
+            part, numbers = self.call(item.op, inputs, bind(item.attrs, arguments) if block.params else item.attrs)
             if len(part.shapes) != item.outputs:
                 raise InputError(f"{item.op} has {len(part.shapes)} outputs, not {item.outputs}")
             edges.append(part.edges + count)
             for i, line in part.reads.T.tolist():
                 maker = makers[item.inputs[i]]
-                (edges if maker >= 0 else reads).append(np.array([[max(maker, -1 - maker)], [line + count]]))
+                (links if maker >= 0 else reads).append((max(maker, -1 - maker), line + count))
             makers += [s + count if s >= 0 else makers[item.inputs[-1 - s]] for s in part.sources]
             known += part.shapes
             count += len(part.lengths)
-            if count > MAX_LINES:
-                raise InputError(f"the network has more than {MAX_LINES} operators")
+            calls += part.calls
+            if max(count, calls) > MAX_LINES:  # calls of functions without operators add no lines
+                raise InputError(f"the network has more than {MAX_LINES} operators or calls")
             parts.append(part)
-        return _joined(parts, edges, reads)._replace(
-            sources=tuple([makers[v] for v in block.outputs]), shapes=tuple([known[v] for v in block.outputs])
-        )
+            shared += numbers
+        own = {"sources": tuple([makers[v] for v in block.outputs]), "shapes": tuple([known[v] for v in block.outputs])}
+        return _joined(parts, [*edges, _pairs(links)], reads=_pairs(reads), calls=calls + 1, **own), shared
 
-    def call(self, op: str, shapes: tuple[Shape, ...], attrs: Attrs) -> _Body:
-        """The lines of an operator or a function call."""
+    def call(self, op: str, shapes: tuple[Shape, ...], attrs: Attrs) -> tuple[_Body, list[int]]:
+        """The lines of an operator or a function call, and `Lines.shared` of each."""
         function = self.functions.get(op)
         if function is None:
-            return _operator(op, shapes, attrs)
+            self.distinct += 1
+            return _operator(op, shapes, attrs), [self.distinct - 1]
         if len(shapes) != function.inputs:
             raise InputError(f"function {op} takes {function.inputs} inputs, not {len(shapes)}")
-        key = (function, shapes, attrs) if not any(i.op in self.functions for i in function.items) else None
-        if key is not None and key in _BODIES:
-            return _BODIES[key]
-        self.calls += 1  # calls of functions without operators add no lines, so they have a limit of their own
-        if self.calls > MAX_LINES:
-            raise InputError(f"the network calls functions more than {MAX_LINES} times")
-        self.depth += 1
-        made = self.body(function, shapes, attrs)
-        self.depth -= 1
-        if key is not None:
-            if len(_BODIES) > 50_000:
-                _BODIES.clear()
-            _BODIES[key] = made
-        return made
-
-
-_BODIES: dict[tuple[Block, tuple[Shape, ...], Attrs], _Body] = {}
+        key = (op, shapes, attrs)
+        if key not in self.known:
+            self.depth += 1
+            self.known[key] = self.body(function, shapes, attrs)
+            self.depth -= 1
+        return self.known[key]
 
 
 @lru_cache(maxsize=65536)
@@ -179,27 +175,31 @@ def _extent(shape: Shape) -> tuple[float, float]:
 
 
 _NO_WORDS, _NO_PAIRS = np.zeros(0, np.int64), np.zeros((2, 0), np.int64)
-_NO_ROWS = np.zeros((0, OPERATOR_NUMBERS), np.float32)
 _NO_LINES = _Body(
-    _NO_WORDS, _NO_WORDS, _NO_ROWS, _NO_PAIRS, _NO_PAIRS, (), (), np.zeros(3), np.zeros(COUNTS, np.float32)
-)
+    _NO_WORDS, _NO_WORDS, np.zeros((0, OPERATOR_NUMBERS), np.float32), _NO_PAIRS, _NO_PAIRS, (), (), np.zeros(3),
+    np.zeros(COUNTS, np.float32),
+)  # fmt: skip
 
 
-def _joined(parts: list[_Body], edges: list[np.ndarray], reads: list[np.ndarray]) -> _Body:
-    """The lines of consecutive calls, with these edges and reads; without sources and shapes."""
+def _pairs(pairs: list[tuple[int, int]]) -> np.ndarray:
+    return np.array(pairs, np.int64).reshape(-1, 2).T
+
+
+def _joined(parts: list[_Body], edges: list[np.ndarray], **own: Any) -> _Body:
+    """The lines of consecutive calls, with these edges and other fields."""
     parts = [_NO_LINES, *parts]
     return _NO_LINES._replace(
         words=np.concatenate([part.words for part in parts]),
         lengths=np.concatenate([part.lengths for part in parts]),
         numbers=np.concatenate([part.numbers for part in parts]),
-        edges=np.concatenate([_NO_LINES.edges, *edges], 1),
-        reads=np.concatenate([_NO_LINES.reads, *reads], 1),
+        edges=np.concatenate(edges, 1),
         costs=np.sum([part.costs for part in parts], axis=0),
         counts=np.sum([part.counts for part in parts], axis=0),
+        **own,
     )
 
 
-def _finished(body: _Body) -> Lines:
+def _finished(body: _Body, shared: Sequence[int]) -> Lines:
     """The lines of a whole text, with each line's depth, height and position in the data flow."""
     n = len(body.lengths)
     depth = _longest(n, body.edges)
@@ -214,6 +214,7 @@ def _finished(body: _Body) -> Lines:
         totals=np.log2(1 + np.array([*body.costs, n, depth.max()])).astype(np.float32),
         counts=body.counts,
         neighbours=neighbour_sketch(body.words, body.lengths, body.edges),
+        shared=np.array(shared),
     )
 
 
@@ -234,7 +235,7 @@ def graph_lines(graph: Graph) -> Lines:
         parts.append(_operator(node.op, tuple([graph.shapes[v] for v in node.inputs]), node.attrs))
         edges += [(maker[v], i) for v in node.inputs if maker[v] >= 0]
         maker |= dict.fromkeys(node.outputs, i)
-    return _finished(_joined(parts, [np.array(edges, np.int64).reshape(-1, 2).T], []))
+    return _finished(_joined(parts, [_pairs(edges)]), range(len(parts)))
 
 
 def _plain(text: str) -> Lines:
@@ -249,5 +250,5 @@ def _plain(text: str) -> Lines:
     edges = np.stack([np.arange(n - 1), np.arange(1, n)])
     counts = np.sum([kind_sketch(*kind) for kind in zip(words[:, None], numbers, strict=True)], axis=0)
     return _finished(
-        _NO_LINES._replace(words=words, lengths=np.ones(n, int), numbers=numbers, edges=edges, counts=counts)
+        _NO_LINES._replace(words=words, lengths=np.ones(n, int), numbers=numbers, edges=edges, counts=counts), range(n)
     )

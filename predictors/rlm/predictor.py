@@ -68,14 +68,9 @@ class RLM(SamplingPredictor):
     kind = "rlm"
 
     def __init__(
-        self,
-        seed: int = 0,
-        base: str = BASE,
-        steps: int = 0,
-        backbone: str | None = None,
-        progress: Progress | None = None,
-        kernel_steps: int = 0,
-    ) -> None:
+        self, seed: int = 0, base: str = BASE, steps: int = 0, backbone: str | None = None,
+        progress: Progress | None = None, kernel_steps: int = 0,
+    ) -> None:  # fmt: skip
         super().__init__(seed)
         if min(steps, kernel_steps) < 0:
             raise InputError(f"rlm: steps must be 0 or more, not {min(steps, kernel_steps)}")

@@ -28,14 +28,9 @@ Loss = Callable[[], Tensor]
 
 
 def tune(
-    model: Model,
-    texts: Sequence[str],
-    values: Mapping[str, np.ndarray],
-    steps: int,
-    seed: int,
-    states: np.ndarray | None,
-    progress: Progress | None = None,
-) -> None:
+    model: Model, texts: Sequence[str], values: Mapping[str, np.ndarray], steps: int, seed: int,
+    states: np.ndarray | None, progress: Progress | None = None,
+) -> None:  # fmt: skip
     """Train a model in place: first the encoder with a linear readout, then reader and decoder.
 
     Args:
@@ -43,7 +38,9 @@ def tune(
         texts: n texts.
         values: (n,) per metric, NaN where missing.
         steps: optimizer steps of each of the two stages.
+        seed: seed of the batches.
         states: (n, S) states of another encoder; None to train and use the model's own.
+        progress: called as `progress(step, 2 * steps, loss)`.
     """
     rng = np.random.default_rng(seed)
     torch.manual_seed(seed)

@@ -10,7 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictors.rlm.encoder import EncoderConfig, TextEncoder, collate
+from predictors import create
+from predictors.rlm.encoder import EncoderConfig, Flow, TextEncoder, collate
 from predictors.rlm.lines import LINE_NUMBERS, MAX_LINES, Lines, bucket, graph_lines, lines
 from predictors.rlm.sketches import COUNTS
 from search_spaces import InputError, SearchSpace, expand, get_space, read
@@ -67,7 +68,8 @@ def test_a_text_and_its_graph_have_the_same_lines_but_for_their_order(name: str)
         of_text, of_graph = lines(text), graph_lines(expand(read(text)))
         assert _bag(of_text) == _bag(of_graph)
         assert of_text.edges.shape == of_graph.edges.shape
-        np.testing.assert_allclose(_states([of_text]), _states([of_graph]), rtol=1e-3, atol=1e-3)
+        unshared = of_text._replace(shared=np.arange(len(of_text.starts)))
+        np.testing.assert_allclose(_states([unshared]), _states([of_graph]), rtol=1e-3, atol=1e-3)
 
 
 @settings(max_examples=10, deadline=None)
@@ -99,6 +101,49 @@ def test_a_function_called_twice_is_its_body_twice() -> None:
     assert _bag(one) == _bag(other)
     assert sorted(one.edges.T.tolist()) == sorted(other.edges.T.tolist()) == [[0, 1], [1, 2], [2, 3]]
     np.testing.assert_array_equal(one.totals, other.totals)
+
+
+TWICE = "a = net.F (x); b = net.F (x); y = Add (a, b)"
+BODY = "F (x) => (y); a = Relu (x); y = Sigmoid (a)"
+
+
+def test_lines_of_equal_calls_are_encoded_once() -> None:
+    called = lines(_program(TWICE, BODY))
+    flat = lines(_program("a = Relu (x); b = Sigmoid (a); c = Relu (x); d = Sigmoid (c); y = Add (b, d)"))
+    assert called.shared.tolist() == [0, 1, 0, 1, 2]
+    assert flat.shared.tolist() == [0, 1, 2, 3, 4]
+    assert len(Flow(collate([called])).times) == 3
+    # Both calls have the same surroundings, so the state is exactly that of the network without functions.
+    np.testing.assert_allclose(_states([called]), _states([flat]), rtol=1e-5, atol=1e-6)
+    both = _states([called, lines(_program("y = net.F (x)", BODY)), called])
+    np.testing.assert_allclose(both[[0, 2]], np.repeat(_states([called]), 2, 0), rtol=1e-4, atol=1e-5)
+
+
+def test_calls_with_other_arguments_or_input_shapes_have_lines_of_their_own() -> None:
+    function = "F <c> (x) => (y); y = net.Conv <channels: int = @c, kernel = [1,1]> (x)"
+    found = lines(_program("a = net.F <c = 5> (x); b = net.F <c = 5> (a); y = net.F <c = 5> (b)", function))
+    assert found.shared.tolist() == [0, 1, 1]  # x has 3 channels, a and b have 5
+    found = lines(_program("a = net.F <c = 3> (x); b = net.F <c = 5> (x); y = net.F <c = 3> (x)", function))
+    assert found.shared.tolist() == [0, 1, 0]
+
+
+def test_functions_inside_functions_are_encoded_once() -> None:
+    outer = "G (x) => (y); a = net.F (x); b = Relu (a); y = net.F (b)"
+    found = lines(_program("a = net.G (x); b = net.G (a); y = net.F (b)", outer, BODY))
+    assert found.shared.tolist() == [0, 1, 2, 0, 1, 0, 1, 2, 0, 1, 0, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["nasbench101", "darts"])
+def test_shared_lines_change_the_states_of_networks_little(name: str) -> None:
+    encoder = create("rlm").model.encoder
+    read_lines = [lines(text) for text in _texts(name, 12)]
+    apart = [found._replace(shared=np.arange(len(found.starts))) for found in read_lines]
+    with torch.inference_mode():
+        together, alone = (torch.cat([encoder(collate([one])) for one in some]) for some in (read_lines, apart))
+    different = (together - together.mean(0)) - (alone - alone.mean(0))
+    assert sum(found.shared.max() + 1 for found in read_lines) < 0.8 * sum(len(one.starts) for one in read_lines)
+    assert 0 < float(different.norm() / (alone - alone.mean(0)).norm()) < 0.1
 
 
 def test_a_call_binds_its_parameters() -> None:

@@ -71,13 +71,14 @@ def test_progress_is_reported_and_tables_may_be_tiny_or_have_gaps(small_base: st
 @pytest.mark.slow
 def test_fitted_kernels_rank_networks_better_from_many_examples() -> None:
     table = load_benchmark("digits-pnas")  # of a space that the base has not seen
-    texts, latency = table.load_texts(), table.values("cpu_latency_ms")
+    texts = table.load_texts()
+    intensity = np.log2(table.values("flops") / table.values("params"))
     taus = []
     for kernel_steps in (0, 10):
-        model = RLM(base="rlm-generated", kernel_steps=kernel_steps).fit(texts[:300], {"cpu_latency_ms": latency[:300]})
-        predicted = model.predict(texts[300:], ["cpu_latency_ms"], samples=8)["cpu_latency_ms"]
-        taus.append(kendalltau(predicted, latency[300:]).statistic)
-    assert taus[1] > taus[0] > 0.9
+        model = RLM(base="rlm-generated", kernel_steps=kernel_steps).fit(texts[:300], {"intensity": intensity[:300]})
+        predicted = model.predict(texts[300:], ["intensity"], samples=8)["intensity"]
+        taus.append(kendalltau(predicted, intensity[300:]).statistic)
+    assert taus[1] - 0.01 > taus[0] > 0.9
 
 
 def test_fitting_kernels_changes_neither_the_base_nor_what_a_second_fit_finds(small_base: str, tmp_path: Path) -> None:
