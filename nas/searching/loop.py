@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from search_spaces import Architecture, SearchSpace
 
 log = logging.getLogger(__name__)
-RESULT_VERSION = 14  # raise it whenever a search with the same seed evaluates other architectures
+RESULT_VERSION = 15  # raise it whenever a search with the same seed evaluates other architectures
 MAX_REPEATS = 50  # after so many repeated architectures in a row, a random new one is evaluated
 MAX_FAILURES = 10  # after so many failed evaluations in a row, the search ends with an error
 SOURCE_KEY = "nas:source"  # study user attribute: see `nas.searching.sources`
