@@ -6,7 +6,8 @@ many could be read, the length of their texts and the processor time (without im
 
 `words` counts operators, function calls and their attributes, with each function's body once. `tokens` counts words and
 their numbers, of which a text of NAS-Bench-201 has about 80. `signs` counts words, names, numbers and punctuation
-marks, `lines` the lines of the text, `operators` the operators that run.
+marks, `lines` the lines of the text, `operators` the operators that run, `encoded` those that the RLM's encoder reads:
+the operators of equal calls once.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def read_entry(entry: Entry) -> dict[str, Any]:
     except InputError as error:
         return {"reason": " ".join(str(error).split())}
     seconds = time.process_time() - begin
-    program = read(text)
+    program, unrolled = read(text), lines(text)
     params = graph_params(expand(program))
     return {
         "seconds": seconds,
@@ -73,7 +74,8 @@ def read_entry(entry: Entry) -> dict[str, Any]:
         "tokens": _words(program) + _numbers(program),
         "signs": len(_SIGN.findall(text)),
         "lines": text.count("\n"),
-        "operators": len(lines(text).starts),
+        "operators": len(unrolled.starts),
+        "encoded": int(unrolled.shared.max()) + 1,
         "exact": float(params == entry.params) if entry.params else None,
     }
 
@@ -97,7 +99,7 @@ def _items(program: Program) -> list[Item]:
 def _summary(table: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     read = [row for row in rows if "reason" not in row]
     found: dict[str, Any] = {"table": table, "networks": len(rows), "read": len(read)}
-    for name in ("words", "tokens", "signs", "lines", "operators", "seconds"):
+    for name in ("words", "tokens", "signs", "lines", "operators", "encoded", "seconds"):
         values = [row[name] for row in read]
         found |= {f"{name}, median": float(np.median(values)), f"{name}, most": float(max(values))}
     found["more than 2 s"] = sum(row["seconds"] > 2 for row in read)

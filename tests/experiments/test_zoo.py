@@ -172,6 +172,7 @@ def test_reading_a_network_gives_its_length_and_exact_parameters() -> None:
     assert found["lines"] < found["words"] < found["operators"] * 4
     assert found["words"] < found["tokens"] < found["signs"] / 2
     assert found["signs"] > 3 * found["words"]
+    assert found["encoded"] < found["operators"]  # its equal blocks are encoded once
     missing = zoo_texts.read_entry(zoo_texts.Entry("timm", "timm:resnet18x", 0))
     assert "resnet18x" in missing["reason"]
 
