@@ -65,8 +65,8 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *ar
 
 @pytest.mark.slow
 def test_latencies_of_other_networks_follow_from_a_few_measurements_of_a_flaky_device() -> None:
-    device = measured_device()
-    assert len(device.texts) == 8
+    device = measured_device(10)
+    assert len(device.texts) == 10
     pool = draw_pool(SPACE, 0)
     others = [text for text in pool if text not in device.tried]
     median, low, high = device.predict(others).T
@@ -77,7 +77,7 @@ def test_latencies_of_other_networks_follow_from_a_few_measurements_of_a_flaky_d
     assert np.corrcoef(median.argsort().argsort(), true.argsort().argsort())[0, 1] > 0.7
     found = quality(device, others)
     assert found.spearman > 0.5
-    assert 0 < found.uncertainty < 1
+    assert 0 < found.uncertainty < 0.8
     assert found.spread == 0  # it prints one number
 
 
