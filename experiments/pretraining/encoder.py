@@ -26,6 +26,8 @@ TARGETS, TARGETS_PER_NOISE = 16, 8  # targets of a head per step; those that sha
 MAX_NETWORKS = 600
 PROXY_WEIGHT = 1.0
 SAVE_EVERY = 200
+# 16-bit products take half the time on processors with AVX-512, and seven times the time on those with AVX2 only.
+HALF_PRECISION = torch.backends.cpu.get_cpu_capability() == "AVX512"
 Progress = Callable[[int, int, float], None]
 
 
@@ -115,7 +117,7 @@ def _loss(encoder: TextEncoder, heads: nn.ModuleList, space: BankedSpace, rng: n
     lines = space.lines[:MAX_NETWORKS]
     n = min(int(rng.choice(SUPPORTS)), len(lines) // 2)
     rows = rng.choice(len(lines), min(n + QUERIES, len(lines)), replace=False)
-    with torch.autocast("cpu", torch.bfloat16):  # halves the time
+    with torch.autocast("cpu", torch.bfloat16, enabled=HALF_PRECISION):
         states = encoder(collate([lines[i] for i in rows])).float()
     structural, others = _usable(space.targets[rows]), _usable(space.others[rows])
     pools = structural, others if others.shape[1] else _usable(space.targets[rows][:, DEVICES : DEVICES + QUALITIES])
