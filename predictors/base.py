@@ -17,6 +17,7 @@ import numpy as np
 from predictors.files import read, write
 from predictors.inputs import Inputs, Metrics, Stream, as_texts
 from search_spaces.common.errors import InputError
+from search_spaces.common.seeds import check_seed
 
 Progress = Callable[[int, int, float], None]  # called as `progress(step, steps, loss)` during training
 STREAM_CHUNK = 256  # architectures per call of `predict` in a stream
@@ -68,9 +69,7 @@ class Predictor(ABC):
     reads_choices: ClassVar[bool] = False  # True: inputs are `Architecture`s; False: texts or ONNX models
 
     def __init__(self, seed: int = 0) -> None:
-        if not isinstance(seed, int | np.integer) or seed < 0:
-            raise InputError(f"seed must be a whole number from 0, not {str(seed)[:60]}")
-        self.seed = int(seed)
+        self.seed = check_seed(seed)
 
     @property
     @abstractmethod

@@ -13,13 +13,20 @@ Kind = Literal["accuracy", "measured", "exact"]
 Direction = Literal["maximize", "minimize"]
 EXACT = ("params", "flops")
 DECODING_ORDER: dict[Kind, int] = {"exact": 0, "accuracy": 1, "measured": 2}
-_HIGHER = re.compile(
-    r"accuracy|(^|_)(acc|top_?\d+|m?ap(\d+)?|m?iou|auc|auroc|f1|bleu|rouge|psnr|ssim|dice|recall|precision|r2|ndcg|mrr|mcc"
-    r"|kappa|score|reward)(_|@|\d|$)",
-    re.IGNORECASE,
+
+
+def _words(pattern: str) -> re.Pattern[str]:
+    """Matches a name that contains one of these words, between separators."""
+    return re.compile(rf"(^|[\W_])({pattern})([\W_]|\d|$)", re.IGNORECASE)
+
+
+_HIGHER = _words(
+    r"acc|top_?\d+|m?ap(\d+)?|m?iou|auc|auroc|f1|bleu|rouge|psnr|ssim|dice|recall|precision|r2|ndcg|mrr|mcc|kappa|score"
+    r"|reward|(hit|success|win)_rate"
 )
-_LOSS = re.compile(r"(^|_)(loss|err|error|nll|perplexity|ppl|rmse|mse|mae|wer|cer|fid)(_|@|$)", re.IGNORECASE)
-_RATE = re.compile(r"(^|_)(throughput|fps|qps|speedup)(_|@|$)", re.IGNORECASE)
+_LOSS = _words("loss|err|error|nll|perplexity|ppl|rmse|mse|mae|wer|cer|fid|drop|degradation|regret")
+_COST = _words("latency|time|energy|power|memory|size")
+_RATE = _words("throughput|fps|qps|speedup|(.+_per_|.+/|images?_|imgs?_|samples?_|tokens?_)s(ec(ond)?)?")
 _FIDELITY = re.compile(r"(.+?)(?:@(\d+)|_(\d+)_?epochs?)")
 _UNIT = re.compile(r"_(ns|us|ms|s|nj|uj|mj|j|mw|w|b|kb|kib|mb|mib|gb|gib)$", re.IGNORECASE)
 
@@ -48,8 +55,8 @@ class Metric:
         """Parse a metric's name with optional suffixes for direction and kind.
 
         Examples: `"pixel3_latency_ms"`, `"top1:max"`, `"energy:measured:min"`. Without suffixes the name decides:
-        accuracies, precisions, scores and throughputs are maximized; everything else, including losses and errors
-        (`top1_error`), is minimized.
+        accuracies, precisions, scores and throughputs are maximized; everything else, including losses, errors and
+        drops (`top1_error`), is minimized.
 
         Raises:
             InputError: if the name is empty, or a suffix is neither a direction nor a kind.
@@ -77,9 +84,11 @@ class Metric:
             return cls(name, "exact", "minimize", "")
         if _LOSS.search(name):
             return cls(name, "accuracy", "minimize", unit)
-        if "accuracy" in name.lower() or (not unit and _HIGHER.search(name)):
+        if _RATE.search(name):
+            return cls(name, "measured", "maximize", "")
+        if "accuracy" in name.lower() or (not unit and not _COST.search(name) and _HIGHER.search(name)):
             return cls(name, "accuracy", "maximize", "%" if "accuracy" in name.lower() else "")
-        return cls(name, "measured", "maximize" if _RATE.search(name) else "minimize", unit)
+        return cls(name, "measured", "minimize", unit)
 
     @property
     def sign(self) -> float:
@@ -102,10 +111,7 @@ class Metric:
 
 
 def split_fidelity(name: str) -> tuple[str, float]:
-    """Split a name into metric and fidelity.
-
-    `"accuracy@12"` and `"accuracy_12epochs"` give `("accuracy", 12.0)`. The fidelity is infinite if the name has none.
-    """
+    """Metric and fidelity of a name: `("accuracy", 12.0)` of `"accuracy_12epochs"`; infinite if the name has none."""
     match = _FIDELITY.fullmatch(name)
     return (match[1], float(match[2] or match[3])) if match else (name, math.inf)
 

@@ -98,8 +98,8 @@ def _print_compared(result: Compared) -> None:
             "predictor": r["predictor"],
             "N": r["size"],
             **{label: f"{r[name]:.3f}±{r[f'{name}_std']:.3f}".replace("0.", ".") for name, label in labels.items()},
-            "best 10": f"{r['top10']:.2f}±{r['top10_std']:.2f}",
-            "regret": f"{r['regret']:.2f}±{r['regret_std']:.2f}",
+            "best 10": f"{r['top10']:.4g}±{r['top10_std']:.2g}",
+            "regret": f"{r['regret']:.2g}±{r['regret_std']:.2g}",
             "50/90 %": f"{100 * r['cover50']:.0f}/{100 * r['cover90']:.0f}",
             "s": f"{r['fit_seconds']:.0f}+{r['predict_seconds']:.0f}",
         }

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from search_spaces.common.errors import InputError
+from search_spaces.common.seeds import MAX_SEED
 
 NETWORK = (
     "An .onnx or .txt file, FILE.py:FUNCTION that builds a PyTorch module, or a network of a library: timm:resnet50, "
@@ -25,7 +26,7 @@ StorageTimeout = Annotated[
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
-Seed = Annotated[int, typer.Option(help="Random seed.")]
+Seed = Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Random seed.")]
 Space = Annotated[str, typer.Option("--space", help="Space name, or FILE.py:NAME of a class or function.")]
 SpaceOptions = Annotated[
     list[str] | None,

@@ -8,7 +8,7 @@ import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,6 +21,7 @@ from nas.evaluation.threads import one_thread
 from predictors.metrics import Metric
 from predictors.version import version
 from search_spaces.common.errors import InputError, unknown
+from search_spaces.common.seeds import check_seed
 
 if TYPE_CHECKING:
     from nas.benchmarks import Benchmark
@@ -175,6 +176,7 @@ def compare(
         InputError: a setting is invalid, or the journal belongs to another comparison.
     """
     _check(comparison, benchmark)
+    comparison = replace(comparison, sizes=tuple(dict.fromkeys(comparison.sizes)))
     versions = {name: version(name) for name in comparison.predictors}
     seeds = range(comparison.first_seed, comparison.first_seed + comparison.seeds)
     tasks = [(p, n, s) for s in seeds for n in comparison.sizes for p in comparison.predictors]
@@ -259,27 +261,26 @@ def _check(comparison: Comparison, benchmark: Benchmark) -> None:
         predictor_class(name)  # raises for an unknown name before any work is done
     if comparison.seeds < 1:
         raise InputError(f"seeds must be at least 1, not {comparison.seeds}")
-    if comparison.first_seed < 0:
-        raise InputError(f"the first seed must be at least 0, not {comparison.first_seed}")
-    most = len(benchmark) - SELECTED  # at least these are ranked
+    for seed in (comparison.first_seed, comparison.first_seed + comparison.seeds - 1):
+        check_seed(seed)
+    labelled, ranked = (int(np.isfinite(benchmark.values(name)).sum()) for name in learned)
+    most = min(labelled - 1, ranked - SELECTED)  # the others have errors, and at least `SELECTED` are ranked
     for size in comparison.sizes:
         if not 1 <= size <= most:
             remedy = f"give 1 to {most}" if most > 0 else "a comparison needs at least 11"
-            raise InputError(f"cannot train on {size} of {len(benchmark)} architectures: {remedy}")
+            there = f"{labelled} architectures with a value of {learned[0]}"
+            raise InputError(f"cannot train on {size} of {there}: {remedy}")
 
 
 @one_thread()
 def _score(comparison: Comparison, benchmark: Benchmark, name: str, size: int, seed: int) -> tuple[Score, Predicted]:
     import predictors
 
-    # The first N of a permutation are for training, all others for testing.
-    order = np.random.default_rng(seed).permutation(len(benchmark))
-    train, test = order[:size], order[size:]
-    truth = benchmark.values(comparison.ranked.name)
+    values, truth = (benchmark.values(metric.name) for metric in (comparison.learned, comparison.ranked))
+    train, test = _split(values, size, seed)
     test = test[np.isfinite(truth[test])]
     given = exact_costs(benchmark, comparison.given)
     metric = comparison.learned.key
-    values = benchmark.values(comparison.learned.name)
     predictor = predictors.create(name, seed=seed)
     inputs: Sequence[Any] = benchmark.architectures if predictor.reads_choices else benchmark.load_texts()
     started = time.perf_counter()
@@ -301,6 +302,13 @@ def _score(comparison: Comparison, benchmark: Benchmark, name: str, size: int, s
     return score, found
 
 
+def _split(values: np.ndarray, size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows for training, the first `size` of a permutation of those with a value, and all other rows."""
+    known = np.isfinite(values)
+    order = np.flatnonzero(known)[np.random.default_rng(seed).permutation(int(known.sum()))]
+    return order[:size], np.concatenate([order[size:], np.flatnonzero(~known)])
+
+
 def _ranking(predicted: np.ndarray, truth: np.ndarray, sign: float) -> dict[str, float]:
     """Ranking scores of predictions (n,) against true values (n,)."""
     from scipy.stats import kendalltau, spearmanr
@@ -309,17 +317,17 @@ def _ranking(predicted: np.ndarray, truth: np.ndarray, sign: float) -> dict[str,
     top = np.argsort(losses)[: min(MAX_TOP, len(truth) // 2)]
     chosen = np.argsort(sign * predicted, kind="stable")[:SELECTED]
     return {
-        "tau": _defined(kendalltau(predicted, truth)),
-        "spearman": _defined(spearmanr(predicted, truth)),
-        "tau_top": _defined(kendalltau(predicted[top], truth[top])),
+        "tau": _correlation(kendalltau, predicted, truth),
+        "spearman": _correlation(spearmanr, predicted, truth),
+        "tau_top": _correlation(kendalltau, predicted[top], truth[top]),
         "top10": float(truth[chosen].mean()),
         "regret": float(losses[chosen].min() - losses.min()),
     }
 
 
-def _defined(correlation: Any) -> float:
-    """The correlation, or 0 if it is undefined because all values are equal."""
-    return float(np.nan_to_num(correlation.statistic))
+def _correlation(measure: Callable[[np.ndarray, np.ndarray], Any], a: np.ndarray, b: np.ndarray) -> float:
+    """The correlation of a (n,) and b (n,), or 0 if it is undefined because all values of one are equal."""
+    return float(measure(a, b).statistic) if len(a) > 1 and np.ptp(a) and np.ptp(b) else 0.0
 
 
 def _coverage(samples: np.ndarray, truth: np.ndarray, share: float) -> float:

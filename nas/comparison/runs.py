@@ -43,6 +43,7 @@ from predictors.metrics import Metric
 from predictors.registry import is_predictor
 from search_spaces import SearchSpace
 from search_spaces.common.errors import InputError
+from search_spaces.common.seeds import check_seed
 
 if TYPE_CHECKING:
     from nas.searching.own_evaluator import FunctionEvaluator
@@ -335,6 +336,8 @@ def _run_all(
     tasks = [(name, seed) for seed in seeds for name in samplers]
     for name in samplers:
         (check_policy if options.budget else check_sampler)(name)
+    for _, seed in tasks:
+        check_seed(seed)
     check_trackers(options.track)
     prior = read_prior_observations(options.prior, space, evaluator.metrics) if options.prior else None
     origin = begun_with(space, goal.objectives, goal.constraints, evaluator)

@@ -35,6 +35,7 @@ from nas.searching.weights import WEIGHTS_FOLDER_KEY, WeightFolder
 from nas.searching.workers import FATAL, Worker
 from predictors.metrics import Metric
 from search_spaces.common.errors import InputError, describe
+from search_spaces.common.seeds import check_seed
 from search_spaces.repeatable import check_repeatable
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def search(
     origin["settings"] |= {
         "sampler": sampler if isinstance(sampler, str) else type(sampler).__name__,
         "sampler_options": dict(sampler_options or {}),
-        "seed": seed,
+        "seed": check_seed(seed),
     }
     if isinstance(sampler, str):
         sampler = create_sampler(

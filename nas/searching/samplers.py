@@ -15,6 +15,7 @@ from predictors import create, list_predictors
 from predictors.metrics import Metric
 from predictors.registry import is_predictor
 from search_spaces.common.errors import unknown
+from search_spaces.common.seeds import check_seed
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -67,9 +68,10 @@ def create_sampler(
         options: n_startup, refit_every, pool, fresh, given and acquisition of `PredictorSampler`.
 
     Raises:
-        InputError: unknown name.
+        InputError: unknown name, or no valid seed.
     """
     check_sampler(name)
+    seed = check_seed(seed)
     if is_predictor(name):
         make = predictor or partial(create, name)  # the search gives each fit its own seed
         return PredictorSampler(space, make, objectives, seed=seed, constraints=constraints, **options)

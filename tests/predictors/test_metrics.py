@@ -12,11 +12,16 @@ from search_spaces import InputError
 
 MAXIMIZED = (
     "top1 top_5 top5 mAP map50 box_map auc AUROC f1 macro_f1 f1_score accuracy accuracy@4 val_accuracy acc acc@1 bleu "
-    "mIoU recall@10 precision r2 psnr dice_score cifar10_test_accuracy reward ndcg@10"
+    "mIoU recall@10 precision r2 psnr dice_score cifar10_test_accuracy reward ndcg@10 hit_rate f1-score "
+    "time_series_accuracy"
 )
-LOST = "loss val_loss train_loss_epoch perplexity top1_error top5_err rmse mae wer fid nll accuracy_loss"
+LOST = (
+    "loss val_loss train_loss_epoch perplexity top1_error top5_err rmse mae wer fid nll accuracy_loss accuracy_drop "
+    "top1_drop accuracy-loss"
+)
 MEASURED = (
-    "peak_memory_mb pixel3_latency_ms energy_mj size_kb watts depth params_count mapping_ms map_ms accelerator_ms"
+    "peak_memory_mb pixel3_latency_ms energy_mj size_kb watts depth params_count mapping_ms map_ms accelerator_ms "
+    "map_latency score_time seconds ms_per_image inference_s"
 )
 
 
@@ -38,7 +43,9 @@ def test_measurements_are_minimized(name: str) -> None:
     assert (metric.kind, metric.direction) == ("measured", "minimize")
 
 
-@pytest.mark.parametrize("name", ["throughput", "images_fps", "gpu_throughput_max"])
+@pytest.mark.parametrize(
+    "name", ["throughput", "images_fps", "gpu_throughput_max", "images_per_s", "tokens_per_second", "img_s"]
+)
 def test_throughputs_are_measured_and_maximized(name: str) -> None:
     metric = Metric.parse(name)
     assert (metric.kind, metric.direction) == ("measured", "maximize")

@@ -44,6 +44,7 @@ from nas.searching.weights import WEIGHTS_FOLDER_KEY, WeightFolder
 from nas.searching.workers import FATAL, Worker
 from predictors.metrics import Metric
 from search_spaces.common.errors import InputError, describe
+from search_spaces.common.seeds import check_seed
 from search_spaces.repeatable import check_repeatable
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def search_by_cost(
     origin["settings"] |= {
         "sampler": f"own {policy}" if predictor else policy,
         "sampler_options": {},
-        "seed": seed,
+        "seed": check_seed(seed),
         "fidelities": list(fidelities),
         "cost": cost,
     }
