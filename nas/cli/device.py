@@ -54,12 +54,13 @@ def device_add(
         raise InputError("give --latency-command, to measure, or --measurements, a CSV file")
     with progress_bar(f"measuring {name}", quiet) as bar:
         if measurements is not None:
+            given = read_prior_observations(measurements, opened, [device.metric])
+            if (least := min([value for (value,) in given.values()], default=1.0)) <= 0:
+                raise InputError(
+                    f"{measurements}: {device.metric} is {least:g}, which is not a positive time in milliseconds"
+                )
             device.begin({"measurements": "given"})
-            for architecture, (value,) in read_prior_observations(measurements, opened, [device.metric]).items():
-                if value <= 0:
-                    raise InputError(
-                        f"{measurements}: {device.metric} is {value:g}, which is not a positive time in milliseconds"
-                    )
+            for architecture, (value,) in given.items():
                 text, times = opened.to_text(architecture), [value, value, value]
                 if device.tried.get(text, {}).get("ms") != times:
                     device.add(text, opened.format(architecture), times)

@@ -92,14 +92,22 @@ class Own(NamedTuple):
 def _own(path: Path) -> Own:
     from nas.benchmarks.csv_file import parse_csv, read_bytes
     from nas.networks import network_text
+    from predictors.metrics import Metric
 
     table = parse_csv(read_bytes(path), path, ("network",))
-    texts = []
+    texts: list[str] = []
     for line, source in zip(table.lines, table.archs, strict=True):
         try:
-            texts.append(network_text(source))
+            text = network_text(source)
         except InputError as error:
             raise InputError(f"{path}, line {line}: {error}") from None
+        if text in texts:
+            raise InputError(f"{path}, line {line}: {source} is measured above: keep one row, or their means")
+        texts.append(text)
+    for name, values in table.columns.items():
+        if Metric.parse(name).unit not in ("", "%") and (wrong := np.flatnonzero(values <= 0)).size:
+            line, value = table.lines[wrong[0]], values[wrong[0]]
+            raise InputError(f"{path}, line {line}: {name} is {value:g}, which is not a positive number")
     return Own(texts, dict(table.columns))
 
 

@@ -123,13 +123,16 @@ class Studies:
         return [row | further.get(row["architecture"], {}) for row in first.front]
 
     def front_csv(self) -> str:
-        """The front as CSV, with all metrics of the benchmark, or with params and FLOPs of measured networks."""
+        """The front as CSV, with all metrics of the benchmark, or with params and FLOPs of measured networks.
+
+        Missing values are empty, as `read_prior_observations` expects.
+        """
         rows = [{**row, **self._metrics_of(row["architecture"])} for row in self.front]
         columns = ["architecture", *(o.name for o in self.objectives), *(name for row in rows for name in row)]
         text = io.StringIO()
         writer = csv.DictWriter(text, dict.fromkeys(columns), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows({name: "" if value != value else value for name, value in row.items()} for row in rows)
         return text.getvalue()
 
     def _metrics_of(self, architecture: str) -> dict[str, float]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -197,7 +197,7 @@ def plot_kendall(path: str | Path, panels: Mapping[tuple[str, str], tuple[np.nda
 
     predictors = list(dict.fromkeys(predictor for predictor, _ in panels))
     metrics = list(dict.fromkeys(metric for _, metric in panels))
-    with _figure(path, (2.7 * len(predictors) + 0.3, 2.9 * len(metrics))) as figure:
+    with _figure(path, (2.7 * len(predictors) + 0.3, 3.2 * len(metrics)), "compressed") as figure:
         grid = figure.subplots(len(metrics), len(predictors), squeeze=False)
         for axes in grid.flat:
             axes.set_visible(False)
@@ -216,7 +216,7 @@ def plot_kendall(path: str | Path, panels: Mapping[tuple[str, str], tuple[np.nda
             axes.axline((low, low), slope=1, **_TRUTH)
             _zoom(axes, np.array([low, low]), np.array([high, high]))
             axes.set_aspect("equal")
-            axes.set_title(f"{predictor}   τ = {kendalltau(*pairs.T).statistic:.3f}")
+            axes.set_title(f"{predictor}   τ = {np.nan_to_num(kendalltau(*pairs.T).statistic):.3f}")
             axes.set_xlabel(metric_label(metric, "true"), fontsize=8)
             axes.set_ylabel(metric_label(metric, "predicted"), fontsize=8)
 
@@ -247,7 +247,7 @@ def plot_ranks(
         counts, _, _ = np.histogram2d(ranks[0], ranks[1], bins=[edges, edges])
         maps[name] = counts * bins**2 / len(true)
     norm = PowerNorm(0.5, 0, max(float(np.quantile(counts, 0.995)) for counts in maps.values()))
-    with _figure(path, (2.7 * len(panels) + 0.9, 2.9)) as figure:
+    with _figure(path, (2.7 * len(panels) + 0.9, 3.4), "compressed") as figure:
         grid = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
         for axes, (name, counts) in zip(grid, maps.items(), strict=True):
             axes.imshow(counts.T, cmap="Blues", norm=norm, origin="lower", extent=(0, 100, 0, 100))
@@ -341,15 +341,20 @@ def _legend(figure: Figure, axes: Axes) -> None:
 
 
 @contextmanager
-def _figure(path: str | Path, size: tuple[float, float]) -> Iterator[Figure]:
-    """Create a figure in the common style, and write it atomically to `path` at the end."""
+def _figure(
+    path: str | Path, size: tuple[float, float], layout: Literal["constrained", "compressed"] = "constrained"
+) -> Iterator[Figure]:
+    """Create a figure in the common style, and write it atomically to `path` at the end.
+
+    Layout "compressed" is for panels of a fixed aspect ratio, whose titles "constrained" may cut.
+    """
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     path = Path(path)
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=size, layout="constrained")
+        figure = Figure(figsize=size, layout=layout)
         FigureCanvasAgg(figure)
         yield figure
         look: dict[str, Any] = {"transparent": path.suffix == ".svg", "metadata": _METADATA.get(path.suffix)}

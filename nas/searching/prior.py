@@ -85,6 +85,6 @@ def read_prior_observations(path: Path, space: SearchSpace, metrics: Sequence[st
             architecture = space.parse(notation)
         except InputError as error:
             raise InputError(f"{path}, line {line}: {error}") from None
-        if np.isfinite(row).all():
-            found[architecture] = row
+        if np.isfinite(row).all() and found.setdefault(architecture, row) != row:
+            raise InputError(f"{path}, line {line}: {notation} has other values than above: keep one row, or their means")
     return found
