@@ -108,7 +108,8 @@ def _numbers(cells: Sequence[str], lines: Sequence[int], column: str, path: Path
         pass  # the slow search below finds the bad cell
     row = next(i for i, cell in enumerate(cells) if cell and not _is_finite(cell))
     where = f"{path}, line {lines[row]}, column {column!r}"
-    raise InputError(f"{where}: {cells[row]!r} is not a finite number: leave a missing value empty, and remove a column that is no metric")
+    remedy = "leave missing values empty, and remove columns that are no metrics"
+    raise InputError(f"{where}: {cells[row]!r} is not a finite number: {remedy}")
 
 
 def _is_finite(cell: str) -> bool:

@@ -79,12 +79,12 @@ def read_prior_observations(path: Path, space: SearchSpace, metrics: Sequence[st
     if missing := [metric for metric in metrics if metric not in table.columns]:
         raise InputError(f"{path}: no column {missing[0]!r}; its columns: {', '.join(table.columns)}")
     values = np.column_stack([table.columns[metric] for metric in metrics])
-    found = {}
+    found: dict[Architecture, list[float]] = {}
     for notation, line, row in zip(table.archs, table.lines, values.tolist(), strict=True):
         try:
             architecture = space.parse(notation)
         except InputError as error:
             raise InputError(f"{path}, line {line}: {error}") from None
         if np.isfinite(row).all() and found.setdefault(architecture, row) != row:
-            raise InputError(f"{path}, line {line}: {notation} has other values than above: keep one row, or their means")
+            raise InputError(f"{path}, line {line}: {notation} has other values above: keep one row, or their means")
     return found

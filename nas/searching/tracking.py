@@ -10,14 +10,13 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from nas.searching.by_cost.runs import UNTIL_KEY, VALUES_KEY
 from nas.searching.record import FURTHER_KEY
 from nas.searching.result import PREDICTED_KEY
-from nas.searching.trials import FAILED_KEY, TrialReader
+from nas.searching.trials import FAILED_KEY, TrialReader, begun
 from search_spaces.common.errors import InputError, describe, unknown
 
 if TYPE_CHECKING:
@@ -63,13 +62,9 @@ class TrackedTrial(NamedTuple):
             {metric: value for metric, value in values.items() if math.isfinite(value)},
             reader.space.format(architecture) if architecture else "",
             trial.user_attrs.get(FAILED_KEY, ""),
-            _milliseconds(trial.datetime_start),
-            _milliseconds(trial.datetime_complete),
+            round(1000 * begun(trial)),
+            round(1000 * trial.datetime_complete.timestamp()) if trial.datetime_complete else 0,
         )
-
-
-def _milliseconds(time: datetime | None) -> int:
-    return round(1000 * time.timestamp()) if time else 0
 
 
 class Backend(Protocol):

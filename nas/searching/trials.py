@@ -18,11 +18,18 @@ if TYPE_CHECKING:
     from search_spaces import Architecture, SearchSpace
 
 FAILED_KEY = "nas:failed"  # trial user attribute: why the trial has no finite values
+RESUMED_KEY = "nas:resumed"  # trial user attribute: POSIX time at which an interrupted evaluation began again
 
 
 def is_evaluated(trial: FrozenTrial) -> bool:
     """True if a trial is complete, or failed for a recorded reason. False if its process was only interrupted."""
     return trial.state == TrialState.COMPLETE or (trial.state == TrialState.FAIL and FAILED_KEY in trial.user_attrs)
+
+
+def begun(trial: FrozenTrial) -> float:
+    """POSIX time at which a trial's evaluation began, after its last interruption; 0 if it has not."""
+    started = trial.datetime_start.timestamp() if trial.datetime_start else 0.0
+    return float(trial.user_attrs.get(RESUMED_KEY, started))
 
 
 class TrialReader:

@@ -22,6 +22,7 @@ from optuna.trial import TrialState
 
 from nas.searching import optuna_adapter
 from nas.searching.record import EPOCH_KEY
+from nas.searching.trials import RESUMED_KEY
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -84,6 +85,7 @@ class Worker:
             before = trial.user_attrs
             trial.set_user_attr(_OWNER_KEY, self.name)
             if before.get(_OWNER_KEY):
+                trial.set_user_attr(RESUMED_KEY, time.time())
                 trial.set_user_attr(_RESTARTS_KEY, _vain_restarts(before) + 1)
                 trial.set_user_attr(_EPOCHS_KEY, _epochs(before))
             try:

@@ -355,7 +355,7 @@ BAD = {
     "unknown sampler": ((*SEARCH, "my_accuracy", "--sampler", "nsga"), "did you mean 'nsga"),
     "bad constraint": ((*SEARCH, "my_accuracy", "--constraint", "my_latency_ms < x"), "my_latency_ms < x"),
     "size beyond the table": (("compare", *TABLE_METRIC, "--sizes", "99"), "cannot train on 99 of 6"),
-    "negative first seed": (("compare", *TABLE_METRIC, "--sizes", "3", "--first-seed", "-1"), "must be at least 0"),
+    "negative first seed": (("compare", *TABLE_METRIC, "--sizes", "3", "--first-seed", "-1"), "whole number from 0"),
     "test metrics that do not match": (
         ("compare", *TABLE_METRIC, "--sizes", "3", "--test-metric", "my_accuracy", "--test-metric", "params"),
         "one --test-metric for each",
