@@ -30,10 +30,10 @@ def network_text(source: str) -> str:
     file = f"{named.name}{f'@{named.size}' if named.size else ''}.txt"
     path = cache_folder() / "networks" / f"{named.library}-{release}-{TEXT_VERSION}" / file
     if path.is_file():
-        return path.read_text()
+        return path.read_text(encoding="utf-8")
     text = read_source(source)
     with replacing(path) as temporary:
-        temporary.write_text(text)
+        temporary.write_text(text, encoding="utf-8")
     return text
 
 

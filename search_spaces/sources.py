@@ -21,6 +21,7 @@ from search_spaces.text import compact, expand, read, write
 if TYPE_CHECKING:
     from search_spaces.graph.ir import Graph
 
+LIBRARIES = ("timm:", "torchvision:", "transformers:")
 _LIBRARY = re.compile(r"(timm|torchvision|transformers):([\w.]+)(?:@(\d+))?")
 
 
@@ -64,6 +65,8 @@ def read_source(source: str) -> str:
         return _naming(source, lambda: write(compact(_of_library(named))))
     if is_file(source):
         return _naming(source, lambda: write(compact(_of_code(source))))
+    if source.startswith(LIBRARIES):
+        raise InputError(f"{source}: no name of a network: write for example timm:resnet50 or timm:resnet50@288")
     if source.endswith(".txt"):
         return _naming(source, lambda: write(compact(expand(read(_content(source))))))
     return _naming(source, lambda: write(compact(from_model(load_model(source)))))
@@ -78,7 +81,7 @@ def _naming(source: str, action: Callable[[], str]) -> str:
 
 def _content(path: str) -> str:
     try:
-        return Path(path).read_text()
+        return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read as text ({error})") from None
 

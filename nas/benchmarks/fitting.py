@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nas.benchmarks.costs import COSTS, exact_costs
 from nas.benchmarks.text_tables import TextTable, rank_correlations, split
 from search_spaces.common.errors import InputError
 
@@ -36,8 +35,7 @@ def fit_to_benchmark(
     if not 1 <= count <= len(table):
         raise InputError(f"--size {count}: {table.name} has {len(table)} architectures")
     rows = np.random.default_rng(seed).permutation(len(table))[:count]
-    columns = exact_costs(table, [name for name in metrics if name in COSTS])
-    columns |= {name: table.values(name) for name in metrics if name not in columns}
+    columns = {name: table.values(name) for name in metrics}
     inputs: Sequence[Any] = table.architectures if model.reads_choices else table.load_texts(progress)
     _show_steps(model, progress)
     model.fit([inputs[i] for i in rows], {name: values[rows] for name, values in columns.items()})

@@ -23,8 +23,10 @@ from nas.benchmarks.text_cache import cached_texts
 from search_spaces import Architecture, SearchSpace, get_space
 from search_spaces.common.errors import InputError, unknown
 from search_spaces.common.files import replacing
+from search_spaces.graph.costs import graph_flops, graph_params
 
 FORMAT_VERSION = 1
+EXACT_COSTS = {"params": graph_params, "flops": graph_flops}
 Progress = Callable[[str, int, int], None]  # name of the step, amount done, total
 
 
@@ -117,7 +119,8 @@ class Benchmark:
     """A table of n measured architectures of one search space, read lazily from its compact file.
 
     `metrics` are the names of its columns, with units. The name also gives the direction, see
-    `predictors.metrics.Metric.parse`. Missing measurements are NaN.
+    `predictors.metrics.Metric.parse`. Missing measurements are NaN. `params` and `flops` are counted in the networks if
+    the table has no such column.
 
     Args:
         path: the compact file.
@@ -158,6 +161,11 @@ class Benchmark:
         """True if every architecture of the space has a row."""
         return self.header.is_whole or len(self) == self.space.size
 
+    @property
+    def known_metrics(self) -> tuple[str, ...]:
+        """`metrics`, and the exact costs that can be counted."""
+        return tuple(dict.fromkeys([*self.metrics, *EXACT_COSTS]))
+
     @cached_property
     def notations(self) -> list[str]:
         """The architectures (n) as strings in the space's notation."""
@@ -175,10 +183,10 @@ class Benchmark:
         """A copy of one column: float64 (n,) in the unit of its name, NaN for missing measurements."""
         return self._column(metric).copy()
 
-    def query(self, arch: Architecture) -> dict[str, float]:
-        """All metrics of one architecture; InputError if the table lacks it."""
+    def query(self, arch: Architecture, metrics: Iterable[str] | None = None) -> dict[str, float]:
+        """Some or, by default, all metrics of one architecture; InputError if the table lacks it."""
         row = self._row(arch)
-        return {metric: float(self._column(metric)[row]) for metric in self.metrics}
+        return {metric: float(self._column(metric)[row]) for metric in metrics or self.metrics}
 
     def checksum(self, metrics: Iterable[str]) -> str:
         """SHA-256 of the architectures and of these columns."""
@@ -201,9 +209,13 @@ class Benchmark:
 
     def _column(self, metric: str) -> np.ndarray:
         if metric not in self._columns:
-            if metric not in self.metrics:
-                raise unknown(f"metric of benchmark {self.name!r}:", metric, self.metrics)
-            column = self._file.get_tensor(metric)
+            if metric not in self.known_metrics:
+                raise unknown(f"metric of benchmark {self.name!r}:", metric, self.known_metrics)
+            if metric in self.metrics:
+                column = self._file.get_tensor(metric)
+            else:
+                count = EXACT_COSTS[metric]
+                column = np.array([float(count(self.space.graph(arch))) for arch in self.architectures])
             if column.shape != (len(self),):
                 raise InputError(f"{self.path}: {metric!r} has shape {column.shape}, not ({len(self)},): delete it")
             self._columns[metric] = column

@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -97,6 +98,9 @@ class _Warnings(logging.Handler):
 
 def main() -> None:
     """Entry point. Bad input prints one line on standard error and exits with status 2."""
+    for stream in (sys.stdout, sys.stderr):  # a terminal that is not UTF-8 cannot show the lines of tables
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
     warnings = _Warnings(logging.WARNING)
     logging.getLogger("nas").addHandler(warnings)
     try:

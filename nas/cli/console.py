@@ -52,4 +52,4 @@ def write_text(path: Path | None, text: str) -> None:
         from search_spaces.common.files import replacing
 
         with replacing(path) as temporary:
-            temporary.write_text(text)
+            temporary.write_text(text, encoding="utf-8")

@@ -42,7 +42,7 @@ def open_measured(
         InputError: an option is invalid, or does not apply to the kind of evaluator.
     """
     from nas.evaluation.devices import devices_of
-    from nas.evaluation.latency import LatencyTask
+    from nas.evaluation.latency import LatencyTask, check_provider
     from nas.evaluation.measurement import Measurement, known_metrics, trains
     from nas.evaluation.subjects import open_space
     from nas.evaluation.training import training_task
@@ -50,6 +50,8 @@ def open_measured(
     from nas.searching.objectives import parse_constraints, parse_objectives
     from nas.searching.own_evaluator import FunctionEvaluator
 
+    if "provider" in given:
+        check_provider(given["provider"])
     asked = [objective.name for objective in parse_objectives(objectives)]
     metrics = tuple(dict.fromkeys([*asked, *(constraint.metric for constraint in parse_constraints(constraints))]))
     metrics = tuple(dict.fromkeys([*metrics, *(budget.metrics if budget else ())]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any
 
 import numpy as np
@@ -49,7 +50,11 @@ def predict(
 
     model = predictors.load(checkpoint, predictor_class(predictor) if predictor else None) if checkpoint else None
     learnable = model.metrics if model else ()
-    known = {name: [value] * len(networks) for name, value in map(_known_value, given or ())}
+    known: dict[str, list[float]] = {}
+    for name, value in map(_known_value, given or ()):
+        if name in known:
+            raise InputError(f"--given {name}: give it once")
+        known[name] = [value] * len(networks)
     asked = split_names(metrics) if metrics else [m for m in learnable if m not in known]
     devices = devices_of(asked, measured=learnable)
     inputs = [network_text(source) for source in networks]
@@ -117,6 +122,8 @@ def _known_value(argument: str) -> tuple[str, float]:
     if name in EXACT:
         raise InputError(f"--given {argument}: leave it out, {name} is counted in each network")
     try:
-        return name, float(value)
+        if math.isfinite(number := float(value)):
+            return name, number
     except ValueError:
-        raise InputError(f"--given {argument}: write METRIC=NUMBER") from None
+        pass
+    raise InputError(f"--given {argument}: write METRIC=NUMBER")

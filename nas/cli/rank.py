@@ -170,12 +170,16 @@ def _row(found: Ranking, i: int, source: str, novelty: float) -> dict[str, Any]:
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of the table: predicted medians with 90 % intervals, and measured values."""
+    """A row of the table: predicted medians with 90 % intervals, measured values, and exact counts."""
+    from predictors.metrics import EXACT
+
     cells: dict[str, Any] = {"network": row["network"], "front": f"{row['front_probability']:.0%}"}
     if row["front"]:
         cells["front"] += " *"
     for name, value in row.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and name in EXACT:
+            cells[name] = f"{value['median']:,.0f}"
+        elif isinstance(value, dict):
             interval = "measured" if value["measured"] else f"{value['low']:.4g} to {value['high']:.4g}"
             cells[name] = f"{value['median']:.4g} ({interval})"
     return {**cells, "kept": f"{row['constraints_kept']:.0%}"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -74,6 +75,7 @@ def train(
     from nas.benchmarks.text_tables import read_text_table
     from nas.evaluation.log_file import LOG_NAME, log_to
 
+    _check_out(out)
     if (benchmark is None) == (table is None):
         raise InputError("give either --benchmark and --metrics, or --table")
     options = given_only(base=base, backbone=backbone, steps=steps, kernel_steps=kernel_steps)
@@ -100,6 +102,20 @@ def train(
     if rows:
         print_table("Texts held out for testing", [{k: _rounded(v) for k, v in row.items()} for row in rows])
     print(out)
+
+
+def _check_out(out: Path) -> None:
+    """Raise InputError if the folder has files of a checkpoint's names that are none of this project's."""
+    from predictors.files import FILES, FORMAT
+
+    try:
+        config = json.loads((out / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        config = None
+    if not isinstance(config, dict) or config.get("format") != FORMAT:
+        for name in FILES:
+            if (out / name).exists():
+                raise InputError(f"{out / name} is not of a checkpoint: give another --out")
 
 
 def _rounded(value: Any) -> Any:

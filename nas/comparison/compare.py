@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from nas.benchmarks.costs import exact_costs
 from nas.comparison.significance import differences
 from nas.evaluation.journal import Journal
 from nas.evaluation.threads import one_thread
@@ -252,11 +251,11 @@ def _score_in_worker(task: Task) -> tuple[Score, Predicted]:
 def _check(comparison: Comparison, benchmark: Benchmark) -> None:
     from predictors.registry import predictor_class
 
-    known = (*benchmark.metrics, "params", "flops")
     learned = (comparison.learned.name, comparison.ranked.name)
-    for metric, metrics in [*((m, benchmark.metrics) for m in learned), *((m, known) for m in comparison.given)]:
-        if metric not in metrics:
-            raise unknown(f"metric of {benchmark.name}", metric, metrics)
+    for metrics, known in ((learned, benchmark.metrics), (comparison.given, benchmark.known_metrics)):
+        for metric in metrics:
+            if metric not in known:
+                raise unknown(f"metric of {benchmark.name}", metric, known)
     for name in comparison.predictors:
         predictor_class(name)  # raises for an unknown name before any work is done
     if comparison.seeds < 1:
@@ -279,7 +278,7 @@ def _score(comparison: Comparison, benchmark: Benchmark, name: str, size: int, s
     values, truth = (benchmark.values(metric.name) for metric in (comparison.learned, comparison.ranked))
     train, test = _split(values, size, seed)
     test = test[np.isfinite(truth[test])]
-    given = exact_costs(benchmark, comparison.given)
+    given = {name: benchmark.values(name) for name in comparison.given}
     metric = comparison.learned.key
     predictor = predictors.create(name, seed=seed)
     inputs: Sequence[Any] = benchmark.architectures if predictor.reads_choices else benchmark.load_texts()

@@ -88,6 +88,14 @@ def measure_latency(model: onnx.ModelProto) -> float:
     return time_model(model).median
 
 
+def check_provider(provider: str) -> None:
+    """Raise InputError for an execution provider that ONNX Runtime lacks here."""
+    import onnxruntime
+
+    if provider not in onnxruntime.get_available_providers():
+        raise unknown("execution provider", provider, onnxruntime.get_available_providers())
+
+
 def open_session(model: bytes | str, threads: int = 1, provider: str = CPU) -> onnxruntime.InferenceSession:
     """Open an inference session.
 
@@ -101,8 +109,7 @@ def open_session(model: bytes | str, threads: int = 1, provider: str = CPU) -> o
     """
     import onnxruntime
 
-    if provider not in onnxruntime.get_available_providers():
-        raise unknown("execution provider", provider, onnxruntime.get_available_providers())
+    check_provider(provider)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = threads
     options.log_severity_level = 3

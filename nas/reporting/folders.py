@@ -35,7 +35,7 @@ def save_studies(folder: Path, studies: Studies) -> None:
         }
         studies.first.save(folder, others)
     with replacing(folder / "front.csv") as path:
-        path.write_text(studies.front_csv())
+        path.write_text(studies.front_csv(), encoding="utf-8")
     with replacing(folder / "summary.json") as path:
         path.write_text(json.dumps(studies.summary(), indent=1) + "\n")
     plot_studies(folder, studies)
@@ -48,7 +48,7 @@ def save_comparison(folder: Path, compared: Compared) -> None:
     `scores.csv` has a row per score, `summary.json` means over seeds and differences between predictors. The figures
     are `tau.png`, `predicted.png` and `ranks.png`.
     """
-    with replacing(folder / "scores.csv") as path, path.open("w", newline="") as file:
+    with replacing(folder / "scores.csv") as path, path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, [field.name for field in fields(Score)])
         writer.writeheader()
         writer.writerows(asdict(score) for score in compared.scores)

@@ -40,7 +40,10 @@ _STYLE: Any = {
     "svg.hashsalt": "rlm-nas",
 }
 _METADATA: dict[str, dict[str, Any]] = {".svg": {"Date": None}}  # equal figures give equal files
-_UNITS = {"ms": "ms", "mj": "mJ", "percent": "%"}
+_UNITS = {"percent": "%"} | {
+    unit.lower(): unit.replace("u", "µ")
+    for unit in ("ns", "us", "ms", "s", "nJ", "uJ", "mJ", "J", "mW", "W", "kB", "KiB", "MB", "MiB", "GB", "GiB")
+}
 _WORDS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet16": "ImageNet16", "flops": "FLOPs"} | {
     word: word.upper() for word in ("fpga", "cpu", "gpu", "onnx")
 }
@@ -49,7 +52,7 @@ _WORDS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet16": "ImageNe
 def metric_label(metric: str, prefix: str = "") -> str:
     """Axis label with the unit: `cifar10_validation_accuracy` becomes `CIFAR-10 validation accuracy (%)`."""
     *words, last = metric.split("_")
-    unit = _UNITS.get(last) if words else None
+    unit = _UNITS.get(last.lower()) if words and words[-1] != "per" else None
     if unit is None:
         words.append(last)
         unit = "%" if "accuracy" in words else None
@@ -324,7 +327,7 @@ def _span(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _zoom(axes: Axes, low: np.ndarray, high: np.ndarray) -> None:
     """Show the rectangle between two corners (2,), with a margin."""
-    margin = 0.08 * np.where(high > low, high - low, 1.0)
+    margin = 0.08 * np.where(high > low, high - low, np.where(high, np.abs(high), 1.0))
     axes.set_xlim(low[0] - margin[0], high[0] + margin[0])
     axes.set_ylim(low[1] - margin[1], high[1] + margin[1])
 

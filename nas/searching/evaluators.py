@@ -73,7 +73,7 @@ class TableEvaluator:
 
     def __init__(self, benchmark: Benchmark, metrics: Sequence[str]) -> None:
         _refuse_devices(metrics, benchmark.metrics, f"but the metrics of {benchmark.name} are looked up")
-        check_metrics(metrics, benchmark.metrics)
+        check_metrics(metrics, benchmark.known_metrics)
         self.benchmark = benchmark
         self.metrics = tuple(metrics)
 
@@ -88,7 +88,7 @@ class TableEvaluator:
         return [self.benchmark.architectures[i] for i in np.flatnonzero(known).tolist()]
 
     def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
-        rows = [self.benchmark.query(architecture) for architecture in architectures]
+        rows = [self.benchmark.query(architecture, self.metrics) for architecture in architectures]
         return np.array([[row[metric] for metric in self.metrics] for row in rows]).reshape(-1, len(self.metrics))
 
 

@@ -36,4 +36,4 @@ def write_network(
         write_weights(kept, weights)
     state, about = (None, {}) if weights is None else load_weights(kept)
     save_onnx(stem.with_suffix(".onnx"), network, state, {"values": json.dumps(values), **about})
-    stem.with_suffix(".txt").write_text(network.text)
+    stem.with_suffix(".txt").write_text(network.text, encoding="utf-8")

@@ -178,7 +178,7 @@ class FunctionEvaluator:
             have = ", ".join(map(str, values)) or "nothing"
             raise EvaluatorError(f"the evaluator returned no {missing[0]!r}; it returned {have}")
         try:
-            return {str(metric): float(value) for metric, value in values.items()}
+            return {str(metric): _number(value) for metric, value in values.items()}
         except (TypeError, ValueError):
             raise EvaluatorError(f"the evaluator returned a value that is not a number: {dict(values)}") from None
 
@@ -188,6 +188,11 @@ class FunctionEvaluator:
         except TypeError as error:
             given = ", ".join((*_ARGUMENTS, *self.options))
             raise InputError(f"the evaluator must take ({given}): {error}") from None
+
+
+def _number(value: Any) -> float:
+    """A returned value; a tensor without its gradient, of which torch would warn."""
+    return float(value.detach() if hasattr(value, "detach") else value)
 
 
 def _go_on(epoch: int, metrics: Mapping[str, float]) -> bool:
@@ -207,7 +212,7 @@ def code_checksum(file: Path) -> str:
 
 def _parsed(file: Path) -> ast.Module:
     try:
-        return ast.parse(file.read_text())
+        return ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError) as error:
         raise InputError(f"{file}: cannot be read as Python ({error})") from None
 

@@ -248,7 +248,7 @@ class SearchResult:
             name = network_name(row, len(front))
             self._write_network(folder / "front" / name, self.evaluated.architectures[i], results)
         columns = ["architecture", *(objective.name for objective in self.objectives)]
-        with open(folder / "front.csv", "w", newline="") as file:
+        with open(folder / "front.csv", "w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, columns)
             writer.writeheader()
             writer.writerows(self.front)
