@@ -39,6 +39,8 @@ def as_texts(architectures: Inputs) -> list[str]:
     """
     from search_spaces import Architecture
 
+    if isinstance(architectures, str):
+        raise InputError(f"give a list of texts, not a text: [{architectures[:60]!r}]")
     for a in architectures:
         if isinstance(a, Architecture):
             raise InputError(f"this predictor reads text: give space.to_text(architecture), not {str(a)[:80]}")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from nas.searching.by_cost.runs import UNTIL_KEY, VALUES_KEY
 from nas.searching.record import FURTHER_KEY
 from nas.searching.result import PREDICTED_KEY
-from nas.searching.trials import FAILED_KEY, TrialReader, begun
+from nas.searching.trials import FAILED_KEY, TrialReader, began
 from search_spaces.common.errors import InputError, describe, unknown
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class TrackedTrial(NamedTuple):
             {metric: value for metric, value in values.items() if math.isfinite(value)},
             reader.space.format(architecture) if architecture else "",
             trial.user_attrs.get(FAILED_KEY, ""),
-            round(1000 * begun(trial)),
+            round(1000 * began(trial)),
             round(1000 * trial.datetime_complete.timestamp()) if trial.datetime_complete else 0,
         )
 

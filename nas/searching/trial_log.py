@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from nas.searching.by_cost.runs import BEGUN_KEY, RULED_OUT_KEY, UNTIL_KEY, VALUES_KEY
 from nas.searching.prior import PRIOR_KEY
 from nas.searching.result import PREDICTED_KEY
-from nas.searching.trials import FAILED_KEY, begun, is_evaluated
+from nas.searching.trials import FAILED_KEY, began, is_evaluated
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,5 +64,5 @@ def describe_trial(trial: FrozenTrial, reader: TrialReader) -> str:
     if trial.user_attrs.get("repeat"):
         values.insert(0, "evaluated before")
     if trial.datetime_complete:
-        values.append(f"{trial.datetime_complete.timestamp() - begun(trial):.1f} s")
+        values.append(f"{trial.datetime_complete.timestamp() - began(trial):.1f} s")
     return f"trial {trial.number}: {', '.join(values)}: {network}"

@@ -26,7 +26,7 @@ def is_evaluated(trial: FrozenTrial) -> bool:
     return trial.state == TrialState.COMPLETE or (trial.state == TrialState.FAIL and FAILED_KEY in trial.user_attrs)
 
 
-def begun(trial: FrozenTrial) -> float:
+def began(trial: FrozenTrial) -> float:
     """POSIX time at which a trial's evaluation began, after its last interruption; 0 if it has not."""
     started = trial.datetime_start.timestamp() if trial.datetime_start else 0.0
     return float(trial.user_attrs.get(RESUMED_KEY, started))

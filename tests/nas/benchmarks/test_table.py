@@ -54,6 +54,17 @@ def test_query_gives_all_metrics_of_the_architecture_and_nan_for_a_missing_one(t
     assert np.isnan(row["fpga_latency_ms"])
 
 
+def test_costs_without_a_column_are_counted_in_the_networks(tmp_path):
+    benchmark = saved(
+        tmp_path / "t", ARCHS[:3], {"cifar10_test_accuracy": [90.0, 91.0, 92.0], "flops": [1.0, 2.0, 3.0]}
+    )
+    counted = [SPACE.params(SPACE.parse(arch)) for arch in ARCHS[:3]]
+    assert benchmark.values("params").tolist() == counted
+    assert benchmark.values("flops").tolist() == [1, 2, 3], "a column of the table comes first"
+    assert benchmark.query(SPACE.parse(ARCHS[1]), ["params"]) == {"params": counted[1]}
+    assert "params" not in benchmark.query(SPACE.parse(ARCHS[1])), "only columns, unless it is asked for"
+
+
 def test_changing_returned_values_does_not_change_the_benchmark(tmp_path):
     benchmark = saved(tmp_path / "t", ARCHS[:2], {"params": [1.0, 2.0]})
     benchmark.values("params")[:] = 0

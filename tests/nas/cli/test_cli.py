@@ -7,6 +7,7 @@ import json
 import resource
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -366,6 +367,15 @@ BAD = {
         ("compare", "--benchmark", "T", "--metric", "params", "--sizes", "3"),
         "unknown metric of",
     ),
+    "library without a name": (("text", "timm:"), "write for example timm:resnet50"),
+    "value that is given twice": (
+        ("predict", "M", "--checkpoint", "rlm-zoo", "--given", "rtx4090_ms=1", "--given", "rtx4090_ms=2"),
+        "give it once",
+    ),
+    "value that is not finite": (
+        ("predict", "M", "--checkpoint", "rlm-zoo", "--given", "rtx4090_ms=nan"),
+        "write METRIC=NUMBER",
+    ),
     "sizes that are no numbers": (("compare", *TABLE_METRIC, "--sizes", "1,b"), "whole numbers"),
     "missing model": (("text", "none.onnx"), "none.onnx: no such file"),
     "model that is none": (("text", "T"), "not an ONNX model"),
@@ -421,6 +431,48 @@ def test_bad_input_is_one_clear_line(
     assert message in lines[-1]
     assert lines[-1].startswith("nas: ")
     assert not any("Traceback" in line for line in lines)
+
+
+def test_seeds_are_checked_before_a_folder_is_made(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], table: Path, tmp_path: Path
+) -> None:
+    command = ("search", "--benchmark", str(table), "--objectives", "my_accuracy", "--sampler", "random")
+    out = tmp_path / "out"
+    for options in (("--seed", "-1"), ("--seed", "4294967295", "--seeds", "2")):
+        assert run(monkeypatch, *command, *options, "--out", str(out)) == 2
+        assert "4294967296" in capsys.readouterr().err or options[1] == "-1"
+        assert not out.exists()
+
+
+def test_a_file_that_is_none_of_a_checkpoint_is_not_overwritten(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], table: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "config.json"
+    other.write_text('{"mine": true}')
+    command = ("train", "ridge", "--benchmark", str(table), "--metrics", "my_accuracy", "--out")
+    assert run(monkeypatch, *command, str(tmp_path)) == 2
+    assert f"{other} is not of a checkpoint" in capsys.readouterr().err
+    assert other.read_text() == '{"mine": true}'
+    for _ in range(2):  # a checkpoint of this project is replaced
+        assert run(monkeypatch, *command, str(tmp_path / "checkpoint")) == 0
+
+
+def test_a_front_can_be_prior_observations_of_another_search(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    space = get_space("tiny-resnet")
+    archs = list(islice(space.enumerate(), 12))
+    rows = [f'"{space.format(a)}",{i},{i if i % 2 else ""}' for i, a in enumerate(archs)]
+    (tmp_path / "größe.csv").write_text("\n".join(["arch,größe_accuracy,board_ms", *rows]), encoding="utf-8")
+    command = ("search", "--benchmark", str(tmp_path / "größe.csv"), "--space", "tiny-resnet", "--sampler", "random")
+    first, second = tmp_path / "first", tmp_path / "second"
+    options = ("--objectives", "größe_accuracy,params", "--evaluations")
+    assert run(monkeypatch, *command, *options, "12", "--out", str(first)) == 0
+    front = (first / "front.csv").read_text(encoding="utf-8")
+    assert front.startswith("architecture,größe_accuracy,params,board_ms\n")
+    assert "nan" not in front
+    known = ("--known", str(first / "front.csv"))
+    assert run(monkeypatch, *command, *options, "5", *known, "--out", str(second)) == 0, capsys.readouterr().err
 
 
 def test_truncated_model_is_refused(

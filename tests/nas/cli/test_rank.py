@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -90,7 +91,8 @@ def test_people_get_a_table_and_an_unknown_metric_is_named(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = ranked(folder, monkeypatch, capsys, "--objectives", "top1_accuracy,params", "--top", "3")
-    assert "measured" in table
+    assert re.search(r" \(([\d.]+ to [\d.]+|measured)\)", table), "an accuracy is predicted or measured"
+    assert re.search(r"│ [\d,]+ +│", table), "parameters are counted"
     assert "30 networks" in table
     assert "unknown metric 'top5'" in ranked(folder, monkeypatch, capsys, "--objectives", "top5")
 
@@ -135,6 +137,24 @@ def test_too_few_and_unreadable_measurements_are_refused(
     assert message in ranked(
         folder, monkeypatch, capsys, "--measured", str(folder / "own.csv"), "--objectives", "new_ms"
     )
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (("0.txt,1.5", "1.txt,2.5", "0.txt,3.5"), r"mine\.csv, line 4: .*0\.txt is measured above"),
+        (("0.txt,1.5", "1.txt,0"), r"mine\.csv, line 3: board_ms is 0, which is not a positive number"),
+        (("0.txt,fast", "1.txt,2"), "leave missing values empty, and remove columns that are no metrics"),
+    ],
+)
+def test_measurements_that_cannot_be_are_refused_by_line(
+    rows: tuple[str, ...], message: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    path = tmp_path / "mine.csv"
+    path.write_text("\n".join(["network,board_ms", *(f"{folder}/{row}" for row in rows)]))
+    error = ranked(folder, monkeypatch, capsys, "--measured", str(path), "--objectives", "top1_accuracy,board_ms")
+    assert re.search(message, error)
 
 
 def test_a_prediction_shows_values_that_the_checkpoint_has_measured(

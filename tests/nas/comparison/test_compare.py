@@ -13,6 +13,7 @@ from nas.benchmarks import Benchmark, load_benchmark
 from nas.comparison import compare as comparing
 from nas.comparison.compare import Compared, Comparison, Score, _ranking, compare
 from search_spaces import get_space
+from search_spaces.common.errors import InputError
 
 SPACE = get_space("nasbench201", channels=4, cells=1, input_shape=(1, 8, 8))
 MINE = """
@@ -61,10 +62,35 @@ def test_the_direction_of_a_metric_can_be_declared(table: Benchmark) -> None:
     assert declared.scores[0].top10 < values.mean() < by_name.scores[0].top10
 
 
-@pytest.mark.filterwarnings("ignore:An input array is constant")
+@pytest.mark.filterwarnings("error")
 def test_one_prediction_for_all_ranks_nothing() -> None:
     scores = _ranking(np.full(50, 3.0), np.arange(50.0), sign=-1.0)
     assert (scores["tau"], scores["spearman"], scores["tau_top"]) == (0, 0, 0)
+
+
+def test_labels_are_counted_among_the_networks_that_have_one(tmp_path: Path, table: Benchmark) -> None:
+    known = np.random.default_rng(1).permutation(len(table))[:24]
+    cells = [f"{table.values('my_accuracy')[i]}" if i in known else "" for i in range(len(table))]
+    rows = [f"{arch},{cell},{i}" for i, (arch, cell) in enumerate(zip(table.notations, cells, strict=True))]
+    path = tmp_path / "sparse.csv"
+    path.write_text("\n".join(["arch,my_accuracy,rank", *rows]))
+    sparse = load_benchmark(str(path))
+    found = compare(replace(comparison_of(sparse), sizes=(12,), seeds=2), sparse)
+    assert len(found.predicted["ridge"].truth) == 24 - 12, "12 of 24 labels are learned, whichever seed"
+    with pytest.raises(InputError, match=r"cannot train on 15 of 24 .* with a value of my_accuracy: give 1 to 14"):
+        compare(comparison_of(sparse, sizes=(15,)), sparse)
+    other = replace(comparison_of(sparse), test_metric="rank:max")
+    assert len(compare(other, sparse).predicted["ridge"].truth) == 30 - 12, "networks without a label are ranked, too"
+
+
+def test_a_repeated_size_counts_once(table: Benchmark) -> None:
+    once, twice = (compare(comparison_of(table, sizes=sizes, seeds=3), table) for sizes in ((12,), (12, 12)))
+    assert [score.tau for score in once.scores] == [score.tau for score in twice.scores]
+
+
+def test_a_seed_beyond_what_generators_take_is_refused(table: Benchmark) -> None:
+    with pytest.raises(InputError, match="from 0 to 4294967295, not 4294967296"):
+        compare(comparison_of(table, first_seed=2**32 - 1, seeds=2), table)
 
 
 def test_predictions_of_the_largest_size_and_first_seed_are_kept(table: Benchmark, tmp_path: Path) -> None:

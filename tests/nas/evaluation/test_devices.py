@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import sys
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -132,6 +134,28 @@ def test_a_search_is_not_resumed_after_further_measurements() -> None:
     device.remove()
     with pytest.raises(InputError, match="'pi' is not stored here"):
         measurement_of(settings)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([("{first}", 1.5), ("{second}", -2.0)], "pi_latency_ms is -2, which is not a positive time"),
+        ([("{first}", 1.5), ("{first}", 2.5)], "line 3: .* has other values above: keep one row, or their means"),
+        ([("nothing", 1.5)], "line 2: "),
+    ],
+)
+def test_measurements_that_cannot_be_leave_no_device(
+    rows: list[tuple[str, float]], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = (SPACE.format(architecture) for architecture in islice(SPACE.enumerate(), 2))
+    with open("pi.csv", "w", newline="") as file:
+        named = [(name.format(first=first, second=second), value) for name, value in rows]
+        csv.writer(file).writerows([["architecture", "pi_latency_ms"], *named])
+    add = ("device", "add", "pi", "--space", "tiny-resnet", "--measurements", "pi.csv")
+    code, _, err = run(monkeypatch, capsys, *add, "--quiet")
+    assert (code, err.count("\n")) == (2, 1)
+    assert re.search(message, err)
+    assert list_devices() == []
 
 
 def test_a_table_of_measurements_becomes_an_objective(

@@ -42,6 +42,9 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[matplotlib.figure.
         ("digits_test_accuracy", "Digits test accuracy (%)"),
         ("flops", "FLOPs"),
         ("ms", "Ms"),
+        ("energy_mJ", "Energy (mJ)"),
+        ("peak_memory_mb", "Peak memory (MB)"),
+        ("images_per_s", "Images per s"),
     ],
 )
 def test_axis_labels_carry_units(metric: str, label: str) -> None:

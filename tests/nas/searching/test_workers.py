@@ -26,6 +26,7 @@ from nas.searching import optuna_adapter, workers
 from nas.searching.evaluators import TableEvaluator
 from nas.searching.joining import is_unfinished, join, list_searches, read_search
 from nas.searching.storage import open_storage
+from nas.searching.trials import began
 from nas.searching.workers import Worker
 from search_spaces import get_space
 from search_spaces.common.errors import InputError
@@ -60,6 +61,7 @@ PROXY = """
 import sys
 from optuna.storages import run_grpc_proxy_server
 from nas.searching.storage import open_storage
+from nas.searching.trials import began
 
 run_grpc_proxy_server(open_storage(sys.argv[1]), host="127.0.0.1", port=int(sys.argv[2]))
 """
@@ -384,3 +386,17 @@ def test_a_foreign_study_with_other_directions_is_refused_not_waited_for(tmp_pat
     optuna.create_study(study_name="search", storage=open_storage(path))
     with pytest.raises(InputError, match="was not made by a search"):
         search(SPACE, "params:max,flops", Costs(), "random", 3, storage=path)
+
+
+def test_the_duration_of_a_resumed_trial_is_that_of_its_last_evaluation() -> None:
+    study = optuna.create_study(directions=["minimize"])
+    with Worker(study) as worker:
+        trial = study.ask()
+        with suppress(KeyError), worker.evaluating(trial):
+            raise KeyError  # as if the process had ended here
+        assert began(study.trials[0]) == study.trials[0].datetime_start.timestamp()
+        time.sleep(0.3)
+        before = time.time()
+        with worker.evaluating(trial):
+            study.tell(trial, 1.0)
+    assert before <= began(study.trials[0]) <= study.trials[0].datetime_complete.timestamp()
