@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from predictors.metrics import Metric
 
 MAX_SHOWN = 1e15  # integers from here on are no longer exact, and as long as a line
 
@@ -30,6 +34,12 @@ def print_table(title: str, rows: list[dict[str, Any]]) -> None:
     for line in lines[1:]:
         table.add_row(*line)
     console.print(table)
+
+
+def with_arrows(row: dict[str, Any], objectives: Iterable[Metric]) -> dict[str, Any]:
+    """The row with the direction of each objective behind its name: ↑ if it is maximized, ↓ if it is minimized."""
+    arrows = {o.name: f"{o.name} {'↑' if o.direction == 'maximize' else '↓'}" for o in objectives}
+    return {arrows.get(name, name): value for name, value in row.items()}
 
 
 def _cell(value: Any) -> str:

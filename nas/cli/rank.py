@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import numpy as np
 import typer
 
-from nas.cli.console import print_json, print_table
+from nas.cli.console import print_json, print_table, with_arrows
 from nas.cli.options import NETWORK, Json, Quiet, Seed
 from nas.cli.progress import progress_bar
 from search_spaces.common.errors import InputError
@@ -77,7 +77,7 @@ def rank(
     if as_json:
         print_json({"networks": rows, "not read": refused})
         return
-    print_table(f"{len(read)} networks", [_shown(row) for row in rows])
+    print_table(f"{len(read)} networks", [with_arrows(_shown(row), goals) for row in rows])
     if refused:
         print(f"{len(refused)} networks could not be read; the first: {refused[0]}")
 

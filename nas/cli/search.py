@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nas.cli.console import print_json, print_table
+from nas.cli.console import print_json, print_table, with_arrows
 from nas.cli.options import (
     TRAINING,
     Batch,
@@ -271,7 +271,8 @@ def _show(studies: Studies, constraints: list[str], problem: str, sampler: str, 
         raise typer.Exit(1)
     truth = "the true hypervolume" if studies.benchmark else "the hypervolume of the best front found"
     print_table(f"{problem}: share of {truth}", studies.table())
-    print_table(f"Pareto front of {sampler}, seed {seed}", _without_choices(front))
+    rows = [with_arrows(row, studies.objectives) for row in _without_choices(front)]
+    print_table(f"Pareto front of {sampler}, seed {seed}", rows)
 
 
 def _without_choices(front: list[dict[str, Any]]) -> list[dict[str, Any]]:
