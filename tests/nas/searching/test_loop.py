@@ -430,7 +430,7 @@ def test_a_refused_save_leaves_the_older_result_whole(
     result.save(tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
-    def full_disk(path: Path, text: str) -> None:
+    def full_disk(path: Path, text: str, encoding: str) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_text", full_disk)
