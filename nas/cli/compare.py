@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nas.cli.console import print_json, print_table
+from nas.cli.console import print_json, print_table, warn_if_seen
 from nas.cli.options import Json, Quiet, SpaceOptions, TableSpace, parse_settings, parse_sizes, split_names
 from nas.cli.progress import progress_bar
 from search_spaces.common.errors import InputError
@@ -68,6 +68,8 @@ def compare(
         for table in benchmark
         for learned, ranked in zip(metric, tested, strict=True)
     ]
+    for table in benchmark:
+        warn_if_seen(table, names)
     results = []
     for comparison in wanted:
         folder = out

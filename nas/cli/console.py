@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,19 @@ def print_table(title: str, rows: list[dict[str, Any]]) -> None:
     for line in lines[1:]:
         table.add_row(*line)
     console.print(table)
+
+
+def warn_if_seen(benchmark: str, predictors: Iterable[str]) -> None:
+    """Warn on standard error if the RLM's pretraining has seen the accuracies of a shipped population."""
+    from nas.benchmarks.populations import POPULATIONS
+
+    population = POPULATIONS.get(benchmark)
+    if population and population.proxies and any("rlm" in name.split("+") for name in predictors):
+        print(
+            f"nas: rlm-base was pretrained with the accuracies of {benchmark}, so that rlm is too good here: use "
+            "digits201 or a table of your own to compare",
+            file=sys.stderr,
+        )
 
 
 def with_arrows(row: dict[str, Any], objectives: Iterable[Metric]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nas.cli.console import print_json, print_table, with_arrows
+from nas.cli.console import print_json, print_table, warn_if_seen, with_arrows
 from nas.cli.options import (
     TRAINING,
     Batch,
@@ -118,7 +118,8 @@ def search(
     reference: Annotated[
         str | None,
         typer.Option(
-            help="Reference point of the hypervolume, a value per objective; worst measured values by default."
+            help="Reference point of the hypervolume, a value per objective; by default the worst values of networks "
+            "that keep the constraints."
         ),
     ] = None,
     known: Annotated[
@@ -234,6 +235,7 @@ def search(
     chosen = _result_folder(out, new, str(benchmark or space), objectives, arguments, searches)
     with chosen as folder, progress_bar("searching", quiet) as bar:
         if benchmark is not None:
+            warn_if_seen(benchmark, samplers)
             table = load_benchmark(benchmark, space, parse_settings(option, "--option"))
             studies = run_studies(
                 table, objectives, samplers, evaluations, numbers, folder, limits, bar, options=options

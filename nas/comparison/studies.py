@@ -97,7 +97,7 @@ class Studies:
                     "evaluations": [len(r.evaluated.architectures) for r in results],
                     "hypervolume_ratio": [self.reference.ratio(r.feasible_values) for r in results],
                     **({} if self.point is None else {"hypervolume": self._volumes(name).tolist()}),
-                    "igd_plus": [self.reference.igd_plus(r.feasible_values) for r in results],
+                    "igd_plus": [_finite(self.reference.igd_plus(r.feasible_values)) for r in results],
                     "fronts": [r.front for r in results],
                     "failures": [r.failures for r in results],
                 }
@@ -142,6 +142,11 @@ class Studies:
         if self.benchmark is not None:
             return self.benchmark.query(arch)
         return {} if self.not_built else {"params": space.params(arch), "flops": space.flops(arch)}
+
+
+def _finite(value: float) -> float | None:
+    """The value, or None without a front: JSON has no infinity."""
+    return value if math.isfinite(value) else None
 
 
 def _mean_std(values: np.ndarray) -> str:

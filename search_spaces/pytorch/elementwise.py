@@ -18,7 +18,7 @@ Number = Tensor | float
 
 _UNARY = {
     "relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "abs": "Abs",
-    "neg": "Neg", "__neg__": "Neg", "floor": "Floor", "ceil": "Ceil", "round": "Round", "sin": "Sin", "cos": "Cos",
+    "neg": "Neg", "__neg__": "Neg", "floor": "Floor", "ceil": "Ceil", "sin": "Sin", "cos": "Cos",
     "tan": "Tan", "atan": "Atan", "arctan": "Atan", "erf": "Erf", "sign": "Sign", "reciprocal": "Reciprocal",
     "hardswish": "HardSwish", "__invert__": "Not", "bitwise_not": "Not", "absolute": "Abs",
     "negative": "Neg", "__abs__": "Abs", "isnan": "IsNaN", "isinf": "IsInf", "sinh": "Sinh", "cosh": "Cosh",
@@ -30,6 +30,13 @@ def _unary(op: str) -> Any:
 
 
 HANDLERS.update({name: _unary(op) for name, op in _UNARY.items()})
+
+
+@handles("round")
+def _round(r: Recorder, input: Tensor, *, decimals: int = 0) -> Tensor:
+    if decimals:
+        raise InputError("round to decimals is not supported: multiply, round and divide")
+    return r.add("Round", input)
 
 
 @handles("logical_not")
@@ -114,10 +121,18 @@ HANDLERS["clamp_max"] = lambda r, input, max: _clip(r, input, None, max)
 
 def _clip(r: Recorder, x: Tensor, low: Number | None, high: Number | None) -> Tensor:
     bounds = {name: r.setting(b) for name, b in (("min", low), ("max", high)) if b is not None}
+    x = _widened(r, x, *bounds.values())
     if any(value is None for value in bounds.values()):
         x = x if low is None else _maximum(r, x, low)
         return x if high is None else _minimum(r, x, high)
     return r.add_node("Clip", x, **bounds)  # type: ignore[arg-type]
+
+
+def _widened(r: Recorder, x: Tensor, *bounds: object) -> Tensor:
+    """Integers as floating-point numbers if a bound is one."""
+    if x.is_floating_point() or not any(isinstance(bound, float) for bound in bounds):
+        return x
+    return cast(r, x, torch.get_default_dtype())
 
 
 @handles("leaky_relu")
@@ -147,6 +162,8 @@ def _logsigmoid(r: Recorder, input: Tensor) -> Tensor:
 
 @handles("softplus")
 def _softplus(r: Recorder, input: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
+    if threshold != 20:
+        raise InputError("softplus with another threshold than 20 is not supported")
     scaled = _multiply(r, input, beta)
     return _divide(r, r.add("Softplus", scaled), beta)
 
@@ -320,8 +337,9 @@ def _rdivide(r: Recorder, input: Number, other: Number) -> Tensor:
 @handles("floor_divide", "__floordiv__")
 def _floor_divide(r: Recorder, input: Number, other: Number) -> Tensor:
     a, b = _same_type(r, input, other)
-    quotient = r.add("Div", a, b)
-    return r.add("Floor", quotient) if quotient.is_floating_point() else quotient
+    if torch.result_type(input, other).is_floating_point:
+        return r.add("Floor", r.add("Div", a, b))
+    return r.add("Div", r.add("Sub", a, r.add("Mod", a, b)), b)  # ONNX divides integers towards zero
 
 
 @handles("pow", "__pow__")
@@ -343,7 +361,7 @@ def _extremum(op: str) -> Any:
         number, x = (input, other) if not isinstance(input, Tensor) or r.is_constant(input) else (other, input)
         bound = r.setting(number)
         if isinstance(bound, int | float) and isinstance(x, Tensor):
-            return r.add_node("Clip", x, **{"min" if op == "Max" else "max": bound})
+            return r.add_node("Clip", _widened(r, x, bound), **{"min" if op == "Max" else "max": bound})
         return (_maximum if op == "Max" else _minimum)(r, input, other)
 
     return handler
@@ -364,10 +382,11 @@ def _not_equal(r: Recorder, input: Number, other: Number) -> Tensor:
     return r.add("Not", _binary("Equal")(r, input, other))
 
 
-@handles("remainder", "fmod", "__mod__")
+@handles("remainder", "__mod__")
 def _remainder(r: Recorder, input: Number, other: Number) -> Tensor:
-    a, b = _same_type(r, input, other)
-    return r.add("Mod", a, b)
+    if torch.result_type(input, other).is_floating_point:  # ONNX has this remainder for integers only
+        return _subtract(r, input, _multiply(r, r.add("Floor", _divide(r, input, other)), other))
+    return r.add("Mod", *_same_type(r, input, other))
 
 
 @handles("where")

@@ -153,7 +153,12 @@ def _einsum(r: Recorder, equation: str, *operands: Any) -> Tensor:
 
 
 @handles("embedding")
-def _embedding(r: Recorder, input: Tensor, weight: Tensor, *_: Any, **__: Any) -> Tensor:
+def _embedding(
+    r: Recorder, input: Tensor, weight: Tensor, padding_idx: int | None = None, max_norm: float | None = None, *_: Any,
+    **__: Any,
+) -> Tensor:  # fmt: skip
+    if max_norm is not None:
+        raise InputError("an embedding with max_norm is not supported: its weights change when they are read")
     if r.owned_shape(weight) is None:
         return r.add_node("Gather", r.as_value(weight), r.as_value(input))
     r.take(weight)

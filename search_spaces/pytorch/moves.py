@@ -96,9 +96,9 @@ def _repeat_interleave(r: Recorder, input: Tensor, repeats: int, dim: int | None
 
 
 @handles("zeros_like", "ones_like", "full_like", "empty_like")
-def _like(r: Recorder, input: Tensor, fill: float = 0, *, dtype: Any = None, name: str = "", **_: Any) -> Tensor:
+def _like(r: Recorder, input: Tensor, fill_value: float = 0, *, dtype: Any = None, **_: Any) -> Tensor:
     small = [1 if r.is_batch(size) else size for size in input.shape]
-    return torch.full(small, fill, dtype=dtype or input.dtype).expand(input.shape)
+    return torch.full(small, fill_value, dtype=dtype or input.dtype).expand(input.shape)
 
 
 HANDLERS["ones_like"] = lambda r, input, **k: _like(r, input, 1, **k)
@@ -158,6 +158,8 @@ def _interpolate(
         scales = [scale_factor] * rank if isinstance(scale_factor, int | float | None) else scale_factor
         target = [int(n * s) for n, s in zip(input.shape[2:], scales, strict=True)] if size is None else size
         return r.call((F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)[rank - 1], input, target)
+    if recompute_scale_factor and size is None:
+        raise InputError("interpolate with recompute_scale_factor is not supported: give the size")
     if mode not in kinds:
         raise InputError(f"interpolate with mode {mode!r} is not supported")
     rounding = "round_prefer_ceil" if mode == "nearest-exact" else "floor"

@@ -6,9 +6,10 @@ operators. They are those of an imported ONNX model, so that both have the same 
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import prod
 from typing import Any
 
@@ -35,6 +36,7 @@ from search_spaces.pytorch.building import Example, arguments, is_lazy, run
 from search_spaces.pytorch.dtypes import element
 from search_spaces.pytorch.recorder import BATCH_SIZE, Recorder
 
+MAX_RATIO = 1024  # largest part or multiple of the batch size that is recognized as one
 _PADDING_CHECK = "warn_if_padding_and_no_attention_mask"
 
 
@@ -111,10 +113,20 @@ def _recorded(module: nn.Module, example: Example) -> tuple[Graph, Recorder]:
         with torch.no_grad():
             run(module, example)
     with _without_padding_checks(module):
-        try:
-            return _recorded_in_batches(module, example, BATCH_SIZE)
-        except Exception:  # the module's code may not work for other batch sizes
-            return _recorded_in_batches(module, example, None)
+        with suppress(Exception):  # the module's code may not work for other batch sizes
+            graph, recorder = _recorded_in_batches(module, example, BATCH_SIZE)
+            if not any(_follows_from_batch(value) for node in graph.nodes for _, value in node.attrs):
+                return graph, recorder
+        return _recorded_in_batches(module, example, None)
+
+
+def _follows_from_batch(value: object) -> bool:
+    """True for a number that was computed from the recorded batch size: a multiple, a part, or a root of one."""
+    if not isinstance(value, int | float) or not 0 < abs(value) < math.inf:
+        return False
+    powers = (abs(value) ** power for power in (1.0, -1.0, 2.0, -2.0))
+    ratios = (ratio for power in powers for ratio in (power / BATCH_SIZE, BATCH_SIZE / power))
+    return any(0.5 < ratio < MAX_RATIO and abs(ratio - round(ratio)) < 2e-7 * ratio for ratio in ratios)
 
 
 @contextmanager

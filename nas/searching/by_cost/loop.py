@@ -96,8 +96,8 @@ def search_by_cost(
         policy: name of a predictor, which predicts learning curves to choose what improves the front most per cost; or
             a baseline: asha, hyperband or random.
         fidelities: rising epochs at which a training may pause; the last is the full training.
-        budget: budget of the search, in the unit of the cost. No stretch starts that would exceed it, but each further
-            process may add one.
+        budget: budget of the search, in the unit of the cost. No stretch starts that would exceed it at the mean cost
+            per epoch so far, but each further process may add one.
         cost: "epochs", "seconds" (of training, as measured), or a metric of the evaluator that gives the cost of an
             epoch.
         predictor: makes the predictor of each fit; by default a new one of the policy's name.

@@ -121,3 +121,31 @@ def test_onnx_runtime_computes_what_the_module_does(name: str) -> None:
     found = np.asarray(session.run(None, {"input": x.numpy()})[0])
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
     assert to_text(model) == to_text(to_model(record(module, x)))
+
+
+INTEGERS, FLOATS = torch.tensor([[-7, -1, 5, 8]]), torch.tensor([[-1.26, 0.44, 1.3, 2.7]])
+
+
+@pytest.mark.parametrize(
+    ("function", "x"),
+    [
+        (lambda x: x // 4, INTEGERS), (lambda x: x // -3, INTEGERS), (lambda x: x % 4, INTEGERS),
+        (lambda x: x.clamp(0.5, 6.5), INTEGERS), (lambda x: torch.maximum(x, torch.tensor(0.5)), INTEGERS),
+        (lambda x: x // 0.7, FLOATS), (lambda x: x % 0.7, FLOATS),
+        (lambda x: torch.remainder(x, x.abs() + 0.3), FLOATS),
+        (lambda x: x + torch.full_like(x, fill_value=3.0), FLOATS), (lambda x: x + torch.full_like(x, 3.0), FLOATS),
+    ],
+)  # fmt: skip
+def test_quotients_remainders_and_bounds_are_those_of_torch(
+    function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor
+) -> None:
+    class Function(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return function(x)
+
+    graph, numbers = record_with_numbers(Function(), x)
+    session = onnxruntime.InferenceSession(to_model(graph, numbers=numbers).SerializeToString())
+    (found,) = session.run(None, {"input": x.numpy()})
+    wanted = function(x).numpy()
+    assert found.dtype == wanted.dtype
+    np.testing.assert_allclose(found, wanted, atol=1e-6)

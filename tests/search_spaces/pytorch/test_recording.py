@@ -357,6 +357,23 @@ def test_network_that_needs_its_batch_size_has_the_examples() -> None:
     assert [graph.shapes[v] for v in (*graph.inputs, *graph.outputs)] == [(4, 4, 8, 8), (2, 2, 256)]
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x / x.shape[0], lambda x: x.sum(0) / len(x), lambda x: x / x.numel(), lambda x: x / len(x) ** 0.5,
+        lambda x: x ** (1 / x.size(0)), lambda x: x.clamp(max=x.shape[0] / 4),
+    ],
+)  # fmt: skip
+def test_numbers_that_follow_from_the_batch_size_are_the_examples(
+    function: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    graph = record(Function(function), torch.zeros(4, 8))
+    assert graph.shapes[graph.inputs[0]] == (4, 8), "the batch size is fixed"
+    numbers = [value for node in graph.nodes for _, value in node.attrs if isinstance(value, int | float)]
+    assert numbers
+    assert all(abs(number) in (4, 2, 32, 0.25, 1, 0) for number in numbers)
+
+
 def in_place_on_a_view(x: torch.Tensor) -> torch.Tensor:
     y = x.relu()
     y.view(-1, 256).add_(1)
@@ -372,6 +389,9 @@ def in_place_on_a_view(x: torch.Tensor) -> torch.Tensor:
         (torch.fft.fft2, "torch's function 'fft_fft2' is not supported: see docs/how-to/own_model.md"),
         (in_place_on_a_view, "read after it was changed in place"),
         (lambda x: functional.dropout(x, 0.5, True), "dropout in training mode"),
+        (lambda x: torch.round(x, decimals=1), "round to decimals"),
+        (lambda x: functional.softplus(x, threshold=1), "softplus with another threshold"),
+        (lambda x: functional.interpolate(x, scale_factor=1.3, recompute_scale_factor=True), "give the size"),
         (lambda x: "no tensor", "forward returned str, which holds no tensor"),
     ],
 )
