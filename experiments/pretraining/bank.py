@@ -63,7 +63,10 @@ def published_files(quick: bool = False) -> tuple[list[str], list[str]]:
 
     if quick:
         return ["published-two-path"], []
-    others = [*(f"published-{name}" for name in PUBLISHED), *(n for n, p in POPULATIONS.items() if p.proxies)]
+    others = [
+        *(f"published-{name}" for name in PUBLISHED),
+        *(n for n, p in POPULATIONS.items() if p.pretrains_rlm_base),
+    ]
     return others, [f"cells-{number}" for number in range(CELL_FILES)]
 
 

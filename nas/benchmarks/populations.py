@@ -36,6 +36,11 @@ class Population:
     latency_passes: int = 6
     task: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def pretrains_rlm_base(self) -> bool:
+        """True if `rlm-base` was pretrained with the accuracies of these networks, which takes their proxies, too."""
+        return self.proxies
+
     def open_space(self) -> SearchSpace:
         """The search space of the networks."""
         return get_space(self.space, **self.space_options)

@@ -20,13 +20,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from nas.benchmarks.text_cache import cached_texts
+from predictors.exact import COUNTS
 from search_spaces import Architecture, SearchSpace, get_space
 from search_spaces.common.errors import InputError, unknown
 from search_spaces.common.files import replacing
-from search_spaces.graph.costs import graph_flops, graph_params
 
 FORMAT_VERSION = 1
-EXACT_COSTS = {"params": graph_params, "flops": graph_flops}
 Progress = Callable[[str, int, int], None]  # name of the step, amount done, total
 
 
@@ -164,7 +163,7 @@ class Benchmark:
     @property
     def known_metrics(self) -> tuple[str, ...]:
         """`metrics`, and the exact costs that can be counted."""
-        return tuple(dict.fromkeys([*self.metrics, *EXACT_COSTS]))
+        return tuple(dict.fromkeys([*self.metrics, *COUNTS]))
 
     @cached_property
     def notations(self) -> list[str]:
@@ -186,7 +185,7 @@ class Benchmark:
     def query(self, arch: Architecture, metrics: Iterable[str] | None = None) -> dict[str, float]:
         """Some or, by default, all metrics of one architecture; InputError if the table lacks it."""
         row = self._row(arch)
-        return {metric: float(self._column(metric)[row]) for metric in metrics or self.metrics}
+        return {metric: float(self._column(metric)[row]) for metric in (self.metrics if metrics is None else metrics)}
 
     def checksum(self, metrics: Iterable[str]) -> str:
         """SHA-256 of the architectures and of these columns."""
@@ -214,8 +213,7 @@ class Benchmark:
             if metric in self.metrics:
                 column = self._file.get_tensor(metric)
             else:
-                count = EXACT_COSTS[metric]
-                column = np.array([float(count(self.space.graph(arch))) for arch in self.architectures])
+                column = np.array([float(COUNTS[metric](self.space.graph(arch))) for arch in self.architectures])
             if column.shape != (len(self),):
                 raise InputError(f"{self.path}: {metric!r} has shape {column.shape}, not ({len(self)},): delete it")
             self._columns[metric] = column

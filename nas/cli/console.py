@@ -42,7 +42,7 @@ def warn_if_seen(benchmark: str, predictors: Iterable[str]) -> None:
     from nas.benchmarks.populations import POPULATIONS
 
     population = POPULATIONS.get(benchmark)
-    if population and population.proxies and any("rlm" in name.split("+") for name in predictors):
+    if population and population.pretrains_rlm_base and any("rlm" in name.split("+") for name in predictors):
         print(
             f"nas: rlm-base was pretrained with the accuracies of {benchmark}, so that rlm is too good here: use "
             "digits201 or a table of your own to compare",

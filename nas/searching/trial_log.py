@@ -63,6 +63,6 @@ def describe_trial(trial: FrozenTrial, reader: TrialReader) -> str:
         values.insert(0, f"failed: {reason}")
     if trial.user_attrs.get("repeat"):
         values.insert(0, "evaluated before")
-    if trial.datetime_complete:
+    if trial.datetime_start and trial.datetime_complete:
         values.append(f"{trial.datetime_complete.timestamp() - began(trial):.1f} s")
     return f"trial {trial.number}: {', '.join(values)}: {network}"

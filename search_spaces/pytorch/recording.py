@@ -6,11 +6,10 @@ operators. They are those of an imported ONNX model, so that both have the same 
 
 from __future__ import annotations
 
-import math
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import numpy as np
@@ -122,7 +121,7 @@ def _recorded(module: nn.Module, example: Example) -> tuple[Graph, Recorder]:
 
 def _follows_from_batch(value: object) -> bool:
     """True for a number that was computed from the recorded batch size: a multiple, a part, or a root of one."""
-    if not isinstance(value, int | float) or not 0 < abs(value) < math.inf:
+    if not isinstance(value, int | float) or not 0 < abs(value) < inf:
         return False
     powers = (abs(value) ** power for power in (1.0, -1.0, 2.0, -2.0))
     ratios = (ratio for power in powers for ratio in (power / BATCH_SIZE, BATCH_SIZE / power))

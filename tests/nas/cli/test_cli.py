@@ -438,9 +438,9 @@ def test_seeds_are_checked_before_a_folder_is_made(
 ) -> None:
     command = ("search", "--benchmark", str(table), "--objectives", "my_accuracy", "--sampler", "random")
     out = tmp_path / "out"
-    for options in (("--seed", "-1"), ("--seed", "4294967295", "--seeds", "2")):
+    for options, named in ((("--seed", "-1"), "'--seed'"), (("--seed", "4294967295", "--seeds", "2"), "4294967296")):
         assert run(monkeypatch, *command, *options, "--out", str(out)) == 2
-        assert "4294967296" in capsys.readouterr().err or options[1] == "-1"
+        assert named in capsys.readouterr().err
         assert not out.exists()
 
 
@@ -455,6 +455,16 @@ def test_a_file_that_is_none_of_a_checkpoint_is_not_overwritten(
     assert other.read_text() == '{"mine": true}'
     for _ in range(2):  # a checkpoint of this project is replaced
         assert run(monkeypatch, *command, str(tmp_path / "checkpoint")) == 0
+
+
+@pytest.mark.parametrize(("table", "seen"), [("digits-nasbench101", True), ("digits201", False)])
+def test_a_population_that_the_rlm_was_pretrained_with_is_named(
+    table: str, seen: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    command = ("search", "--benchmark", table, "--objectives", "digits_accuracy", "--evaluations", "2", "--quiet")
+    for sampler in ("rlm", "random"):
+        assert run(monkeypatch, *command, "--sampler", sampler, "--out", str(tmp_path / sampler)) == 0
+        assert ("pretrained with the accuracies" in capsys.readouterr().err) is (seen and sampler == "rlm")
 
 
 def test_a_front_can_be_prior_observations_of_another_search(
