@@ -9,8 +9,9 @@ regression on the logarithms of all known devices. Figures are Spearman's rank c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from predictors import Predictor
 
 NEW = tuple(f"{name}_latency_ms" for name in ("titan_rtx_256", "gold_6226", "pixel2", "raspi4", "eyeriss", "fpga"))
-PREDICTORS = ("rlm", "gnn", "gp", "forest", "ridge", "regression", "nearest")
+PREDICTORS = ("rlm", "gnn", "gp", "gp-choices", "forest", "ridge", "regression", "nearest")
 MEASURED = 10
 RIVALS_TRAIN = 1000
 TEST = 2000
@@ -55,7 +56,9 @@ def score(predictor: str, device: str, most: int, others: int, seed: int) -> Sco
         predicted = np.median(drawn, 1)
     else:
         learned = np.concatenate([train, further])
-        predicted = _learned(predictors.create(predictor, seed=seed), device, texts, known, latency, learned, test)
+        model = predictors.create(predictor, seed=seed)
+        inputs = table.architectures if model.reads_choices else texts
+        predicted = _learned(model, device, inputs, known, latency, learned, test)
     return {"spearman": float(spearmanr(predicted, latency[test]).statistic)}
 
 
@@ -76,7 +79,7 @@ def _regression(inputs: np.ndarray, values: np.ndarray, train: np.ndarray) -> np
 def _learned(
     model: Predictor,
     device: str,
-    texts: list[str],
+    inputs: Sequence[Any],
     known: dict[str, np.ndarray],
     latency: np.ndarray,
     train: np.ndarray,
@@ -84,9 +87,9 @@ def _learned(
 ) -> np.ndarray:
     """Predict the new device's latencies (n,) of the rows `test`. Of the rows `train`, the first ten are measured."""
     measured = np.where(np.arange(len(train)) < MEASURED, latency[train], np.nan)
-    model.fit([texts[i] for i in train], {**{name: values[train] for name, values in known.items()}, device: measured})
+    model.fit([inputs[i] for i in train], {**{name: values[train] for name, values in known.items()}, device: measured})
     given = {name: values[test] for name, values in known.items()}
-    return model.predict([texts[i] for i in test], [device], given=given, samples=SAMPLES, seed=model.seed)[device]
+    return model.predict([inputs[i] for i in test], [device], given=given, samples=SAMPLES, seed=model.seed)[device]
 
 
 def _short(metric: str) -> str:

@@ -30,7 +30,7 @@ def run(name: str, capsys: pytest.CaptureFixture[str], **options: Any) -> Any:
 @needs_tables
 @pytest.mark.parametrize(
     ("name", "rows"),
-    [("joint_metrics", 8), ("new_device", 7), ("cell_spaces", 10), ("unseen_spaces", 7)],
+    [("joint_metrics", 8), ("new_device", 8), ("cell_spaces", 10), ("unseen_spaces", 7)],
 )
 def test_tables_have_a_row_for_each_rival(
     name: str, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
