@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -42,7 +43,7 @@ def _products(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> int:
         directions = 2 if given.get("direction") == "bidirectional" else 1
         return count(shapes[0][:-1]) * directions * RECURRENT[op] * hidden * (known_size(shapes[0][-1]) + hidden)
     if op == "Einsum":
-        return count(tuple(_einsum_sizes(given["equation"], shapes).values()))
+        return _einsum(given["equation"].replace(" ", ""), shapes)
     if op == "Attention":
         # queries times keys, then attention weights times values
         keys = known_size(shapes[1][-2])
@@ -54,11 +55,24 @@ def _products(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> int:
     return count((*output, inner))
 
 
-def _einsum_sizes(equation: str, shapes: tuple[Shape, ...]) -> dict[str, Dim]:
-    """Size of every index of an Einsum; each combination of indices is one multiply-accumulate."""
+def _einsum(equation: str, shapes: tuple[Shape, ...]) -> int:
+    """Multiply-accumulates of an Einsum that multiplies its operands from left to right, as ONNX Runtime does."""
+    inputs, _, output = equation.partition("->")
+    terms = [_indices(term, len(shape)) for term, shape in zip(inputs.split(","), shapes, strict=True)]
     sizes: dict[str, Dim] = {}
-    for term, shape in zip(equation.replace(" ", "").partition("->")[0].split(","), shapes, strict=True):
-        named = len(term.replace("...", ""))
-        letters = term.replace("...", "".join(map(str, range(len(shape) - named))))
-        sizes.update(zip(letters, shape, strict=True))
-    return sizes
+    for term, shape in zip(terms, shapes, strict=True):
+        sizes |= {index: size for index, size in zip(term, shape, strict=True) if sizes.get(index, 1) == 1}
+    times = Counter("".join(terms))
+    last = _indices(output, len(sizes)) if output else [i for i, n in times.items() if n == 1 or i.isdigit()]
+    total, held = 0, set(terms[0])
+    for i, term in enumerate(terms[1:], start=2):
+        held |= set(term)
+        total += count(tuple([sizes[index] for index in held]))
+        held &= set("".join(terms[i:])) | set(last)
+    return total
+
+
+def _indices(term: str, rank: int) -> str:
+    """The indices of a term; digits stand for the dimensions of an ellipsis, the last one for the last of them."""
+    named = term.replace("...", "")
+    return term.replace("...", "".join(map(str, range(len(named) - rank, 0))).replace("-", ""))

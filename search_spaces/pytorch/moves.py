@@ -53,6 +53,8 @@ def _pad(r: Recorder, input: Tensor, pad: Sequence[int], mode: str = "constant",
 
 @handles("roll")
 def _roll(r: Recorder, input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
+    if dims is None:
+        return reshaped(r, _roll(r, reshaped(r, input, [-1]), shifts, 0), list(input.shape))
     x = input
     pairs = zip(*[(v,) if isinstance(v, int) else v for v in (shifts, dims)], strict=True)
     for shift, dim in pairs:
@@ -169,7 +171,9 @@ def _interpolate(
     elif align_corners:
         attrs["coordinate_transformation_mode"] = "align_corners"
     if mode == "bicubic":
-        attrs["cubic_coeff_a"] = -0.75
+        attrs["cubic_coeff_a"] = -0.5 if antialias else -0.75
+    if antialias:
+        attrs["exclude_outside"] = 1
     if size is not None:
         values: list[float] = [size] * rank if isinstance(size, int) else [int(v) for v in size]
         kept = [i for i in range(rank) if values[i] != input.shape[2 + i]]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from search_spaces.common.errors import InputError
 from search_spaces.pytorch.recorder import HANDLERS, Recorder, handles
-from search_spaces.pytorch.shapes import reshaped, squeezed, unsqueezed
+from search_spaces.pytorch.shapes import expanded, reshaped, squeezed, unsqueezed
 
 
 def sliced(r: Recorder, x: Tensor, axis: int, start: int, end: int, step: int = 1) -> Tensor:
@@ -167,9 +167,24 @@ def _index_select(r: Recorder, input: Tensor, dim: int, index: Tensor) -> Tensor
     return gathered(r, input, dim % input.dim(), index)
 
 
-@handles("gather", "take_along_dim")
+@handles("gather")
 def _gather(r: Recorder, input: Tensor, dim: int, index: Tensor, **_: Any) -> Tensor:
     return r.add_node("GatherElements", input, index, axis=dim % input.dim())
+
+
+@handles("take_along_dim")
+def _take_along_dim(r: Recorder, input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
+    if dim is None:
+        return _gather(r, reshaped(r, input, [-1]), 0, reshaped(r, indices, [-1]))
+    axis = dim % input.dim()
+    shape = list(torch.broadcast_shapes(_without(input, axis), _without(indices, axis)))
+    whole = [expanded(r, x, [*shape[:axis], x.shape[axis], *shape[axis:]]) for x in (input, indices)]
+    return _gather(r, whole[0], axis, whole[1])
+
+
+def _without(x: Tensor, axis: int) -> list[int]:
+    """The shape without one axis."""
+    return [size for i, size in enumerate(x.shape) if i != axis]
 
 
 @handles("__setitem__")

@@ -97,7 +97,12 @@ def _transpose(r: Recorder, input: Tensor, dim0: int, dim1: int) -> Tensor:
     return permuted(r, input, order)
 
 
-@handles("t", "T", "mT", "adjoint")
+@handles("T")
+def _reversed(r: Recorder, input: Tensor) -> Tensor:
+    return permuted(r, input, *reversed(range(input.dim())))
+
+
+@handles("t", "mT", "adjoint")
 def _t(r: Recorder, input: Tensor) -> Tensor:
     return input if input.dim() < 2 else _transpose(r, input, -2, -1)
 

@@ -188,6 +188,9 @@ LINES = [
         0,
     ),
     ("float[N,3,8]", 'Einsum <equation = "bij,bkj->bik"> (x, x)', 0, 72),
+    ("float[N,3,8]", 'Einsum <equation = "bij,bkj,bkl->bil"> (x, x, x)', 0, 72 + 72),
+    ("float[N,3,8]", 'Einsum <equation = "...ij,...kj,...kl->...il"> (x, x, x)', 0, 72 + 72),
+    ("float[N,3,8]", 'Einsum <equation = "bij->bji"> (x)', 0, 0),
     ("float[N,8]", "LeakyRelu <alpha = 0.2> (x)", 0, 0),
 ]  # fmt: skip
 

@@ -55,6 +55,12 @@ WRITTEN_OTHERWISE: dict[str, Callable[[Tensor], Any]] = {
     "list of one index": lambda x: x[:, [2]] - x[..., [-1], :],
     "one window": lambda x: (F.unfold(x[..., :1], (3, 1), padding=(1, 0)), x.unfold(2, 8, 1)[:, :, 0]),
     "index_select of one": lambda x: x.index_select(2, torch.tensor([3])),
+    "take_along_dim, which broadcasts": lambda x: torch.take_along_dim(x, x.argmax(1, keepdim=True)[..., :1], dim=1),
+    "smaller by antialiased interpolation": lambda x: F.interpolate(x, size=(3, 3), mode="bilinear", antialias=True),
+    "smaller by antialiased cubic interpolation": lambda x: F.interpolate(
+        x, size=(3, 5), mode="bicubic", antialias=True
+    ),
+    "larger by antialiased interpolation": lambda x: F.interpolate(x, size=(11, 9), mode="bicubic", antialias=True),
 }
 
 
