@@ -28,6 +28,7 @@ import typer
 from experiments.runner import AsJson, FirstSeed, Jobs, Quick, Seeds, run_command
 from experiments.tables import Scores, chosen, compute, publish, show, spearman, summarize
 from experiments.zoo_tables import SETTINGS, TOP1, Zoo, timm_zoo
+from nas.quantiles import quantiles
 
 STUDIES = ("families", "given", "new")
 COSTS = ("params", "macs")
@@ -172,7 +173,7 @@ def _judged(zoo: Zoo, found: Judged) -> Scores:
         inside = [spearman(predicted[g], true[g]) for g in groups if len(g) >= MIN_FAMILY]
         scores[f"{_short(name)} within"] = float(np.mean(inside)) if inside else 0.0
         if samples is not None:
-            low, high = np.quantile(samples, [0.05, 0.95], axis=1)
+            low, high = quantiles(samples, [0.05, 0.95])
             scores[f"{_short(name)} covered"] = float(np.mean((low <= true) & (true <= high)))
     return scores
 
@@ -195,7 +196,7 @@ def _new_device(zoo: Zoo, predictor: str, seed: int) -> Scores:
             model = predictors.create(predictor, seed=seed)
             own, asked = [texts[i] for i in measured], [texts[i] for i in others]
             drawn = relative_samples(model, own, true[measured], known[measured], asked, known[others], SAMPLES, seed)
-            low, predicted, high = np.quantile(drawn, [0.05, 0.5, 0.95], axis=1)
+            low, predicted, high = quantiles(drawn, [0.05, 0.5, 0.95])
             scores[f"{_short(name)} covered"] = float(np.mean((low <= true[others]) & (true[others] <= high)))
         scores[_short(name)] = spearman(predicted, true[others])
     return scores

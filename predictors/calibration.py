@@ -68,8 +68,8 @@ def _factor(
 
 def _distances(samples: np.ndarray, true: np.ndarray) -> np.ndarray:
     """Distances (n,) of true values from the medians of samples (n, s), in half widths of the interval on that side."""
-    median = np.median(samples, 1)
-    low, high = np.quantile(samples, [(1 - COVERAGE) / 2, (1 + COVERAGE) / 2], axis=1)
+    levels = [(1 - COVERAGE) / 2, 0.5, (1 + COVERAGE) / 2]
+    low, median, high = np.quantile(samples, levels, axis=1, method="hazen")  # samples are middles of equal parts
     half = np.where(true > median, high - median, median - low)
     return np.abs(true - median) / np.maximum(half, MIN_HALF_WIDTH)
 

@@ -11,6 +11,7 @@ import typer
 from nas.cli.console import print_json, print_table, with_arrows
 from nas.cli.options import NETWORK, Json, Quiet, Seed
 from nas.cli.progress import progress_bar
+from nas.quantiles import quantiles
 from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ def _row(found: Ranking, i: int, source: str, novelty: float) -> dict[str, Any]:
     row: dict[str, Any] = {"network": source, "front": bool(found.on_front[i]), "front_probability": found.front[i]}
     for j, name in enumerate(found.metrics):
         values = found.samples[i, :, j]
-        low, median, high = np.quantile(values, [0.05, 0.5, 0.95]).tolist()
+        low, median, high = quantiles(values[None], [0.05, 0.5, 0.95])[:, 0].tolist()
         row[name] = {"median": median, "low": low, "high": high, "measured": bool(found.measured[i, j])}
     return {**row, "constraints_kept": found.kept[i], "novelty": None if novelty != novelty else novelty}
 

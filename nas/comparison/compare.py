@@ -17,6 +17,7 @@ import numpy as np
 from nas.comparison.significance import differences
 from nas.evaluation.journal import Journal
 from nas.evaluation.threads import one_thread
+from nas.quantiles import quantiles
 from predictors.metrics import Metric
 from predictors.version import version
 from search_spaces.common.errors import InputError, unknown
@@ -331,6 +332,6 @@ def _correlation(measure: Callable[[np.ndarray, np.ndarray], Any], a: np.ndarray
 
 def _coverage(samples: np.ndarray, truth: np.ndarray, share: float) -> float:
     """Share of the true values (n,) within the central `share` of samples (n, samples)."""
-    low, high = np.quantile(samples, [(1 - share) / 2, (1 + share) / 2], axis=1)
+    low, high = quantiles(samples, [(1 - share) / 2, (1 + share) / 2])
     known = np.isfinite(truth)
     return float(((low <= truth) & (truth <= high))[known].mean())

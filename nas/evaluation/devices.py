@@ -15,6 +15,7 @@ import numpy as np
 
 from nas.evaluation.device_command import SUFFIX
 from nas.evaluation.journal import Journal
+from nas.quantiles import quantiles
 from search_spaces.common.errors import InputError, unknown
 from search_spaces.common.files import replacing
 from search_spaces.text import fingerprint
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from predictors import Predictor
 
 SAMPLES = 32  # per predicted latency
+QUANTILES = (0.5, 0.1, 0.9)  # of the samples, the columns of a prediction
 MIN_MEASURED = 3  # networks that a prediction needs at least
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _TAKEN = ("cpu", "cpu_int8", "cuda", "device")  # names of latencies that are always measured
@@ -169,7 +171,7 @@ class PredictedDevice:
 
     def predict(self, texts: Sequence[str]) -> np.ndarray:
         """Median, 10 % and 90 % quantile (n, 3) of the predicted latencies of n networks, in ms."""
-        return _quantiles(self.sample(texts))
+        return quantiles(self.sample(texts), QUANTILES).T
 
     def sample(self, texts: Sequence[str]) -> np.ndarray:
         """Samples (n, SAMPLES) of the predicted latencies in ms."""
@@ -182,12 +184,8 @@ class PredictedDevice:
     def leave_one_out(self) -> np.ndarray:
         """Leave-one-out predictions (k, 3) of the measured networks in ms, in the columns of `predict`."""
         known, rows = self.latencies[:, 0], np.arange(len(self.texts))
-        return np.concatenate(
-            [
-                _quantiles(_sampled(self._fit(np.where(rows == i, np.nan, known)), self.metric, [self.texts[i]]))
-                for i in rows
-            ]
-        )
+        drawn = [_sampled(self._fit(np.where(rows == i, np.nan, known)), self.metric, [self.texts[i]]) for i in rows]
+        return quantiles(np.concatenate(drawn), QUANTILES).T
 
     @cached_property
     def _fitted(self) -> Predictor:
@@ -208,8 +206,3 @@ class PredictedDevice:
 
 def _sampled(predictor: Predictor, metric: str, texts: Sequence[str]) -> np.ndarray:
     return np.exp(predictor.predict(texts, [metric], samples=SAMPLES).samples[:, :, 0])
-
-
-def _quantiles(samples: np.ndarray) -> np.ndarray:
-    """Median, 10 % and 90 % quantile (n, 3) of samples (n, s)."""
-    return np.quantile(samples, [0.5, 0.1, 0.9], axis=1).T
