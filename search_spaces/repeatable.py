@@ -16,15 +16,19 @@ def check_repeatable(space: SearchSpace, seed: int = 0) -> None:
     """Build `CHECKED` random architectures twice.
 
     Raises:
-        InputError: if equal choices give different networks or other choices.
+        InputError: if equal choices give different networks or other choices, or if no architecture can be built.
     """
     rng = np.random.default_rng(seed)
+    errors: list[InputError] = []
     for _ in range(CHECKED):
         arch = space.sample(rng)
         try:
             first, second = space.to_text(arch), space.to_text(arch)
             again = space.architecture(arch.as_dict())
         except Infeasible:  # `build` may raise it after `ask` has made all choices
+            continue
+        except InputError as error:  # `build` may fail for some choices
+            errors.append(error)
             continue
         if again != arch:
             raise InputError(f"{space.name}: build does not make the same choices again for {space.format(arch)}")
@@ -33,6 +37,8 @@ def check_repeatable(space: SearchSpace, seed: int = 0) -> None:
                 f"{space.name}: build made two networks of the same choices ({_difference(first, second)}): it must "
                 f"depend on the trial alone, without random numbers and state; choices: {space.format(arch)}"
             )
+    if len(errors) == CHECKED:
+        raise errors[0]
 
 
 def _difference(first: str, second: str) -> str:

@@ -11,7 +11,7 @@ import typer
 from nas.cli.console import print_json, print_table, with_arrows
 from nas.cli.options import NETWORK, Json, Quiet, Seed
 from nas.cli.progress import progress_bar
-from nas.quantiles import quantiles
+from nas.evaluation.quantiles import quantiles
 from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:

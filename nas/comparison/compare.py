@@ -16,8 +16,8 @@ import numpy as np
 
 from nas.comparison.significance import differences
 from nas.evaluation.journal import Journal
+from nas.evaluation.quantiles import quantiles
 from nas.evaluation.threads import one_thread
-from nas.quantiles import quantiles
 from predictors.metrics import Metric
 from predictors.version import version
 from search_spaces.common.errors import InputError, unknown

@@ -15,7 +15,7 @@ import numpy as np
 
 from nas.evaluation.device_command import SUFFIX
 from nas.evaluation.journal import Journal
-from nas.quantiles import quantiles
+from nas.evaluation.quantiles import quantiles
 from search_spaces.common.errors import InputError, unknown
 from search_spaces.common.files import replacing
 from search_spaces.text import fingerprint

@@ -39,6 +39,7 @@ def evolve(
     size: int,
     rank: Callable[[Sequence[Architecture]], np.ndarray],
     rng: np.random.Generator,
+    accept: Callable[[Architecture], bool] = lambda _: True,
 ) -> list[Architecture]:
     """Evolve distinct new architectures towards the predicted front.
 
@@ -49,13 +50,14 @@ def evolve(
         size: number of architectures.
         rank: maps n architectures to predicted ranks (n,), lower is better.
         rng: source of randomness.
+        accept: False for an architecture that is no candidate, such as one that cannot be built.
 
     Returns:
         Up to `size` architectures; all that are left in a small space.
     """
     population = list(start)
     if space.size is not None and space.size <= size + len(seen):
-        return [a for a in space.enumerate() if a not in seen] if len(seen) < space.size else []
+        return [a for a in space.enumerate() if a not in seen and accept(a)] if len(seen) < space.size else []
     found: dict[Architecture, None] = {}
     for generation in range(1, GENERATIONS + 1):
         parents = [population[i] for i in best_first(rank(population), rng)[:PARENTS]]
@@ -63,7 +65,7 @@ def evolve(
             if len(found) >= size * generation // GENERATIONS:
                 break
             child = _child(space, parents, rng)
-            if child not in seen:
+            if child not in seen and accept(child):
                 found[child] = None
         population = list(dict.fromkeys([*parents, *found]))
     return list(found)

@@ -217,8 +217,8 @@ class PredictorSampler(ReplaySampler):
 
         stayed = [architecture for architecture in self._candidates if architecture not in taken]
         again, rest = _parted(stayed, rng)
-        size = self._new_candidates(len(stayed))
-        candidates = evolve(self.space, evaluated, {*taken, *stayed}, size, rank, rng) + again
+        size, accept = self._new_candidates(len(stayed)), self._surrogate.texts.can_be_written
+        candidates = evolve(self.space, evaluated, {*taken, *stayed}, size, rank, rng, accept) + again
         closed = self._texts_not_to_repeat(evaluated)
         if closed:
             texts = self._surrogate.texts(candidates)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from nas.searching.texts import Texts
 
+if TYPE_CHECKING:
     from predictors import Predictor
     from predictors.rlm.predictor import RLM
     from search_spaces import Architecture, SearchSpace
@@ -22,10 +22,10 @@ def first_design(
     space: SearchSpace,
     size: int,
     rng: np.random.Generator,
-    texts: Callable[[Sequence[Architecture]], list[str]] | None = None,
+    texts: Texts | None = None,
     predictor: Predictor | None = None,
 ) -> list[Architecture]:
-    """Choose up to `size` distinct architectures; fewer if the space is smaller.
+    """Choose up to `size` distinct architectures; fewer if the space is smaller, or if some cannot be built.
 
     Random architectures are sorted by FLOPs and split into `size` groups. From the half of each group with the higher
     predicted proxies and accuracies of short trainings, the architecture is chosen whose state is farthest from those
@@ -35,15 +35,20 @@ def first_design(
         space: the search space.
         size: number of architectures.
         rng: generator of the random draws.
-        texts: writes the texts of architectures; `space.to_text` by default.
+        texts: the texts of the search; by default none is known.
         predictor: the predictor of the search. If it is an RLM, it reads the networks, else `READER` does.
+
+    Raises:
+        InputError: if none of the random architectures can be built.
     """
     from scipy.stats import rankdata
 
     from predictors.rlm.coordinates import compared
 
+    texts = texts or Texts(space)
     drawn = list(dict.fromkeys(space.sample(rng) for _ in range(DRAWS_PER_ARCHITECTURE * size)))
-    written = texts(drawn) if texts else [space.to_text(architecture) for architecture in drawn]
+    drawn = list(filter(texts.can_be_written, drawn)) or drawn
+    written = texts(drawn)
     reader = _reader(predictor)
     states, promise = compared(reader.states(written)), rankdata(reader.proxies(written), axis=0).mean(1)
     by_flops = np.argsort([space.flops(architecture) for architecture in drawn], kind="stable")

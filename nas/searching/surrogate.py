@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nas.searching.texts import Texts
+
 if TYPE_CHECKING:
     from predictors import Predictor
     from search_spaces import Architecture, SearchSpace
@@ -36,7 +38,7 @@ class Surrogate:
         self.given = tuple(given)
         self.asked = tuple(metric for metric in metrics if metric not in given)
         self._fitted: Predictor | None = None
-        self._texts: dict[Architecture, str] = {}
+        self.texts = Texts(space)
         self._exact: dict[str, list[float]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -79,16 +81,9 @@ class Surrogate:
 
     def forget_all_but(self, architectures: Iterable[Architecture]) -> None:
         """Drop the texts and exact costs of all other architectures."""
-        self._texts = {a: self._texts[a] for a in architectures if a in self._texts}
-        self._exact = {text: self._exact[text] for text in self._texts.values() if text in self._exact}
-
-    def texts(self, architectures: Iterable[Architecture]) -> list[str]:
-        """Texts of the architectures. Each text is written once."""
-        architectures = list(architectures)
-        for architecture in architectures:
-            if architecture not in self._texts:
-                self._texts[architecture] = self.space.to_text(architecture)
-        return [self._texts[architecture] for architecture in architectures]
+        kept = list(architectures)
+        self.texts.forget_all_but(kept)
+        self._exact = {text: self._exact[text] for text in self.texts.known(kept) if text in self._exact}
 
     def _cached(
         self,

@@ -21,6 +21,7 @@ from nas.searching.evolution import best_first, evolve, random_unseen
 from nas.searching.pareto import hypervolume, non_dominated
 from nas.searching.sampler import frame
 from nas.searching.startup import first_design
+from nas.searching.texts import Texts
 from predictors.metrics import Metric, at_fidelity
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class ImprovementPerCost:
         self._startup: list[Architecture] | None = None
         self._plan: deque[Job] = deque()
         self._candidates: list[Architecture] = []
-        self._texts: dict[Architecture, str] = {}
+        self._texts = Texts(space)
 
     def decide(self, runs: Runs, epochs_left: float) -> Job | None:
         """Choose the next job.
@@ -127,7 +128,7 @@ class ImprovementPerCost:
         rng = np.random.default_rng([self.seed, len(runs)])
         if self._startup is None:
             own = np.random.default_rng(self.seed)
-            self._startup = first_design(self.space, self.n_startup, own, self._written, self.predictor())
+            self._startup = first_design(self.space, self.n_startup, own, self._texts, self.predictor())
         architecture = next((a for a in self._startup if a not in runs.runs), None)
         architecture = architecture or random_unseen(self.space, runs.runs.keys(), rng)
         return None if architecture is None else Job(architecture, 0, self.fidelities.levels[0])
@@ -206,25 +207,27 @@ class ImprovementPerCost:
 
         stayed = [a for a in self._candidates if a not in runs.runs]
         begun = [run.architecture for run in runs.runs.values() if run.values]
-        found = self._untrained(evolve(self.space, begun, {*runs.runs, *stayed}, FRESH, rank, rng) + stayed, runs)
+        seen, accept = {*runs.runs, *stayed}, self._texts.can_be_written
+        found = self._untrained(evolve(self.space, begun, seen, FRESH, rank, rng, accept) + stayed, runs)
         found = [found[i] for i in best_first(rank(found), rng)] if found else []
         self._candidates = found[:FRESH]
-        self._texts = {a: self._texts[a] for a in (*runs.runs, *self._candidates) if a in self._texts}
+        self._texts.forget_all_but((*runs.runs, *self._candidates))
         return found[:CANDIDATES]
 
     def _untrained(self, found: list[Architecture], runs: Runs) -> list[Architecture]:
         """Drop duplicates of started networks if all trainings of duplicates have had equal accuracies."""
-        texts = self._written(list(runs.runs))
+        started = list(filter(self._texts.can_be_written, runs.runs))
+        texts = self._texts(started)
         reached = [
             ((text, level), [values[metric] for metric in self.accuracies])
-            for text, run in zip(texts, runs.runs.values(), strict=True)
+            for text, run in zip(texts, [runs.runs[architecture] for architecture in started], strict=True)
             for level, values in run.values.items()
             if level
         ]
         if not repeat_exactly(reached):
             return found
         begun = set(texts)
-        return [one for one, text in zip(found, self._written(found), strict=True) if text not in begun]
+        return [one for one, text in zip(found, self._texts(found), strict=True) if text not in begun]
 
     def _sampled(
         self, fitted: Predictor, runs: Sequence[Run], columns: dict[str, np.ndarray], seed: int
@@ -285,13 +288,7 @@ class ImprovementPerCost:
         return np.nan
 
     def _inputs(self, predictor: Predictor, architectures: Sequence[Architecture]) -> Sequence[str | Architecture]:
-        return list(architectures) if predictor.reads_choices else self._written(architectures)
-
-    def _written(self, architectures: Sequence[Architecture]) -> list[str]:
-        for architecture in architectures:
-            if architecture not in self._texts:
-                self._texts[architecture] = self.space.to_text(architecture)
-        return [self._texts[architecture] for architecture in architectures]
+        return list(architectures) if predictor.reads_choices else self._texts(architectures)
 
 
 def _is_open(job: Job, runs: Runs) -> bool:

@@ -24,7 +24,7 @@ from nas.searching.startup import DRAWS_PER_ARCHITECTURE, first_design
 from predictors import Predictions, create
 from predictors.metrics import decoding_order
 from search_spaces import Architecture, SearchSpace, get_space
-from search_spaces.common.errors import InputError
+from search_spaces.common.errors import Infeasible, InputError
 
 SPACE = get_space("tiny-resnet")
 METRICS = ("mass_accuracy", "length_ms")
@@ -66,6 +66,33 @@ def guided(space: SearchSpace = SPACE, **options: Any) -> PredictorSampler:
 
 def objective(trial: optuna.Trial, space: SearchSpace = SPACE) -> list[float]:
     return measure(space.to_text(space.choose(trial)))
+
+
+class Fragile(SearchSpace):
+    """Networks of which some cannot be built, which `ask` does not know."""
+
+    name, input_shape = "fragile", (1, 8, 8)
+
+    def __init__(self, error: type[Exception] = Infeasible) -> None:
+        self.error = error
+
+    def ask(self, trial: Any) -> tuple[int, int]:
+        return trial.suggest_int("width", 4, 99), trial.suggest_int("kernel", 1, 4)
+
+    def build(self, trial: Any, net: Any) -> Any:
+        width, kernel = self.ask(trial)
+        if kernel == 2:
+            raise self.error("no kernel of 2")
+        return net.classifier(net.conv(net.input, width, kernel))
+
+
+@pytest.mark.parametrize("error", [Infeasible, ValueError])
+def test_networks_that_cannot_be_built_are_no_candidates(error: type[Exception]) -> None:
+    space = Fragile(error)
+    study = optuna.create_study(directions=DIRECTIONS, sampler=guided(space))
+    study.optimize(lambda trial: objective(trial, space), n_trials=20)
+    assert {trial.state for trial in study.trials} == {TrialState.COMPLETE}
+    assert len({str(trial.params) for trial in study.trials}) == 20
 
 
 def test_networks_that_compute_nothing_do_not_move_the_reference_point() -> None:
