@@ -6,7 +6,7 @@ from collections.abc import Container, Sequence
 
 import numpy as np
 
-from predictors.inputs import Inputs, Metrics, as_texts
+from predictors.inputs import Inputs, as_texts
 from predictors.metrics import EXACT, Metric
 from search_spaces import expand, graph_flops, graph_params, read
 from search_spaces.common.errors import InputError
@@ -30,7 +30,7 @@ def conditioning_costs(metric: str, known: Container[str]) -> list[str]:
     return [name for name in EXACT if name in known] if Metric.parse(metric).kind == "measured" else []
 
 
-def with_exact_costs(inputs: Inputs, metrics: Sequence[str], known: Metrics, samples: np.ndarray) -> np.ndarray:
+def with_exact_costs(inputs: Inputs, metrics: Sequence[str], samples: np.ndarray) -> np.ndarray:
     """Write exact costs into the samples of exact metrics, in place.
 
     Texts that cannot be read as networks keep their predictions.
@@ -38,13 +38,12 @@ def with_exact_costs(inputs: Inputs, metrics: Sequence[str], known: Metrics, sam
     Args:
         inputs: n texts or ONNX models.
         metrics: names of the m metrics.
-        known: given metrics, which keep their values.
         samples: (n, s, m).
 
     Returns:
         The same array.
     """
-    columns = [column for column, name in enumerate(metrics) if name in COUNTS and name not in known]
+    columns = [column for column, name in enumerate(metrics) if name in COUNTS]
     for row, text in enumerate(as_texts(inputs)) if columns else ():
         try:
             counted = exact_costs([text], metrics)

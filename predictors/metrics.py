@@ -24,8 +24,9 @@ _HIGHER = _words(
     r"acc|top_?\d+|m?ap(\d+)?|m?iou|auc|auroc|f1|bleu|rouge|psnr|ssim|dice|recall|precision|r2|ndcg|mrr|mcc|kappa|score"
     r"|reward|(hit|success|win)_rate"
 )
-_LOSS = _words("loss|err|error|nll|perplexity|ppl|rmse|mse|mae|wer|cer|fid|drop|degradation|regret")
+_LOSS = _words("loss|inaccuracy|err|error|nll|perplexity|ppl|rmse|mse|mae|wer|cer|fid|drop|degradation|regret")
 _COST = _words("latency|time|energy|power|memory|size")
+_ENERGY = _words("energy|joules?")
 _RATE = _words("throughput|fps|qps|speedup|(.+_per_|.+/|images?_|imgs?_|samples?_|tokens?_)s(ec(ond)?)?")
 _FIDELITY = re.compile(r"(.+?)(?:@(\d+)|_(\d+)_?epochs?)")
 _UNIT = re.compile(r"_(ns|us|ms|s|nj|uj|mj|j|mw|w|b|kb|kib|mb|mib|gb|gib)$", re.IGNORECASE)
@@ -84,9 +85,9 @@ class Metric:
             return cls(name, "exact", "minimize", "")
         if _LOSS.search(name):
             return cls(name, "accuracy", "minimize", unit)
-        if _RATE.search(name):
+        if _RATE.search(name) and not _ENERGY.search(name):
             return cls(name, "measured", "maximize", "")
-        if "accuracy" in name.lower() or (not unit and not _COST.search(name) and _HIGHER.search(name)):
+        if not unit and ("accuracy" in name.lower() or (not _COST.search(name) and _HIGHER.search(name))):
             return cls(name, "accuracy", "maximize", "%" if "accuracy" in name.lower() else "")
         return cls(name, "measured", "minimize", unit)
 

@@ -33,12 +33,12 @@ class SamplingPredictor(Predictor):
     ) -> Predictions:
         known = check_request(self, architectures, metrics, given, samples)
         drawn = self._draw(architectures, metrics, known, samples, seed)
+        if not self.reads_choices:  # params and FLOPs do not follow from choices alone
+            drawn = with_exact_costs(architectures, metrics, drawn)
         for column, name in enumerate(metrics):
             if name in known:
                 there = ~np.isnan(known[name])
                 drawn[there, :, column] = known[name][there, None]
-        if not self.reads_choices:  # params and FLOPs do not follow from choices alone
-            drawn = with_exact_costs(architectures, metrics, known, drawn)
         return Predictions.of_samples(metrics, drawn)
 
     @abstractmethod

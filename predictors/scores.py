@@ -32,7 +32,7 @@ class Scores:
         """
         distinct, counts = np.unique(values, return_counts=True)
         if np.ptp(distinct) <= ROUNDING * np.abs(distinct).max():
-            tiny = 1e-9 * max(1.0, abs(float(distinct[0])))
+            tiny = 1e-9 * (abs(float(distinct[0])) or 1.0)
             return cls(distinct[0] + np.array([-tiny, tiny]), np.array([-1.0, 1.0]))
         if by_rank:
             chosen = np.unique(np.linspace(0, len(distinct) - 1, MAX_KNOTS).round().astype(int))

@@ -56,7 +56,7 @@ class Forest(RegressionPredictor):
         mean, spread = _out_of_bag(forest, inputs)
         least = max(MIN_STD, 0.02 * float(scores.std()))
         errors = (scores - mean) / np.hypot(spread, least)
-        inflation = 1.0 if np.isnan(errors).all() else max(float(np.sqrt(np.nanmean(errors**2))), 1e-3)
+        inflation = max(float(np.sqrt(np.nanmean(errors**2))), 1e-3) if np.isfinite(errors).sum() > 2 else 1.0
 
         def predict(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             trees = _by_tree(forest, points)

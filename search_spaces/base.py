@@ -166,15 +166,20 @@ class SearchSpace:
                     raise
         raise Infeasible(f"{self.name}: {MAX_REFUSED_DRAWS} draws in a row were infeasible; the last: {refused[-1]}")
 
-    def architecture(self, choices: Mapping[str, Choice]) -> Architecture:
+    def architecture(self, choices: Mapping[str, Choice], others: bool = False) -> Architecture:
         """The architecture with the given choices.
 
+        Args:
+            choices: by name.
+            others: True if there may be other names, such as a learning rate that a study tunes, too.
+
         Raises:
-            InputError: if a choice is missing, invalid or unused.
+            InputError: if a choice is missing, invalid, or unused without `others`.
         """
         chooser = choosers.ReplayChooser(choices)
         arch = self._chosen(chooser)
-        chooser.check_all_used()
+        if not others:
+            chooser.check_all_used()
         return arch
 
     def choose(self, trial: Trial) -> Architecture:

@@ -26,6 +26,7 @@ from search_spaces.common.errors import InputError, unknown
 from search_spaces.common.files import replacing
 
 FORMAT_VERSION = 1
+MAX_DEVIATION = 0.1  # of a column from the counts, relative: conventions differ a little
 Progress = Callable[[str, int, int], None]  # name of the step, amount done, total
 
 
@@ -186,6 +187,21 @@ class Benchmark:
         """Some or, by default, all metrics of one architecture; InputError if the table lacks it."""
         row = self._row(arch)
         return {metric: float(self._column(metric)[row]) for metric in (self.metrics if metrics is None else metrics)}
+
+    def check_counts(self, metrics: Iterable[str]) -> None:
+        """Raise InputError if a column `params` or `flops` among the metrics holds other numbers than the counts.
+
+        Predictors count both, and would mix the counts with the column's numbers.
+        """
+        for metric in COUNTS.keys() & set(self.metrics) & set(metrics):
+            column = self._column(metric)
+            row = int(np.isfinite(column).argmax())
+            counted = COUNTS[metric](self.space.graph(self.architectures[row]))
+            if not abs(column[row] - counted) <= MAX_DEVIATION * counted:
+                raise InputError(
+                    f"{self.name}: {metric} of {self.notations[row]} is {column[row]:g}, but the network has "
+                    f"{counted:,}: name the column otherwise, for example {metric}_m"
+                )
 
     def checksum(self, metrics: Iterable[str]) -> str:
         """SHA-256 of the architectures and of these columns."""

@@ -257,6 +257,7 @@ def _check(comparison: Comparison, benchmark: Benchmark) -> None:
         for metric in metrics:
             if metric not in known:
                 raise unknown(f"metric of {benchmark.name}", metric, known)
+        benchmark.check_counts(metrics)
     for name in comparison.predictors:
         predictor_class(name)  # raises for an unknown name before any work is done
     if comparison.seeds < 1:

@@ -74,6 +74,7 @@ class TableEvaluator:
     def __init__(self, benchmark: Benchmark, metrics: Sequence[str]) -> None:
         _refuse_devices(metrics, benchmark.metrics, f"but the metrics of {benchmark.name} are looked up")
         check_metrics(metrics, benchmark.known_metrics)
+        benchmark.check_counts(metrics)
         self.benchmark = benchmark
         self.metrics = tuple(metrics)
 

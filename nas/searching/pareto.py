@@ -125,8 +125,9 @@ class Reference:
         curve = np.zeros(len(scaled))
         current = 0.0
         for i, point in enumerate(scaled):
-            # Most points leave the front as it is. NaN fails the first comparison.
-            if (point < REFERENCE_POINT).all() and (better := joined(front, point)) is not None:
+            # Most points leave the front as it is. NaN fails the first comparison; infinite values are on no front.
+            inside = (point < REFERENCE_POINT) & np.isfinite(point)
+            if inside.all() and (better := joined(front, point)) is not None:
                 front = better
                 current = self._hypervolume(front) / self._true_hypervolume
             curve[i] = current

@@ -39,7 +39,7 @@ class RecordedSpace(SearchSpace):
         self.name = name
         self.reason = reason
 
-    def architecture(self, choices: Mapping[str, Choice]) -> Architecture:
+    def architecture(self, choices: Mapping[str, Choice], others: bool = False) -> Architecture:
         return Architecture(self.name, tuple(choices.items()))
 
 
@@ -83,7 +83,7 @@ def read_study(
         raise InputError(
             f"study {study.study_name!r} is damaged: a setting is missing or malformed ({error})"
         ) from error
-    reader = TrialReader(found, objectives, constraints)
+    reader = TrialReader(found, objectives, constraints, others=SETTINGS_KEY not in study.user_attrs)
     result = SearchResult.of_study(study, reader)
     if SETTINGS_KEY in study.user_attrs:
         done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
@@ -28,10 +29,18 @@ class ReplaySampler(BaseSampler):
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self._random = RandomSampler(seed)
+        self._lock = threading.Lock()  # a choice is stored before another thread makes the next one
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Omit the lock: each process has its own."""
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=threading.Lock())
 
     @abstractmethod
     def choose(self, study: Study, trial: FrozenTrial) -> Architecture:
-        """The architecture of a new trial."""
+        """The architecture of a new trial. One thread at a time calls it."""
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         return {}
@@ -43,7 +52,8 @@ class ReplaySampler(BaseSampler):
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
         if not trial.params and not {"fixed_params", CHOICES_KEY} & trial.system_attrs.keys():
-            set_system_attr(study, trial, CHOICES_KEY, self.choose(study, trial).as_dict())
+            with self._lock:
+                set_system_attr(study, trial, CHOICES_KEY, self.choose(study, trial).as_dict())
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution

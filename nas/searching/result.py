@@ -143,7 +143,7 @@ class SearchResult:
                 # Objectives come first. `Study.set_metric_names` may have renamed them.
                 names = [o.name for o in self.objectives] + list(predicted)[len(self.objectives) :]
                 renamed = dict(zip(names, predicted.values(), strict=True))
-                found.setdefault(self.space.architecture(trial.params), renamed)
+                found.setdefault(self.space.architecture(trial.params, others=True), renamed)
         return found
 
     @property
@@ -175,7 +175,7 @@ class SearchResult:
         found: dict[Architecture, int] = {}
         for trial in filter(is_evaluated, self.study.get_trials(deepcopy=False)):
             with suppress(InputError):  # incomplete choices
-                found.setdefault(self.space.architecture(trial.params), trial.number)
+                found.setdefault(self.space.architecture(trial.params, others=True), trial.number)
         return found
 
     @property
@@ -201,7 +201,7 @@ class SearchResult:
         found: dict[Architecture, Any] = {}
         for trial in self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
             if key in trial.user_attrs:
-                found.setdefault(self.space.architecture(trial.params), trial.user_attrs[key])
+                found.setdefault(self.space.architecture(trial.params, others=True), trial.user_attrs[key])
         return found
 
     def hypervolume(self, reference: Reference | Sequence[float]) -> float:
@@ -210,11 +210,17 @@ class SearchResult:
         Args:
             reference: a `Reference`, which makes it the ratio to the true front's hypervolume, or a reference point
                 (m,) in the metrics' own units.
+
+        Raises:
+            InputError: if the reference point has another number of values.
         """
         values = self.evaluated.values[self.feasible]
         if isinstance(reference, Reference):
             return reference.ratio(values)
-        return hypervolume(to_losses(values, self.objectives), to_losses(np.asarray(reference), self.objectives))
+        point = np.asarray(reference, dtype=float)
+        if point.shape != (len(self.objectives),):
+            raise InputError(f"the reference point has shape {point.shape}; give {len(self.objectives)} values")
+        return hypervolume(to_losses(values, self.objectives), to_losses(point, self.objectives))
 
     def save(self, folder: str | Path, others: Mapping[str, tuple[SearchResult, Architecture]] | None = None) -> None:
         """Write `front.csv`, `summary.json` and the front's networks (`nas.searching.networks`).

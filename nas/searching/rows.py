@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from nas.searching.optuna_adapter import stored_trial, stored_trials, trial_id
+from nas.searching.optuna_adapter import set_system_attr, stored_trial, stored_trials, trial_id
 from nas.searching.replay import CHOICES_KEY, ReplaySampler
+from nas.searching.result import PREDICTED_KEY
 from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
@@ -97,7 +98,11 @@ class RowSampler(ReplaySampler):
 
     def choose(self, study: Study, trial: FrozenTrial) -> Architecture:
         rng = np.random.default_rng([self.seed, trial.number])
-        return self.space.nearest(self._proposed(study, trial), self._taken(study), rng) or self.space.sample(rng)
+        proposed = self._proposed(study, trial)
+        row = self.space.nearest(proposed, self._taken(study), rng) or self.space.sample(rng)
+        if row.as_dict() != proposed:  # what the other sampler predicted belongs to another network
+            set_system_attr(study, trial, PREDICTED_KEY, {})
+        return row
 
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
         self.sampler.after_trial(study, trial, state, values)

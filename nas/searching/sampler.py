@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from optuna.trial import TrialState
@@ -74,7 +73,8 @@ class PredictorSampler(ReplaySampler):
         refit_every: trials between two fits; a twentieth of the evaluations, once that is more.
         pool: largest number of candidates that are kept.
         fresh: new candidates per fit; a third as many once 3,000 are stored.
-        seed: seed of all random choices. A choice depends only on it, the trial's number and the study.
+        seed: seed of all random choices. Equal seeds give equal choices in studies that are not interrupted, with a new
+            sampler for each.
         given: metrics of `"params"` and `"flops"` that condition the predictions. They are counted, not evaluated.
         acquisition: "ehvi" (expected hypervolume improvement) or "thompson" (`nas.searching.acquisition`).
         constraints: see `nas.searching.objectives.parse_constraints`. The objective function stores each violation as
@@ -113,19 +113,11 @@ class PredictorSampler(ReplaySampler):
         self.pool = pool
         self.fresh = fresh
         super().__init__(seed)
-        self._reader = TrialReader(space, parse_objectives(objectives), parse_constraints(constraints))
+        self._reader = TrialReader(space, parse_objectives(objectives), parse_constraints(constraints), others=True)
         self._surrogate = Surrogate(space, predictor, self._reader.keys, given)
-        self._lock = threading.Lock()
         self._queue: deque[Architecture] = deque()
         self._candidates: list[Architecture] = []
         self._predicted: dict[Architecture, dict[str, list[float]]] = {}  # of the candidates that the last fit proposed
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Omit the lock: each process has its own."""
-        return {name: value for name, value in vars(self).items() if name != "_lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _lock=threading.Lock())
 
     def propose(self, study: Study) -> dict[Architecture, dict[str, list[float]]]:
         """The next choices for a study, best first, with predicted mean and standard deviation per metric.
@@ -138,12 +130,11 @@ class PredictorSampler(ReplaySampler):
             return {architecture: self._predicted[architecture] for architecture in batch}
 
     def choose(self, study: Study, trial: FrozenTrial) -> Architecture:
-        with self._lock:
-            self._describe(study)
-            architecture = self._choose(study, trial)
-            if predicted := self._predicted.get(architecture):
-                set_system_attr(study, trial, PREDICTED_KEY, predicted)
-            return architecture
+        self._describe(study)
+        architecture = self._choose(study, trial)
+        if predicted := self._predicted.get(architecture):
+            set_system_attr(study, trial, PREDICTED_KEY, predicted)
+        return architecture
 
     def _describe(self, study: Study) -> None:
         if not {SPACE_KEY, SETTINGS_KEY} & study.user_attrs.keys():

@@ -35,14 +35,24 @@ def began(trial: FrozenTrial) -> float:
 class TrialReader:
     """Reads the trials of a search.
 
+    Args:
+        space, objectives, constraints: of the search.
+        others: True if trials may have other parameters than the space, as in a user's own study.
+
     Attributes:
         metrics: names of the m objectives, then of metrics that have a constraint and are no objectives.
         keys: the `Metric.key` of each.
         is_cost: (m,) true for objectives that are not accuracies.
     """
 
-    def __init__(self, space: SearchSpace, objectives: Sequence[Metric], constraints: Sequence[Constraint]) -> None:
-        self.space = space
+    def __init__(
+        self,
+        space: SearchSpace,
+        objectives: Sequence[Metric],
+        constraints: Sequence[Constraint],
+        others: bool = False,
+    ) -> None:
+        self.space, self.others = space, others
         self.objectives = tuple(objectives)
         self.constraints = tuple(constraints)
         bounded = [constraint.metric for constraint in constraints]
@@ -57,7 +67,7 @@ class TrialReader:
         key = tuple(choices.items())
         if key not in self._architectures:
             try:
-                self._architectures[key] = self.space.architecture(choices)
+                self._architectures[key] = self.space.architecture(choices, self.others)
             except InputError:
                 self._architectures[key] = None
         return self._architectures[key]

@@ -171,9 +171,9 @@ class RLM(SamplingPredictor):
 
     def examples_of(self, architectures: Inputs) -> dict[str, np.ndarray]:
         """Stored values (n,) per metric of n architectures; NaN for those that are not among the examples."""
-        place = {state.tobytes(): row for row, state in enumerate(self._states)}
-        rows = np.array([place.get(state.tobytes(), -1) for state in self.states(architectures)], int)
-        return {name: np.where(rows >= 0, values[rows], np.nan) for name, values in self._values.items()}
+        stored, asked = ([state.tobytes() for state in some] for some in (self._states, self.states(architectures)))
+        known = {n: {k: x for k, x in zip(stored, v, strict=True) if x == x} for n, v in self._values.items()}
+        return {name: np.array([found.get(key, np.nan) for key in asked]) for name, found in known.items()}
 
     def extend(self, architectures: Inputs, metrics: Metrics) -> None:
         """Add further examples; new values of a stored architecture are merged with, or replace, its old ones."""

@@ -108,6 +108,10 @@ def test_an_rlm_saves_its_widening_and_accepts_further_measurements(texts: list[
     assert found["a_ms"][:2].tolist() == [size[0], 7.0]
     assert found["b_ms"][:2].tolist() == [1.0, 2.0]
     assert np.isnan([found["a_ms"][2], found["b_ms"][2]]).all()
+    twice = create("rlm").fit([texts[0], texts[0]], {"a_ms": [90.0, np.nan], "b_ms": [np.nan, 5.0]})
+    assert {name: values.tolist() for name, values in twice.examples_of(texts[:1]).items()} == {
+        "a_ms": [90.0], "b_ms": [5.0],
+    }  # fmt: skip
     with pytest.raises(InputError, match="only a predictor that keeps its examples"):
         create("forest").extend(texts[:1], {"a_ms": [1.0]})
     with pytest.raises(InputError, match="calibrate needs the 31 examples"):

@@ -27,6 +27,12 @@ def test_costs_are_counted_and_not_learned(kind: str, options: dict[str, int]) -
     assert model.estimate(TEXTS[6:], ["flops"])[:, 0].tolist() == COUNTED[6:, 1].tolist()
 
 
+def test_costs_that_are_given_of_some_networks_are_counted_in_the_others() -> None:
+    model = create("ridge").fit(TEXTS[:6], {"params": COUNTED[:6, 0], "top1": np.arange(6.0)})
+    found = model.predict(TEXTS[6:9], ["params"], given={"params": [3.0, np.nan, np.nan]})["params"]
+    assert found.tolist() == [3.0, *COUNTED[7:9, 0]]
+
+
 def test_a_shipped_checkpoint_counts_in_models_and_texts() -> None:
     networks = [SPACE.to_onnx(ARCHITECTURES[0]), TEXTS[1]]
     assert (

@@ -17,11 +17,12 @@ MAXIMIZED = (
 )
 LOST = (
     "loss val_loss train_loss_epoch perplexity top1_error top5_err rmse mae wer fid nll accuracy_loss accuracy_drop "
-    "top1_drop accuracy-loss"
+    "inaccuracy top1_drop accuracy-loss"
 )
 MEASURED = (
     "peak_memory_mb pixel3_latency_ms energy_mj size_kb watts depth params_count mapping_ms map_ms accelerator_ms "
-    "map_latency score_time seconds ms_per_image inference_s"
+    "map_latency score_time seconds ms_per_image inference_s "
+    "time_to_accuracy_s joules_per_s energy_per_s"
 )
 
 

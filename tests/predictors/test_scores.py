@@ -44,6 +44,12 @@ def test_a_map_of_many_values_goes_on_as_steeply_as_at_its_ends() -> None:
     assert 1 < beyond[0] < beyond[1] < 2
 
 
+@pytest.mark.parametrize("value", [1e-13, -3e-10, 0.5, 7e8])
+def test_samples_of_a_constant_stay_close_to_it_whatever_its_unit(value: float) -> None:
+    scores = Scores.fit(np.full(5, value), by_rank=False)
+    np.testing.assert_allclose(scores.restore(np.linspace(-4, 4, 9)), value, rtol=1e-7)
+
+
 def test_a_constant_is_restored_as_it_is() -> None:
     for value in (0.0, 7.0, -1e12):
         scale = Scores.fit(np.full(5, value), by_rank=True)

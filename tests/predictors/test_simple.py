@@ -93,6 +93,15 @@ def test_samples_of_correlated_metrics_are_correlated(kind: str) -> None:
     assert np.corrcoef(samples.T)[0, 1] < -0.9
 
 
+@pytest.mark.parametrize("kind", ["ridge", "forest"])
+def test_two_labels_give_no_absurd_uncertainty(kind: str) -> None:
+    texts = some_texts(8)
+    predicted = create(kind).fit(texts[:2], {"top1": [71.6, 68.0]}).predict(texts[2:], ["top1"])
+    assert (predicted.std > 0).all()
+    assert predicted.std.max() < 10
+    assert np.abs(predicted.samples - 70).max() < 30
+
+
 def test_a_model_and_its_text_get_the_same_samples() -> None:
     architecture = SPACE.sample(np.random.default_rng(1))
     model = Ridge().fit(some_texts(20), {"cost": np.arange(20.0)})

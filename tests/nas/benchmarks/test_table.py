@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
+from nas import TableEvaluator
 from nas.benchmarks import text_cache
 from nas.benchmarks.table import Benchmark, Header, Table
 from search_spaces import Architecture, get_space
@@ -63,6 +64,15 @@ def test_costs_without_a_column_are_counted_in_the_networks(tmp_path):
     assert benchmark.values("flops").tolist() == [1, 2, 3], "a column of the table comes first"
     assert benchmark.query(SPACE.parse(ARCHS[1]), ["params"]) == {"params": counted[1]}
     assert "params" not in benchmark.query(SPACE.parse(ARCHS[1])), "only columns, unless it is asked for"
+
+
+def test_columns_that_contradict_the_counts_are_refused_in_searches(tmp_path):
+    counted = [SPACE.params(SPACE.parse(arch)) for arch in ARCHS[:3]]
+    named = saved(tmp_path / "a", ARCHS[:3], {"params": counted, "params_m": [c / 1e6 for c in counted]})
+    TableEvaluator(named, ["params", "params_m"])
+    millions = saved(tmp_path / "b", ARCHS[:3], {"params": [c / 1e6 for c in counted]})
+    with pytest.raises(InputError, match=rf"params of .* but the network has {counted[0]:,}: .* params_m"):
+        TableEvaluator(millions, ["params"])
 
 
 def test_changing_returned_values_does_not_change_the_benchmark(tmp_path):

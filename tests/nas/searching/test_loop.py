@@ -379,6 +379,8 @@ def test_hypervolume_takes_a_table_reference_or_a_point(result: SearchResult) ->
     assert result.hypervolume(reference) == pytest.approx(1)
     depth, flops = values[0]
     assert result.hypervolume([values[:, 0].max() - 1, values[:, 1].min()]) == 0
+    with pytest.raises(InputError, match="the reference point has shape"):
+        result.hypervolume([1.0])
     assert result.hypervolume([depth - 1, flops + 10]) >= 10
 
 

@@ -63,6 +63,10 @@ def test_constraints_are_parsed_with_any_spacing(text: str) -> None:
     assert Constraint.parse(text) == Constraint("fpga_latency_ms", "<=", 3.5)
 
 
+def test_a_rate_may_have_a_bound() -> None:
+    assert Constraint.parse("imgs/s >= 100") == Constraint("imgs/s", ">=", 100)
+
+
 @pytest.mark.parametrize("text", ["fpga_latency_ms", "fpga_latency_ms < 3", "fpga_latency_ms <= fast", "a <= nan", ""])
 def test_bad_constraints_say_what_to_do(text: str) -> None:
     with pytest.raises(InputError, match="bad constraint"):

@@ -76,7 +76,13 @@ def test_igd_plus_is_zero_for_the_true_front_and_infinite_for_nothing() -> None:
     assert reference.igd_plus(np.full((2, 2), np.nan)) == np.inf
 
 
-@given(hnp.arrays(float, st.tuples(st.integers(0, 15), st.just(2)), elements=st.sampled_from([60, 70, 80, 95, np.nan])))
+@given(
+    hnp.arrays(
+        float,
+        st.tuples(st.integers(0, 15), st.just(2)),
+        elements=st.sampled_from([60, 70, 80, 95, np.inf, -np.inf, np.nan]),
+    )
+)
 def test_curve_is_the_ratio_of_every_prefix(values: np.ndarray) -> None:
     reference = Reference.of_table(TABLE, OBJECTIVES, FLOOR)
     values = values / [1, 20]

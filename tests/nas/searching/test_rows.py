@@ -8,10 +8,11 @@ import numpy as np
 import optuna
 import pytest
 
-from nas import TableEvaluator, create_sampler, load_benchmark, search
+from nas import PredictorSampler, TableEvaluator, create_sampler, load_benchmark, search
 from nas.benchmarks import Benchmark
 from nas.searching.joining import join
 from nas.searching.rows import RowSpace
+from predictors import create
 from search_spaces import Architecture, InputError, get_space
 
 SPACE = get_space("tiny-resnet")
@@ -74,6 +75,16 @@ def test_a_sampler_of_the_users_own_proposes_rows_too(table: Benchmark) -> None:
     assert not result.failures
     plain = search(table.space, ",".join(METRICS), evaluator, optuna.samplers.TPESampler(seed=1), 12)
     assert len(plain.evaluated.architectures) == 12
+
+
+def test_a_row_has_no_prediction_of_another_network(table: Benchmark) -> None:
+    own = PredictorSampler(table.space, lambda: create("ridge"), METRICS, n_startup=8)
+    result = search(table.space, METRICS, TableEvaluator(table, METRICS), own, 24)
+    same = search(table.space, METRICS, TableEvaluator(table, METRICS), "ridge", 24)
+    for predicted in (result.predicted, same.predicted):
+        for mean, std, true in (row for rows in predicted.values() for row in rows):
+            assert abs(mean - true) < 6 * std + abs(true)
+    assert len(result.expected) < len(same.expected)
 
 
 def test_a_worker_searches_the_same_rows_of_the_same_table(table: Benchmark, tmp_path: Path) -> None:

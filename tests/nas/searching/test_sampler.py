@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import doctest
 import pickle
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
@@ -20,6 +21,7 @@ from nas import PredictorSampler, create_sampler, list_samplers
 from nas.searching import sampler
 from nas.searching.evolution import random_unseen
 from nas.searching.pareto import hypervolume
+from nas.searching.reading import read_study
 from nas.searching.startup import DRAWS_PER_ARCHITECTURE, first_design
 from predictors import Predictions, create
 from predictors.metrics import decoding_order
@@ -93,6 +95,34 @@ def test_networks_that_cannot_be_built_are_no_candidates(error: type[Exception])
     study.optimize(lambda trial: objective(trial, space), n_trials=20)
     assert {trial.state for trial in study.trials} == {TrialState.COMPLETE}
     assert len({str(trial.params) for trial in study.trials}) == 20
+
+
+def test_a_study_may_tune_more_than_the_architecture() -> None:
+    def tuned(trial: optuna.Trial) -> list[float]:
+        trial.suggest_float("lr", 1e-4, 0.1, log=True)
+        return objective(trial)
+
+    study = optuna.create_study(directions=DIRECTIONS, sampler=guided())
+    study.optimize(tuned, n_trials=12)
+    assert len({str({**trial.params, "lr": 0}) for trial in study.trials}) == 12
+    assert sum("nas:predicted" in trial.system_attrs for trial in study.trials) >= 5
+    result = read_study(study, "tiny-resnet")
+    assert len(result.evaluated.architectures) == len(result.trial_numbers) == 12
+    assert result.expected
+
+
+class Slow(optuna.storages.InMemoryStorage):
+    """A storage in which other threads run before a choice is stored."""
+
+    def set_trial_system_attr(self, *arguments: Any) -> None:
+        time.sleep(0.02)
+        super().set_trial_system_attr(*arguments)
+
+
+def test_threads_choose_different_architectures() -> None:
+    study = optuna.create_study(directions=DIRECTIONS, sampler=guided(refit_every=1), storage=Slow())
+    study.optimize(objective, n_trials=24, n_jobs=2)
+    assert len({str(trial.params) for trial in study.trials}) == 24
 
 
 def test_networks_that_compute_nothing_do_not_move_the_reference_point() -> None:
