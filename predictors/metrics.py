@@ -21,10 +21,10 @@ def _words(pattern: str) -> re.Pattern[str]:
 
 
 _HIGHER = _words(
-    r"acc|top_?\d+|m?ap(\d+)?|m?iou|auc|auroc|f1|bleu|rouge|psnr|ssim|dice|recall|precision|r2|ndcg|mrr|mcc|kappa|score"
-    r"|reward|(hit|success|win)_rate"
+    r"acc|top[_ -]?\d+|m?ap(\d+)?|m?iou|auc|auroc|f1|bleu|rouge|psnr|ssim|dice|recall|precision|r2|ndcg|mrr|mcc|kappa"
+    r"|score|quality|exact_match|spearman|auprc|pck|(r|hr|pass|hits?)(?=@)|reward|(hit|success|win)_rate"
 )
-_LOSS = _words("loss|inaccuracy|err|error|nll|perplexity|ppl|rmse|mse|mae|wer|cer|fid|drop|degradation|regret")
+_LOSS = _words("loss|std|inaccuracy|err|error|nll|perplexity|ppl|rmse|mse|mae|wer|cer|fid|drop|degradation|regret")
 _COST = _words("latency|time|energy|power|memory|size")
 _ENERGY = _words("energy|joules?")
 _RATE = _words("throughput|fps|qps|speedup|(.+_per_|.+/|images?_|imgs?_|samples?_|tokens?_)s(ec(ond)?)?")

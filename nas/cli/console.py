@@ -26,7 +26,8 @@ def print_table(title: str, rows: list[dict[str, Any]]) -> None:
     names = list(dict.fromkeys(name for row in rows for name in row))
     values = [[row.get(name, "") for name in names] for row in rows]
     lines = [names, *([_cell(value) for value in row] for row in values)]
-    console, turned = Console(), [list(column) for column in zip(*lines, strict=True)]
+    console = Console(markup=False, emoji=False)  # names of metrics may have brackets and colons
+    turned = [list(column) for column in zip(*lines, strict=True)]
     if _width(lines) > max(console.width, _width(turned)):
         lines = turned
     table = Table(title=title, title_justify="left")

@@ -112,6 +112,6 @@ def _bar(state: _State) -> Iterator[None]:
         row.add_row(label, bar, f"{state.done}/{state.total}  {state.elapsed}  {state.left}".rstrip())
         return Group(row, Text(state.what, style="dim")) if state.what else Group(row)
 
-    console = Console(stderr=True)
+    console = Console(stderr=True, markup=False, emoji=False)
     with Live(get_renderable=draw, console=console, transient=True, refresh_per_second=4):
         yield

@@ -35,7 +35,7 @@ def to_losses(values: np.ndarray, objectives: Sequence[Metric]) -> np.ndarray:
     return np.asarray(values, dtype=float) * [objective.sign for objective in objectives]
 
 
-_CONSTRAINT = re.compile(r"\s*([\w.@/-]+)\s*(<=|>=)\s*(\S+)\s*")
+_CONSTRAINT = re.compile(r"\s*(\S.*?)\s*(<=|>=)\s*(\S+)\s*")
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from optuna.trial import FixedTrial, TrialState, create_trial
 from nas.benchmarks.csv_file import parse_csv, read_bytes
 from nas.searching.optuna_adapter import add_trials, first_generation, stored_trials
 from nas.searching.trials import FAILED_KEY, TrialReader, is_evaluated
+from predictors.exact import COUNTS
 from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ def read_prior_observations(path: Path, space: SearchSpace, metrics: Sequence[st
 
     Args:
         path: a file with a column `architecture` or `arch`, in the space's notation, and a column for each metric.
+            Parameters and FLOPs are counted in the networks.
         space: the search space.
         metrics: the m metrics of the evaluator.
 
@@ -76,13 +78,14 @@ def read_prior_observations(path: Path, space: SearchSpace, metrics: Sequence[st
         InputError: the file is unreadable or malformed. The message names the line or column.
     """
     table = parse_csv(read_bytes(path), path)
-    if missing := [metric for metric in metrics if metric not in table.columns]:
+    if missing := [metric for metric in metrics if metric not in table.columns and metric not in COUNTS]:
         raise InputError(f"{path}: no column {missing[0]!r}; its columns: {', '.join(table.columns)}")
-    values = np.column_stack([table.columns[metric] for metric in metrics])
     found: dict[Architecture, list[float]] = {}
-    for notation, line, row in zip(table.archs, table.lines, values.tolist(), strict=True):
+    for i, (notation, line) in enumerate(zip(table.archs, table.lines, strict=True)):
         try:
             architecture = space.parse(notation)
+            counts = {metric: COUNTS[metric](space.graph(architecture)) for metric in metrics if metric in COUNTS}
+            row = [float(counts[metric] if metric in counts else table.columns[metric][i]) for metric in metrics]
         except InputError as error:
             raise InputError(f"{path}, line {line}: {error}") from None
         if np.isfinite(row).all() and found.setdefault(architecture, row) != row:

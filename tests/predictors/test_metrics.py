@@ -13,11 +13,11 @@ from search_spaces import InputError
 MAXIMIZED = (
     "top1 top_5 top5 mAP map50 box_map auc AUROC f1 macro_f1 f1_score accuracy accuracy@4 val_accuracy acc acc@1 bleu "
     "mIoU recall@10 precision r2 psnr dice_score cifar10_test_accuracy reward ndcg@10 hit_rate f1-score "
-    "time_series_accuracy"
+    "time_series_accuracy top-1 quality R@1 hr@10 pass@1 exact_match auprc"
 )
 LOST = (
     "loss val_loss train_loss_epoch perplexity top1_error top5_err rmse mae wer fid nll accuracy_loss accuracy_drop "
-    "inaccuracy top1_drop accuracy-loss"
+    "inaccuracy accuracy_std top1_drop accuracy-loss"
 )
 MEASURED = (
     "peak_memory_mb pixel3_latency_ms energy_mj size_kb watts depth params_count mapping_ms map_ms accelerator_ms "

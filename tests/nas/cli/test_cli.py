@@ -531,6 +531,12 @@ def test_an_interruption_says_how_to_resume(
     assert capsys.readouterr().err == "nas: interrupted; run the same command again to continue\n"
 
 
+def test_names_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table("on nets.py:two", [{"cost [/h]": "[b]", "Énergie [mJ]": 2}])
+    shown = capsys.readouterr().out
+    assert all(part in shown for part in ("nets.py:two", "cost [/h]", "[b]", "Énergie [mJ]"))
+
+
 def test_huge_integers_are_shown_in_short(capsys: pytest.CaptureFixture[str]) -> None:
     print_table("Scores", [{"params": 123456789.0, "score": -2e300}])
     shown = capsys.readouterr().out

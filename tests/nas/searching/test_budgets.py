@@ -141,5 +141,16 @@ def test_rows_without_a_value_are_no_prior_observations(tmp_path: Path) -> None:
     space = load_benchmark("digits201").space
     one, two = map(space.format, _some(2, space))
     path = tmp_path / "known.csv"
-    path.write_text(f"architecture,digits_accuracy,params\n{one},80,\n{two},81,7\n")
-    assert read_prior_observations(path, space, ["digits_accuracy", "params"]) == {space.parse(two): [81.0, 7.0]}
+    path.write_text(f"architecture,digits_accuracy,cpu_latency_ms\n{one},80,\n{two},81,7\n")
+    known = read_prior_observations(path, space, ["digits_accuracy", "cpu_latency_ms"])
+    assert known == {space.parse(two): [81.0, 7.0]}
+
+
+@pytest.mark.parametrize("columns", ["digits_accuracy\n{},80\n", "digits_accuracy,params\n{},80,7\n"])
+def test_parameters_of_prior_observations_are_counted(tmp_path: Path, columns: str) -> None:
+    space = load_benchmark("digits201").space
+    one = _some(1, space)[0]
+    path = tmp_path / "known.csv"
+    path.write_text("architecture," + columns.format(space.format(one)))
+    known = read_prior_observations(path, space, ["digits_accuracy", "params"])
+    assert known == {one: [80.0, space.params(one)]}

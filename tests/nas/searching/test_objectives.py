@@ -67,6 +67,10 @@ def test_a_rate_may_have_a_bound() -> None:
     assert Constraint.parse("imgs/s >= 100") == Constraint("imgs/s", ">=", 100)
 
 
+def test_a_metric_with_any_characters_may_have_a_bound() -> None:
+    assert Constraint.parse("Énergie [mJ]<=2") == Constraint("Énergie [mJ]", "<=", 2)
+
+
 @pytest.mark.parametrize("text", ["fpga_latency_ms", "fpga_latency_ms < 3", "fpga_latency_ms <= fast", "a <= nan", ""])
 def test_bad_constraints_say_what_to_do(text: str) -> None:
     with pytest.raises(InputError, match="bad constraint"):
