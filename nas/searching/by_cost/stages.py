@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -182,9 +181,9 @@ class _Training:
 
 
 class _Function:
-    """A function of the user that trains. To pause it at a fidelity, its `report` returns False there.
+    """A function of the user that trains. To pause or end it at a fidelity, its `report` returns False there.
 
-    It also returns False after an epoch beyond the last fidelity, since no training is longer.
+    A trial fails if its function skips the fidelity, since the value of another epoch would be stored as its value.
 
     A function with a parameter `checkpoint` resumes from that file. Any other starts again for each fidelity, which
     then costs all epochs from the first on.
@@ -205,20 +204,23 @@ class _Function:
     ) -> dict[str, float]:
         network = Trainable.of(self.space, architecture)
         values = dict(known)
-
-        ended, diverged = math.inf, False  # the epoch after which `report` told the function to end; it diverged
+        ended = diverged = False  # `report` told the function to end at the fidelity; the training diverged
 
         def report(epoch: int, metrics: Values) -> bool:
             nonlocal ended, diverged
             epoch = whole_epoch(epoch)
-            if epoch > ended:
+            if ended and epoch != until:
                 raise EvaluatorError(
-                    f"report returned False after epoch {ended}, but the evaluator trained on: it must return then"
+                    f"report returned False after epoch {until}, but the evaluator trained on: it must return then"
                 )
             diverged = not record.report(epoch, metrics)
-            if epoch > until or until == epoch < self.fidelities.last:
-                ended = epoch
-            return not diverged and ended == math.inf
+            if epoch > until:
+                raise InputError(
+                    f"the evaluator reported epoch {epoch}, but not {until}, where its training pauses or ends: report "
+                    "each epoch in order, after a pause first the epoch in the checkpoint"
+                )
+            ended = epoch == until
+            return not diverged and not ended
 
         path = self.checkpoints.path(architecture) if self.checkpoints else None
         returned, state = self.evaluator.train(network, architecture, report, path)

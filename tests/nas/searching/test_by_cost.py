@@ -6,6 +6,7 @@ import multiprocessing
 import signal
 import time
 from collections import Counter
+from collections.abc import Sequence
 from multiprocessing.context import ForkServerProcess as Process
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from nas.searching.evaluators import MeasuredEvaluator
 from nas.searching.own_evaluator import FunctionEvaluator
 from nas.searching.record import EvaluatorError
 from nas.searching.result import SearchResult
+from nas.searching.trials import FAILED_KEY
 from search_spaces.common.errors import InputError
 from tests.nas.searching.spaces import Widths
 
@@ -177,9 +179,38 @@ def test_a_training_may_not_go_on_after_its_pause() -> None:
         _search("asha", 60, ignores)
 
 
-def test_a_training_longer_than_the_last_fidelity_is_told_to_end() -> None:
+def test_a_training_longer_than_the_last_fidelity_is_told_to_end_there() -> None:
     study = _search("random", 30, fidelities=(1, 3)).study
-    assert {max(trial.intermediate_values) for trial in study.trials} == {4}
+    for trial in study.trials:
+        assert max(trial.intermediate_values) == 3
+        assert trial.values[0] == sum(trial.params.values()) * (1 - 0.5**3), "of epoch 3"
+
+
+@pytest.mark.parametrize("epochs", [range(1, 5), (3, 2), (3, 3, 4)])
+def test_a_training_may_not_go_on_after_the_last_fidelity(epochs: Sequence[int]) -> None:
+    def ignores(model: Any, architecture: Any, report: Any) -> dict[str, float]:
+        for epoch in epochs:
+            report(epoch, {"usefulness_accuracy": float(epoch)})
+        return {"usefulness_accuracy": float(epoch)}
+
+    with pytest.raises(EvaluatorError, match="report returned False after epoch 3, but the evaluator trained on"):
+        _search("random", 30, ignores, fidelities=(3,))
+
+
+@pytest.mark.parametrize("epochs", [(2, 4), (4, 3, 2, 1)])
+def test_the_value_of_another_epoch_is_not_stored_as_that_of_a_skipped_fidelity(epochs: Sequence[int]) -> None:
+    def skips(model: Any, architecture: Any, report: Any) -> dict[str, float]:
+        wide = dict(architecture.choices)["width0"] == 4
+        for epoch in epochs if wide else range(1, 10):
+            if not report(epoch, {"usefulness_accuracy": 1.0}):
+                break
+        return {"usefulness_accuracy": 1.0}
+
+    study = _search("asha", 40, skips, fidelities=(1, 3)).study
+    failed = study.get_trials(states=(TrialState.FAIL,))
+    assert {trial.params["width0"] for trial in failed} == {4}
+    assert f"the evaluator reported epoch {epochs[0]}, but not 1, where" in failed[0].user_attrs[FAILED_KEY]
+    assert failed[0].user_attrs[COST_KEY] == 1, "it is paid"
 
 
 @pytest.mark.parametrize(("fidelities", "warnings"), [((1, 9), 0), ((1, 20), 1)])
