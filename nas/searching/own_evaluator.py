@@ -155,7 +155,8 @@ class FunctionEvaluator:
             The values by metric and the trained weights.
 
         Raises:
-            EvaluatorError: the function lacks a metric, returns no numbers, or changed the module's parameters.
+            EvaluatorError: the function lacks a metric, returns one that is measured here, returns no numbers, or
+                changed the module's parameters.
         """
         import torch
 
@@ -177,6 +178,8 @@ class FunctionEvaluator:
         if missing := [metric for metric in self.returned if metric not in values]:
             have = ", ".join(map(str, values)) or "nothing"
             raise EvaluatorError(f"the evaluator returned no {missing[0]!r}; it returned {have}")
+        if measured := [metric for metric in self.measurement.metrics if metric in values]:
+            raise EvaluatorError(f"the evaluator returned {measured[0]!r}, which nas measures itself: rename it")
         try:
             return {str(metric): _number(value) for metric, value in values.items()}
         except (TypeError, ValueError):
