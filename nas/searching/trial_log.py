@@ -26,7 +26,8 @@ log = logging.getLogger(__name__)
 def log_missing(path: Path, search: str, study: optuna.Study, reader: TrialReader) -> None:
     """Log the finished trials that are missing from a search's log because its process was killed before."""
     try:
-        logged = set(re.findall(rf" {re.escape(search)}, trial (\d+): ", path.read_text(encoding="utf-8")))
+        text = path.read_text(encoding="utf-8", errors="replace")  # a full disk may have cut a line in a character
+        logged = set(re.findall(rf" {re.escape(search)}, trial (\d+): ", text))
     except OSError:  # a log that cannot be written does not end a search
         return
     for trial in study.get_trials(deepcopy=False):

@@ -75,6 +75,14 @@ def test_trials_that_ended_while_nobody_logged_them_are_logged_later(tmp_path: P
     assert [sum(f"random-0, trial {i}: digits_accuracy" in line for line in lines) for i in range(5)] == [1] * 5
 
 
+def test_a_log_that_was_cut_in_a_character_does_not_end_the_search(tmp_path: Path) -> None:
+    run_studies("digits201", "digits_accuracy", ["random"], 2, (0,), tmp_path)
+    with (tmp_path / "nas.log").open("ab") as file:
+        file.write("digits_accuracy 97 (predicted 96 ±".encode()[:-1])
+    run_studies("digits201", "digits_accuracy", ["random"], 3, (0,), tmp_path)
+    assert "trial 2: " in (tmp_path / "nas.log").read_text(errors="replace")
+
+
 def test_a_log_that_cannot_be_written_any_more_does_not_end_the_search(
     switches: SearchSpace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
