@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from time import sleep
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -150,23 +150,32 @@ def _times(command: str, device: DeviceCommand) -> list[float]:
 
 
 def _output(command: str, timeout: float) -> str:
-    """What a command prints. A timeout or an interrupt kills it with all its child processes."""
-    process = subprocess.Popen(
-        command, shell=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        errors="replace", start_new_session=True,
-    )  # fmt: skip
-    try:
-        output, errors = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        raise DeviceError(f"the command took more than {timeout:g} s") from None
-    finally:
-        if process.poll() is None:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+    """What a command prints. A timeout or an interrupt kills it with all its child processes.
+
+    It prints into files: a server that it has started and detached would keep pipes open.
+    """
+    with tempfile.TemporaryFile() as printed, tempfile.TemporaryFile() as complaints:
+        process = subprocess.Popen(
+            command, shell=True, stdin=subprocess.DEVNULL, stdout=printed, stderr=complaints, start_new_session=True
+        )
+        try:
+            process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise DeviceError(f"the command took more than {timeout:g} s") from None
+        finally:
+            if process.poll() is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        output, errors = _content(printed), _content(complaints)
     if process.returncode:
         raise DeviceError(f"the command failed with exit status {process.returncode}{_last_line(errors or output)}")
     return output
+
+
+def _content(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
 
 
 def _parse(output: str) -> list[float]:

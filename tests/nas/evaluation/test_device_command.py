@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -111,6 +112,15 @@ def test_a_hanging_device_is_given_up_with_all_that_it_started(tmp_path: Path, m
         time.sleep(0.05)
     os.kill(child, signal.SIGKILL)
     pytest.fail("what the command had started was still there")
+
+
+@pytest.mark.parametrize(("then", "timeout", "passes"), [("sleep 30", 0.5, False), ("echo 3", 20, True)])
+def test_a_detached_process_of_the_command_is_not_waited_for(then: str, timeout: float, passes: bool) -> None:
+    command = f"setsid sleep 10 & {then}; : {{model}}"
+    started = time.monotonic()
+    with nullcontext() if passes else pytest.raises(DeviceError, match=r"took more than 0\.5 s"):
+        assert time_on_device(MODEL, DeviceCommand(command, warmup=0, runs=1, timeout=timeout, retries=0)).median == 3
+    assert time.monotonic() - started < 8
 
 
 def test_a_device_measures_one_network_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
