@@ -13,7 +13,7 @@ import numpy as np
 
 from nas.evaluation.measurement import Measurement, measurement_of
 from nas.evaluation.trainable import State, Trainable
-from nas.searching.record import EvaluatorError
+from nas.searching.record import EvaluatorError, plain_number
 from search_spaces.common.errors import InputError, exits_as_errors
 from search_spaces.common.plug_ins import function_from_file
 
@@ -181,7 +181,7 @@ class FunctionEvaluator:
         if measured := [metric for metric in self.measurement.metrics if metric in values]:
             raise EvaluatorError(f"the evaluator returned {measured[0]!r}, which nas measures itself: rename it")
         try:
-            return {str(metric): _number(value) for metric, value in values.items()}
+            return {str(metric): plain_number(value) for metric, value in values.items()}
         except (TypeError, ValueError):
             raise EvaluatorError(f"the evaluator returned a value that is not a number: {dict(values)}") from None
 
@@ -191,11 +191,6 @@ class FunctionEvaluator:
         except TypeError as error:
             given = ", ".join((*_ARGUMENTS, *self.options))
             raise InputError(f"the evaluator must take ({given}): {error}") from None
-
-
-def _number(value: Any) -> float:
-    """A returned value; a tensor without its gradient, of which torch would warn."""
-    return float(value.detach() if hasattr(value, "detach") else value)
 
 
 def _go_on(epoch: int, metrics: Mapping[str, float]) -> bool:

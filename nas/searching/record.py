@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nas.searching import optuna_adapter
 from search_spaces.common.errors import InputError
@@ -56,7 +56,7 @@ class TrialRecord:
         epoch = whole_epoch(epoch)
         if not isinstance(metrics, Mapping):
             raise EvaluatorError(f"report({epoch}, {metrics!r}): give the values by metric, as in {{'top1': 71.3}}")
-        values = {str(name): float(value) for name, value in metrics.items()}
+        values = {str(name): plain_number(value) for name, value in metrics.items()}
         self.reported = max(self.reported, epoch)
         self.trial.set_user_attr(f"{EPOCH_KEY}{epoch}", values)
         if values and math.isfinite(first := next(iter(values.values()))):
@@ -82,6 +82,11 @@ class TrialRecord:
         path = self.weights.write(self.trial.number, weights)
         self.trial.set_user_attr(WEIGHTS_KEY, str(path))
         return path
+
+
+def plain_number(value: Any) -> float:
+    """A value of the user's; a tensor without its gradient, of which torch would warn."""
+    return float(value.detach() if hasattr(value, "detach") else value)
 
 
 def whole_epoch(epoch: object) -> int:

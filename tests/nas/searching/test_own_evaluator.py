@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +220,19 @@ def test_any_whole_number_is_an_epoch_and_the_stored_search_can_be_read(
     (trial,) = read_search(tmp_path / "s.journal").study.trials
     assert trial.intermediate_values == {1: 2.0}
     assert trial.user_attrs[f"{EPOCH_KEY}1"] == {"mAP": 2.0}
+
+
+def test_a_reported_tensor_may_have_a_gradient(space: SearchSpace) -> None:
+    def evaluate(model: torch.nn.Module, architecture: Architecture, report: Any) -> dict[str, Any]:
+        score = next(model.parameters()).sum()
+        report(1, {"mAP": score})
+        return {"mAP": score}
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = search(space, "mAP:max", FunctionEvaluator(space, evaluate, ["mAP"]), "random", 1)
+    (trial,) = result.study.trials
+    assert trial.intermediate_values == {1: trial.value}
 
 
 @pytest.mark.parametrize(
