@@ -39,7 +39,7 @@ from nas.searching.result import PREDICTED_KEY, SETTINGS_KEY, SearchResult
 from nas.searching.rows import among_rows
 from nas.searching.storage import StorageError
 from nas.searching.trial_log import describe_trial, has_result
-from nas.searching.trials import FAILED_KEY, TrialReader
+from nas.searching.trials import FAILED_KEY, TrialReader, is_evaluated
 from nas.searching.weights import WEIGHTS_FOLDER_KEY, WeightFolder
 from nas.searching.workers import FATAL, Worker
 from predictors.metrics import Metric
@@ -160,7 +160,10 @@ class _Loop:
         self.budget, self.cost, self.weights, self.callbacks = budget, cost, weights, callbacks
         settings = study.user_attrs[SETTINGS_KEY]
         self.label = f"{settings['sampler']}-{settings['seed']}"  # in the log, as the search's journal is named
-        self.logged = {trial.number for trial in study.get_trials(deepcopy=False) if has_result(trial)}
+        self.logged = set[int]()  # numbers of trials
+        for trial in filter(has_result, study.get_trials(deepcopy=False)):
+            self._settle_weights(trial)
+            self.logged.add(trial.number)
         self.failures: list[str] = []  # reasons of the last stretches of this process, as long as all failed
         self.ruled_out = 0  # the last networks of this process, as long as all were ruled out
 
@@ -194,10 +197,11 @@ class _Loop:
                 progress(self._progress())
 
     def _log_finished(self) -> bool:
-        """Log stretches that any process has finished since the last call, and call the callbacks. True if any."""
+        """Handle stretches that any process has finished since the last call: weights, log, callbacks. True if any."""
         trials = [trial for trial in optuna_adapter.stored_trials(self.study) if has_result(trial)]
         new = [trial for trial in trials if trial.number not in self.logged]
         for trial in new:
+            self._settle_weights(trial)
             log.info("%s, %s", self.label, describe_trial(trial, self.reader))
             for callback in self.callbacks:
                 callback(self.study, trial)
@@ -350,9 +354,15 @@ class _Loop:
         architecture = self.reader.architecture(trial.params)
         assert architecture is not None
         self.stages.forget(architecture)
-        if self.weights:
-            kept = self.reader.violation(row) <= 0
-            self.weights.settle(architecture, trial.number, self.reader.losses(row) if kept else None)
+
+    def _settle_weights(self, trial: FrozenTrial) -> None:
+        """Keep the weights of a full training if it is on the front; remove those of dominated and failed ones."""
+        architecture = self.reader.architecture(trial.params)
+        if self.weights and is_evaluated(trial) and architecture is not None:
+            values = self.reader.values(trial)
+            losses = self.reader.losses(values)
+            kept = np.isfinite(losses).all() and self.reader.violation(values) <= 0
+            self.weights.settle(architecture, trial.number, losses if kept else None)
 
     def _fail(self, trial: optuna.Trial, reason: str) -> None:
         self.failures.append(reason)

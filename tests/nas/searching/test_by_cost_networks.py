@@ -171,6 +171,16 @@ def test_duplicates_repeat_exactly_only_if_all_did() -> None:
     assert not repeat_exactly([("a", [1.0]), ("a", [1.0]), ("b", [2.0]), ("b", [2.5])])
 
 
+def test_only_the_front_keeps_weights_after_a_resumption_too(tmp_path: Path) -> None:
+    journal, weights = tmp_path / "search.journal", tmp_path / "weights"
+    evaluator = FunctionEvaluator(Few(), Trainings(), ["usefulness_accuracy"])
+    for budget in (1, 3, 8):
+        options: dict[str, Any] = {"storage": journal, "weights": weights}
+        study = search_by_cost(Few(), "usefulness_accuracy", evaluator, "random", (1,), budget, **options).study
+        assert [path.stem for path in weights.iterdir()] == [str(study.best_trial.number)]
+    assert study.best_trial.number > 0, "the first network was on the front only until then"
+
+
 def test_of_two_unfinished_trials_of_one_stretch_the_first_counts(tmp_path: Path) -> None:
     """Two processes may make the same decision, and be killed before the second one gives up."""
     journal, trainings = tmp_path / "search.journal", Trainings()
