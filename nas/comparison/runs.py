@@ -293,6 +293,8 @@ def _against_best(results: dict[str, list[SearchResult]], point: Sequence[float]
     first = every[0]
     if not len(values):
         failures = [failure for result in every for failure in result.failures]
+        if not failures:
+            raise InputError(f"no trial of study {first.study.study_name!r} has finite values: nothing can be reported")
         last = failures[-1]["reason"]
         if any(result.study.get_trials(deepcopy=False, states=(TrialState.PRUNED,)) for result in every):
             raise InputError(f"{_why_nothing(every)}; {len(failures)} failed, the last: {last}")

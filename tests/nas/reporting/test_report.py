@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import optuna
 import pytest
 from typer.testing import CliRunner
 
@@ -134,6 +135,14 @@ def test_a_search_that_has_evaluated_nothing_is_named(tmp_path: Path) -> None:
         search(table.space, GOALS, Broken(table, GOALS.split(",")), "random", 3, storage=journal)
     with pytest.raises(InputError, match="nothing has been evaluated"):
         open_studies(tmp_path)
+
+
+def test_a_study_without_finite_values_is_named(tmp_path: Path) -> None:
+    storage = f"sqlite:///{tmp_path}/inf.db"
+    study = optuna.create_study(directions=["minimize"] * 2, storage=storage, study_name="mine")
+    study.optimize(lambda trial: (trial.suggest_float("x", 0, 1) + np.inf, 1.0), 2)
+    with pytest.raises(InputError, match="no trial of study 'mine' has finite values"):
+        open_studies(storage)
 
 
 def test_a_storage_without_a_search_is_refused(folder: Path, tmp_path: Path) -> None:
