@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
@@ -98,6 +99,8 @@ class _Warnings(logging.Handler):
 
 def main() -> None:
     """Entry point. Bad input prints one line on standard error and exits with status 2."""
+    if sys.stderr is None:  # closed by the caller (`2>&-`)
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # until the process ends
     for stream in (sys.stdout, sys.stderr):  # a terminal that is not UTF-8 cannot show the lines of tables
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")

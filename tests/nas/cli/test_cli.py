@@ -537,6 +537,14 @@ def test_names_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None
     assert all(part in shown for part in ("nets.py:two", "cost [/h]", "[b]", "Énergie [mJ]"))
 
 
+def test_a_closed_standard_error_does_not_end_a_command(
+    monkeypatch: pytest.MonkeyPatch, table: Path, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    command = ("search", "--benchmark", str(table), "--objectives", "my_accuracy", "--sampler", "random")
+    assert run(monkeypatch, *command, "--evaluations", "2", "--out", str(tmp_path / "out")) == 0
+
+
 def test_huge_integers_are_shown_in_short(capsys: pytest.CaptureFixture[str]) -> None:
     print_table("Scores", [{"params": 123456789.0, "score": -2e300}])
     shown = capsys.readouterr().out
