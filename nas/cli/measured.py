@@ -98,13 +98,13 @@ def latency_commands(commands: list[str] | None, settings: list[str] | None) -> 
 
 
 def warn_of_missing_weights(studies: Studies, folder: Path) -> None:
-    """Warn on standard error of networks on the front whose trained weights are on another machine."""
+    """Warn on standard error of networks on the front whose trained weights are damaged or on another machine."""
     missing = studies.first.missing_weights(folder)
     if missing:
         names, paths = ", ".join(map(str, missing)), list(missing.values())
         shown = ", ".join(paths[:_SHOWN]) + (", …" if len(paths) > _SHOWN else "")
         print(
-            f"nas: networks {names} of the front have random weights, as their weight files are missing ({shown}): "
+            f"nas: networks {names} of the front have random weights, as their files are missing or damaged ({shown}): "
             f"copy their folder into {folder / 'studies' / 'weights'}, then run nas report {folder}",
             file=sys.stderr,
         )

@@ -86,8 +86,19 @@ def find_weights(recorded: str, folder: Path) -> Path | None:
         folder: result folder, to which it may have been moved or copied.
 
     Returns:
-        The file; None if it exists in neither place.
+        The file; None if neither place has one that can be read.
     """
     written = Path(recorded)
     moved = folder / "studies" / "weights" / written.parent.name / written.name
-    return next((path for path in (moved, written) if path.is_file()), None)
+    return next((path for path in (moved, written) if path.is_file() and _is_readable(path)), None)
+
+
+def _is_readable(path: Path) -> bool:
+    """False for a file that is damaged, such as a truncated one."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "np"):
+            return True
+    except (OSError, SafetensorError):
+        return False

@@ -23,7 +23,7 @@ from nas.searching.joining import join, read_search
 from nas.searching.own_evaluator import FunctionEvaluator
 from nas.searching.record import WEIGHTS_KEY
 from nas.searching.result import SearchResult
-from nas.searching.weights import WeightFolder, find_weights
+from nas.searching.weights import WeightFolder, find_weights, write_weights
 from search_spaces import Architecture, SearchSpace, get_space
 
 GOALS = "digits_accuracy,params"
@@ -205,9 +205,12 @@ def test_weights_are_found_where_they_were_written_and_in_the_results(tmp_path: 
     written = tmp_path / "run" / "rlm-0" / "3.safetensors"
     assert find_weights(str(written), tmp_path) is None
     copy = tmp_path / "studies" / "weights" / "rlm-0" / "3.safetensors"
-    copy.parent.mkdir(parents=True)
-    copy.touch()
+    write_weights(copy, ({"w": torch.ones(9)}, {}))
     assert find_weights(str(written), tmp_path) == copy
+    copy.write_bytes(copy.read_bytes()[:-4])
+    assert find_weights(str(written), tmp_path) is None, "a damaged file is none"
+    write_weights(written, ({"w": torch.ones(9)}, {}))
+    assert find_weights(str(written), tmp_path) == written
 
 
 def test_weights_that_the_users_function_leaves_are_kept(space: SearchSpace, tmp_path: Path) -> None:
