@@ -277,7 +277,8 @@ class SearchSpace:
             with exits_as_errors():
                 yield
         except InputError as error:
-            if not isinstance(error, Infeasible) and (place := where(error)):
+            # Other kinds, such as that of a storage with a full disk, are not the fault of user code.
+            if type(error) is InputError and (place := where(error)):
                 error.args = (f"{place}{error}",)
             raise
         except Exception as error:

@@ -14,7 +14,9 @@ from nas import search
 from nas.searching.joining import read_search
 from nas.searching.loop import MAX_FAILURES
 from nas.searching.objectives import parse_constraints, parse_objectives
+from nas.searching.patience import StorageError
 from nas.searching.record import TrialRecord
+from nas.searching.storage import JournalFile
 from nas.searching.trials import TrialReader
 from nas.searching.workers import MAX_RESTARTS
 from search_spaces import Architecture, Infeasible, InputError, SearchSpace, get_space
@@ -97,6 +99,20 @@ def test_ten_failures_in_a_row_end_the_search_with_the_last_reason_and_it_can_go
     mended = Costs()
     assert len(search(SPACE, OBJECTIVES, mended, "random", 30, storage=tmp_path / "j.log").evaluated.values) == 30
     assert len(mended.seen) == 30 - 12
+
+
+def test_a_full_disk_is_not_the_fault_of_the_users_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    append = JournalFile.append_logs
+
+    def full(self: JournalFile, logs: list[dict[str, Any]]) -> None:
+        if any("distribution" in log for log in logs):  # while `build` asks for a choice
+            raise StorageError(f"cannot use {self.path}: No space left on device")
+        append(self, logs)
+
+    monkeypatch.setattr(JournalFile, "append_logs", full)
+    space = Grouped()
+    with pytest.raises(StorageError, match=r"^cannot use"):
+        search(space, OBJECTIVES, Costs(space), "random", 3, storage=tmp_path / "j.log")
 
 
 def test_a_value_that_is_not_finite_says_which(tmp_path: Path) -> None:
