@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from functools import lru_cache, wraps
+from json import JSONDecodeError
 from typing import Any, TypeVar
 
 from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
@@ -83,6 +84,8 @@ def _retrying(method: Callable[..., Any]) -> Callable[..., Any]:
                 if pause == FIRST_PAUSE_SECONDS:
                     raise
                 result = True  # the first call reached the database, only its answer was lost
+            except JSONDecodeError as error:
+                raise StorageError(f"{self.place} is damaged: a stored attribute is not JSON ({error})") from error
             except Exception as error:
                 reason = _reason(error)
                 if reason is None:

@@ -14,6 +14,7 @@ import pytest
 
 from nas import search
 from nas.comparison.runs import open_studies
+from nas.searching.joining import join
 from search_spaces import Architecture, get_space
 from search_spaces.common.errors import InputError
 
@@ -58,6 +59,16 @@ def test_a_journal_with_meaningless_lines_is_refused(
         searched(path, 4)
     with suppress(InputError):  # values may still be read
         open_studies(path)
+
+
+def test_a_database_with_settings_that_are_not_json_is_refused(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/j.db"
+    searched(url)
+    with sqlite3.connect(tmp_path / "j.db") as database:
+        database.execute("""update study_user_attributes set value_json = '{"a": 1' where key = 'nas:settings'""")
+    for read in (searched, open_studies, join):
+        with pytest.raises(InputError, match=r"j\.db is damaged: a stored attribute is not JSON"):
+            read(url)
 
 
 def test_a_database_of_an_older_optuna_is_named_with_the_remedy(tmp_path: Path) -> None:
