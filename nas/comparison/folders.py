@@ -151,7 +151,10 @@ def _write(path: Path, record: Mapping[str, Any]) -> None:
 def _write_first(folder: Path, record: Mapping[str, Any]) -> bool:
     """Write a folder's first record. Returns False if another process has written one in the meantime."""
     aside = folder / f".{RECORD}-{uuid.uuid4().hex}"  # process ids are not unique across machines and threads
-    _write(aside, record)
+    try:
+        _write(aside, record)
+    except InputError as error:  # it names a file that the user does not know
+        raise InputError(str(error).replace(str(aside), str(folder))) from error
     try:
         os.link(aside, folder / RECORD)
     except FileExistsError:
@@ -193,10 +196,12 @@ def _read(folder: Path) -> dict[str, Any] | None:
     """The folder's record, or None; InputError if it is damaged."""
     try:
         record = json.loads((folder / RECORD).read_text())
-        if {"arguments", "searches", "begun_with"} <= record.keys():
-            return record
+        names, begun = record["searches"], record["begun_with"]
+        whole = all(isinstance(begun[part], dict) for part in ("settings", "source"))
+        if "arguments" in record and whole and all(isinstance(name, str) for name in names):
+            return dict(record)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, LookupError, TypeError):
         pass
     raise InputError(f"{folder / RECORD}: damaged, or not the record of a search: give another folder")

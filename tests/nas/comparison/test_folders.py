@@ -137,7 +137,23 @@ def test_results_of_another_origin_are_not_overwritten(tmp_path: Path, name: str
         claim(tmp_path, ["rlm-0"], ORIGIN, {})
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"searches": 1}', "\0"])
+@pytest.mark.parametrize("place", ["file", "/proc/none"])
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError) as error:
+        claim(tmp_path / place, ["rlm-0"], ORIGIN, {})
+    assert str(error.value).startswith(f"{tmp_path / place}: cannot be written (")
+
+
+DAMAGED = [
+    '{"arguments": {}, "searches": [], "begun_with": 3}',
+    '{"arguments": {}, "searches": 3, "begun_with": {"settings": {}, "source": {}}}',
+    '{"arguments": {}, "searches": [{}], "begun_with": {"settings": {}, "source": {}}}',
+    '{"arguments": {}, "searches": [], "begun_with": {"settings": {}, "source": []}}',
+]
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"searches": 1}', "\0", *DAMAGED])
 def test_a_damaged_record_is_one_clear_error(tmp_path: Path, content: str) -> None:
     (tmp_path / "search.json").write_text(content)
     with pytest.raises(InputError, match=r"search\.json: damaged, or not the record"):
