@@ -74,7 +74,8 @@ class PredictedDevice:
     line per network.
 
     Raises:
-        InputError: the name is not a lower-case identifier, or is reserved for a latency that is always measured.
+        InputError: the name is not a lower-case identifier, or is reserved for a latency that is always measured; or
+            the measurements are damaged.
     """
 
     ABOUT = "device.json"
@@ -85,6 +86,9 @@ class PredictedDevice:
             raise InputError(f"device {name!r}: use lower-case letters, digits and _, and none of the names {taken}")
         self.name, self.folder = name, devices_folder() / name
         self._journal = Journal(self.folder / "measurements.jsonl") if self.exists else None
+        if strange := [text for text, row in self.tried.items() if not _is_result(row)]:
+            path = self.folder / "measurements.jsonl"
+            raise InputError(f"{path}: the line of {strange[0][:40]!r} is damaged: remove it, and add the device again")
 
     @property
     def metric(self) -> str:
@@ -202,6 +206,16 @@ class PredictedDevice:
         import predictors
 
         return predictors.create("rlm").fit(self.texts, {self.metric: np.log(latencies)})
+
+
+def _is_result(row: Any) -> bool:
+    """True for a stored result of one network; see `PredictedDevice.add`."""
+    if not (isinstance(row, dict) and {"architecture", "ms", "failure"} <= row.keys()):
+        return False
+    times = row["ms"]
+    if times is None:
+        return isinstance(row["failure"], str)
+    return isinstance(times, list) and len(times) == 3 and all(isinstance(t, int | float) and t > 0 for t in times)
 
 
 def _sampled(predictor: Predictor, metric: str, texts: Sequence[str]) -> np.ndarray:

@@ -6,9 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+from search_spaces.common.errors import InputError
+
 
 class Journal:
-    """Results by name, in memory and in a file. A line that a killed process left incomplete is ignored."""
+    """Results by name, in memory and in a file. A line that a killed process left incomplete is ignored.
+
+    Raises:
+        InputError: a complete line is none of a journal.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -17,12 +23,14 @@ class Journal:
         if not path.exists():
             return
         data = path.read_bytes()
-        for line in data.decode(errors="replace").splitlines():
+        for number, line in enumerate(data.decode(errors="replace").split("\n"), 1):
             try:
-                name, value = json.loads(line)
+                row = json.loads(line)
             except ValueError:
                 continue
-            self.known[name] = value
+            if not (isinstance(row, list) and len(row) == 2 and isinstance(row[0], str)):
+                raise InputError(f"{path}, line {number}: {line[:40]} is not [name, value]: remove the line")
+            self.known[row[0]] = row[1]
         if data and not data.endswith(b"\n"):
             with path.open("a") as file:
                 file.write("\n")

@@ -89,6 +89,14 @@ def test_a_journal_cut_off_by_a_kill_loses_its_last_line_only(tmp_path: Path) ->
     assert Journal(path).known == {"a": 1, "c": 3}
 
 
+@pytest.mark.parametrize("line", ["5", "[1, 2]", '{"a": 1, "b": 2}', '["a", 1, 2]'])
+def test_a_strange_line_of_a_journal_is_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "j.jsonl"
+    path.write_text(f'["a", 1]\n{line}\n')
+    with pytest.raises(InputError, match=r"j\.jsonl, line 2: .* is not \[name, value\]: remove the line"):
+        Journal(path)
+
+
 @pytest.mark.parametrize("name", POPULATIONS)
 def test_a_population_is_the_same_distinct_networks_each_time(name: str) -> None:
     population = get_population(name)

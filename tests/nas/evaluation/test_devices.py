@@ -8,6 +8,7 @@ import re
 import sys
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -156,6 +157,24 @@ def test_measurements_that_cannot_be_leave_no_device(
     assert (code, err.count("\n")) == (2, 1)
     assert re.search(message, err)
     assert list_devices() == []
+
+
+STRANGE = [{"ms": "x"}, {"ms": [1]}, {"ms": ["1", "1", "1"]}, {"ms": [1, 1, 0]}, {"ms": None, "failure": 1}]
+
+
+@pytest.mark.parametrize(
+    "row", [3, {}, {"ms": None}, *({"architecture": "a", "failure": "", **row} for row in STRANGE)]
+)
+def test_a_strange_result_of_a_device_is_named(row: Any) -> None:
+    device = PredictedDevice("pi")
+    device.begin({"command": "bench"})
+    device.add("text", "architecture", [1.0, 1.0, 1.0])
+    device.add("other", "architecture", None, "no answer")
+    assert len(PredictedDevice("pi").tried) == 2
+    with (device.folder / "measurements.jsonl").open("a") as file:
+        file.write(json.dumps(["strange", row]) + "\n")
+    with pytest.raises(InputError, match=r"measurements\.jsonl: the line of 'strange' is damaged: remove it"):
+        PredictedDevice("pi")
 
 
 def test_a_table_of_measurements_becomes_an_objective(
