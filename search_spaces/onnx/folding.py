@@ -19,7 +19,7 @@ from search_spaces.common.errors import InputError
 from search_spaces.graph import standard
 from search_spaces.graph.ir import BATCH, UNKNOWN, Dim, Shape, element_type, typed
 
-_MODULE_PATH = re.compile(r"[A-Za-z_]\w*(\.\w+)+")
+_MODULE_PATH = re.compile(r"(.*/)?\w+(\.\w+)+")
 
 # Symbols of open sizes, and the sizes assumed for them: primes, so that their products are distinct, too.
 LETTERS = (BATCH, "L", "M", "K", "P", "Q", "R", "S")
@@ -105,7 +105,7 @@ def is_weight(known: Known) -> bool:
 
 
 def _is_parameter(known: Known) -> bool:
-    """True if the tensor has the name of a module's parameter in torch's exports: `block.0.scale`."""
+    """True if the tensor is named as a parameter in torch's exports (`0.gate.bias`) or in ours (`F1/Linear.bias`)."""
     name = known.tensor.name if known.tensor is not None else ""
     return bool(_MODULE_PATH.fullmatch(name))
 

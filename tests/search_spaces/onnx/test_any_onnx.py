@@ -560,6 +560,14 @@ def test_learned_number_stays_learned() -> None:
     assert to_text(from_text(text)) == text
 
 
+@pytest.mark.parametrize("name", ["0.gate.bias", "gate.bias", "F1_1/Linear_2.bias", "block/0.bias"])
+def test_bias_of_one_element_is_learned(name: str) -> None:
+    model = with_weight(np.ones((4, 1), np.float32), "h = MatMul (x, w) y = Add (h, b)")
+    model.graph.node[-1].input[1] = name
+    model.graph.initializer.append(numpy_helper.from_array(np.ones(1, np.float32), name))
+    assert line(model) == "net.Linear <features = 1> (x)"
+
+
 def test_old_operator_sets_are_converted() -> None:
     old = parsed("u = Unsqueeze <axes = [2]> (x) s = Squeeze <axes = [2]> (u) y = Relu (s)", opset=11)
     new = parsed("c = Constant <value_ints = [2]> () u = Unsqueeze (x, c) s = Squeeze (u, c) y = Relu (s)")

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="modules are torch's")
 from torch import nn  # noqa: E402
 
-from search_spaces import TorchSpace  # noqa: E402
+from search_spaces import TorchSpace, from_text, params  # noqa: E402
 from search_spaces.graph.costs import graph_flops, graph_params  # noqa: E402
 from search_spaces.onnx import from_model  # noqa: E402
 from search_spaces.pytorch import without_weights  # noqa: E402
@@ -56,6 +56,18 @@ class Relative(nn.Module):
         return x[..., None] + self.table[self.places]
 
 
+class Gate(nn.Module):
+    """A layer whose bias has one element."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.gate = nn.Linear(12, 12), nn.Linear(12, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.body(x).relu()
+        return x * self.gate(x).sigmoid()
+
+
 def normalized() -> nn.Module:
     return nn.Sequential(nn.Unflatten(1, (4, 3)), nn.utils.parametrizations.weight_norm(nn.Conv1d(4, 6, 3), dim=2))
 
@@ -65,6 +77,7 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], torch.Tensor]] = {
     "repeated": (Repeated, torch.zeros(1, 12)),
     "relative": (Relative, torch.zeros(1, 12)),
     "weight norm": (normalized, torch.zeros(1, 12)),
+    "gates": (lambda: nn.Sequential(nn.Unflatten(1, (1, 12)), Gate(), Gate(), Gate()), torch.zeros(1, 12)),
 }
 
 
@@ -77,6 +90,7 @@ def test_the_file_of_a_module_has_its_text_and_costs(name: str) -> None:
     assert write(compact(read)) == space.to_text(architecture)
     assert graph_params(read) == space.params(architecture) == sum(p.numel() for p in make().parameters())
     assert graph_flops(read) == space.flops(architecture)
+    assert params(from_text(space.to_text(architecture))) == space.params(architecture)
 
 
 def test_a_large_whole_number_for_the_whole_batch_is_kept_exactly() -> None:
