@@ -211,13 +211,22 @@ def _setitem(r: Recorder, input: Tensor, index: Any, value: Any) -> None:
     shape = list(input.shape)
     for axis, begin, end in cuts:
         shape[axis] = end - begin
-    given = value if isinstance(value, Tensor) else r.call(torch.full, shape, float(value))
-    for axis, item in enumerate(items):
-        if isinstance(item, int) and isinstance(value, Tensor) and given.dim() < len(shape):
-            given = r.call(Tensor.unsqueeze, given, axis)
-    if list(given.shape) != shape:
-        given = r.call(Tensor.expand, given, shape)
-    r.assign(input, _patched(r, input, cuts, given))
+    r.assign(input, _patched(r, input, cuts, _fitted(r, value, shape, items)))
+
+
+def _fitted(r: Recorder, value: Any, shape: list[int], items: list[Any]) -> Tensor:
+    """The value broadcast to the part that it replaces; as in torch, from the right and without the axes of numbers."""
+    if not isinstance(value, Tensor):
+        return r.call(torch.full, shape, float(value))
+    numbers = [axis for axis, item in enumerate(items) if isinstance(item, int)]
+    target = [size for axis, size in enumerate(shape) if axis not in numbers]
+    while value.dim() > len(target) and value.shape[0] == 1:
+        value = r.call(torch.squeeze, value, 0)
+    if value.dim() < len(target):
+        value = r.call(Tensor.expand, value, target)
+    for axis in numbers:
+        value = r.call(Tensor.unsqueeze, value, axis)
+    return value if list(value.shape) == shape else r.call(Tensor.expand, value, shape)
 
 
 def _patched(r: Recorder, x: Tensor, cuts: list[tuple[int, int, int]], value: Tensor) -> Tensor:

@@ -143,6 +143,34 @@ def test_part_that_is_changed_in_place_is_changed_in_the_whole() -> None:
     assert_computed(Function(changed), torch.randn(SEQUENCE))
 
 
+def with_column(index: Any, value: Callable[[Tensor], Any]) -> Callable[[Tensor], Tensor]:
+    def changed(x: Tensor) -> Tensor:
+        y = x.relu()
+        y[index] = value(x)
+        return y
+
+    return changed
+
+
+ALL = slice(None)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        with_column((ALL, 0), lambda x: torch.tensor([1.0, 2, 3])),
+        with_column((ALL, 0), lambda x: x.mean((0, 1, 2)) * 0 + torch.tensor([1.0, 2, 3])),
+        with_column((ALL, -1), lambda x: x[:, :1, 0]),
+        with_column((ALL, 1, ALL, 2), lambda x: x[:, 0, :1, 0]),
+        with_column((ALL, 1, slice(0, 2), 2), lambda x: torch.tensor([[[4.0, 5]]])),
+        with_column((..., 0), lambda x: x[:, 0, 0, 0][:, None, None]),
+        with_column((ALL, 2), lambda x: torch.tensor(0.5)),
+    ],
+)
+def test_values_that_replace_a_part_are_broadcast_as_in_torch(function: Callable[[Tensor], Tensor]) -> None:
+    assert_computed(Function(function), torch.randn(2, 3, 3, 3))
+
+
 def test_view_of_a_constant_is_not_read_after_the_constant_changed() -> None:
     def changed(x: Tensor) -> Tensor:
         y = torch.zeros(3)
