@@ -355,7 +355,7 @@ def canonical(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Attrs:
             value = float(value)
         value = _from_front(op, name, value, rank, default.get(name))
         reverses = (op, name) == ("Transpose", "perm") and value == tuple(range(rank))[::-1]
-        if default.get(name) != value and not neutral(name, value) and not reverses:
+        if default.get(name) != value and not _omitted(op, name, value) and not reverses:
             kept[name] = value
     return tuple(sorted(kept.items()))
 
@@ -382,6 +382,10 @@ def _from_front(op: str, name: str, value: Any, rank: int, default: object) -> V
         axes = [axis % span if -span <= axis < span else axis for axis in value]
         return tuple(sorted(axes) if op.startswith(("Reduce", "Squeeze", "Unsqueeze")) else axes)
     return value
+
+
+def _omitted(op: str, name: str, value: object) -> bool:
+    return op != "Pad" and neutral(name, value)  # Pad needs its operand `pads`
 
 
 def neutral(name: str, value: object) -> bool:

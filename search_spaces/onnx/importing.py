@@ -117,6 +117,13 @@ def _clip(reader: Reader, node: onnx.NodeProto) -> int | None:
     return None if any(node.input[1:]) or len(node.attribute) else reader.value(node.input[0])
 
 
+def _pad(reader: Reader, node: onnx.NodeProto) -> int | None:
+    """Padding by nothing, as in a U-Net whose sizes already fit, is the value itself."""
+    pads = reader.known.get(node.input[1])
+    nothing = pads is not None and pads.static is not None and not pads.static.any()
+    return reader.value(node.input[0]) if nothing else None
+
+
 def _reduce_mean(reader: Reader, node: onnx.NodeProto) -> int | None:
     """The mean over all spatial dimensions as global average pooling."""
     attrs = node_attrs(node)
@@ -152,6 +159,7 @@ READERS: dict[str, Callable[[Reader, onnx.NodeProto], int | None]] = {
     "Min": _extremum,
     "Mul": _mul,
     "PRelu": read_prelu,
+    "Pad": _pad,
     "ReduceMean": _reduce_mean,
     "Reshape": read_reshape,
     "Resize": read_resize,

@@ -506,6 +506,7 @@ def test_no_file_outside_of_the_folder_is_read(tmp_path: Path, location: str) ->
          "net.LayerNormalization <affine = 0> (x)"),
         ("s = Constant <value_floats = [2.0,2.0,2.0,2.0]> () y = LayerNormalization (x, s)",
          "Constant <value_floats = [2.0,2.0,2.0,2.0]> () | LayerNormalization (x, a)"),
+        ("c = Constant <value_ints = [0,0,0,0]> () a = Pad (x, c) y = Relu (a)", "Relu (x)"),
         ("p, q = Split <axis = 1, num_outputs = 2> (x) y = Concat <axis = 1> (q, q)",
          "net.Slice <axes = [1], ends = [4], starts = [2]> (x) | Concat <axis = 1> (a, a)"),
     ],
@@ -513,6 +514,12 @@ def test_no_file_outside_of_the_folder_is_read(tmp_path: Path, location: str) ->
 def test_constants_are_attributes(body: str, expected: str) -> None:
     model = parsed(body)
     assert line(model) == line(from_text(to_text(model))) == expected
+
+
+def test_padding_by_nothing_in_a_text_is_read() -> None:
+    padded = parsed("c = Constant <value_ints = [0,1,0,1]> () y = Pad (x, c)", "(float[N,4] x) => (float[N,6] y)")
+    text = to_text(padded).replace("[0,1,0,1]", "[0,0,0,0]").replace("float[N,6]", "float[N,4]")
+    assert line(from_text(text)) == "Identity (x)"
 
 
 def test_learned_tensors_show_their_shape_alone() -> None:
