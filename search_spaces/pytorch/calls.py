@@ -17,7 +17,12 @@ def without_data(x: Tensor) -> Tensor:
 
 
 def function_name(func: Any) -> str:
-    """The name of a function; for the getter of an attribute, the name of the attribute."""
+    """The name of a function; for the getter of an attribute, the name of the attribute.
+
+    The method `where` has an underscore, since its operands are not in the order of the function's.
+    """
+    if func is Tensor.where:
+        return "_where"
     name = getattr(func, "__name__", str(func))
     return getattr(func.__self__, "__name__", name) if name == "__get__" else name
 

@@ -391,10 +391,13 @@ def _remainder(r: Recorder, input: Number, other: Number) -> Tensor:
 
 @handles("where")
 def _where(r: Recorder, condition: Tensor, input: Number, other: Number) -> Tensor:
-    if condition.dtype != torch.bool:  # the method: x.where(condition, other)
-        condition, input = input, condition  # type: ignore[assignment]
     a, b = _same_type(r, input, other)
     return r.add("Where", condition, a, b)
+
+
+@handles("_where")
+def _method_where(r: Recorder, input: Tensor, condition: Tensor, other: Number) -> Tensor:
+    return _where(r, condition, input, other)
 
 
 @handles("masked_fill")

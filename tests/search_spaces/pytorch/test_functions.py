@@ -9,6 +9,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
+from search_spaces import to_text
 from search_spaces.common.errors import InputError
 from search_spaces.graph import graph_params
 from search_spaces.onnx import to_model
@@ -49,6 +50,7 @@ WRITTEN_OTHERWISE: dict[str, Callable[[Tensor], Any]] = {
     "log_softmax without an axis": lambda x: nn.LogSoftmax()(x.flatten(1)),
     "softmin": lambda x: F.softmin(x, 1),
     "method where": lambda x: x.where(x > 0, -2 * x),
+    "method where of a constant": lambda x: torch.ones(8).where(x > 0, other=x),
     "tensor_split into parts": lambda x: torch.tensor_split(x, 3, 1),
     "tensor_split at indices": lambda x: torch.tensor_split(x, (1, 3), dim=1)[1:],
     "tensor_split by name": lambda x: x.tensor_split(indices=(1,), dim=2)[1],
@@ -68,6 +70,13 @@ WRITTEN_OTHERWISE: dict[str, Callable[[Tensor], Any]] = {
 @pytest.mark.parametrize("name", WRITTEN_OTHERWISE)
 def test_other_ways_to_write_a_function_are_computed_alike(name: str) -> None:
     assert_computed(Function(WRITTEN_OTHERWISE[name]), torch.randn(IMAGE))
+
+
+def test_method_where_of_a_mask_is_the_function_with_operands_in_another_order() -> None:
+    method = Function(lambda x: (x > 0).where(x < 1, x > -1))
+    function = Function(lambda x: torch.where(x < 1, x > 0, x > -1))
+    texts = {to_text(to_model(record(module, torch.zeros(IMAGE)))) for module in (method, function)}
+    assert len(texts) == 1
 
 
 def test_one_group_per_sample_fixes_the_batch_size() -> None:
