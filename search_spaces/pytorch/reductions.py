@@ -56,12 +56,12 @@ _REDUCTIONS = {
 HANDLERS.update({name: _reduction(op) for name, op in _REDUCTIONS.items()})
 
 
-def _extreme(op: str, arg: str, pairwise: str) -> Any:
+def _extreme(op: str, arg: str, pairwise: str, result: Any) -> Any:
     def handler(r: Recorder, input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
         if isinstance(dim, Tensor) or other is not None:
             return HANDLERS[pairwise](r, input, dim if other is None else other)
         values = reduced(r, op, input, dim, keepdim)
-        return values if dim is None else (values, HANDLERS[arg](r, input, dim, keepdim))
+        return values if dim is None else result((values, HANDLERS[arg](r, input, dim, keepdim)))
 
     return handler
 
@@ -75,7 +75,10 @@ def _arg_extreme(op: str) -> Any:
 
 
 HANDLERS.update(argmax=_arg_extreme("ArgMax"), argmin=_arg_extreme("ArgMin"))
-HANDLERS.update(max=_extreme("ReduceMax", "argmax", "maximum"), min=_extreme("ReduceMin", "argmin", "minimum"))
+HANDLERS.update(
+    max=_extreme("ReduceMax", "argmax", "maximum", torch.return_types.max),
+    min=_extreme("ReduceMin", "argmin", "minimum", torch.return_types.min),
+)
 
 
 @handles("var")
@@ -139,4 +142,4 @@ def _pairwise_distance(
 @handles("topk")
 def _topk(r: Recorder, input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
     given: dict[str, Value] = {"K": (k,), "axis": dim, "largest": int(largest), "sorted": int(sorted)}
-    return r.add_node("TopK", input, **given), r.add_node("TopK", input, output=1, **given)
+    return torch.return_types.topk((r.add_node("TopK", input, **given), r.add_node("TopK", input, output=1, **given)))

@@ -51,6 +51,8 @@ WRITTEN_OTHERWISE: dict[str, Callable[[Tensor], Any]] = {
     "softmin": lambda x: F.softmin(x, 1),
     "method where": lambda x: x.where(x > 0, -2 * x),
     "method where of a constant": lambda x: torch.ones(8).where(x > 0, other=x),
+    "parts of results by name": lambda x: (x.max(dim=1).values, x.min(1).indices, torch.topk(x, 2, dim=2).values),
+    "parts of results by number": lambda x: (*x.max(1), torch.topk(x, 2)[1], torch.stack(x.min(1, keepdim=True))[:1]),
     "tensor_split into parts": lambda x: torch.tensor_split(x, 3, 1),
     "tensor_split at indices": lambda x: torch.tensor_split(x, (1, 3), dim=1)[1:],
     "tensor_split by name": lambda x: x.tensor_split(indices=(1,), dim=2)[1],
