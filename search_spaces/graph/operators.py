@@ -97,7 +97,8 @@ def _output_shape(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
         owned = tuple([typed(w.shape, element_type(shapes[0])) for w in weights(op, attrs, shapes)])
         return shapes[0] if op == "GroupNormalization" else standard.infer(op, onnx_attrs(op, attrs), (*shapes, *owned))
     plain = not any(isinstance(shape, Typed) for shape in shapes)
-    if op in SHAPES and plain and not (attrs and SHAPES[op] is broadcast_shape) and op != "Conv":
+    first = not any(name == "output" for name, _ in attrs)  # the indices of MaxPool are integers
+    if op in SHAPES and plain and first and not (attrs and SHAPES[op] is broadcast_shape) and op != "Conv":
         return SHAPES[op](attrs, shapes)
     return standard.infer(op, attrs, shapes)
 

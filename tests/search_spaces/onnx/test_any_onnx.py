@@ -617,6 +617,12 @@ def test_operators_with_several_outputs_show_which_is_used() -> None:
     assert "net.TopK <K = [2], output = 1> (x)" in check_text(model)
 
 
+def test_values_and_indices_of_pooling_are_outputs() -> None:
+    model = parsed("y, i = MaxPool <kernel_shape = [2,2]> (x)",
+                   "(float[N,4,6,6] x) => (float[N,4,5,5] y, int64[N,4,5,5] i)")  # fmt: skip
+    assert "net.MaxPool <kernel_shape = [2,2], output = 1> (x)" in check(model, torch.randn(2, 4, 6, 6))
+
+
 # --- what is refused ------------------------------------------------------------------------------------------------
 
 BRANCHES = """<then_branch = yes () => (float[N,4] a) {a = Relu (x)},
