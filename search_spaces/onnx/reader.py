@@ -125,7 +125,7 @@ class Reader:
             element = standard.element_name(info.type.tensor_type.elem_type)
             self.shapes.append(typed([self._letter(d) for d in shape], element))
         self.read_nodes(self.proto.node)
-        outputs = [self.value(info.name) for info in self.proto.output]
+        outputs = list(dict.fromkeys(self.value(info.name) for info in self.proto.output))  # equal ones are one
         outputs = [v if v >= len(inputs) else self.emit("Identity", (v,), ()) for v in outputs]
         return Graph(tuple(range(len(inputs))), self._live(outputs), tuple(outputs), tuple(self.shapes))
 

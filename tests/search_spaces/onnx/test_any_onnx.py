@@ -623,6 +623,12 @@ def test_values_and_indices_of_pooling_are_outputs() -> None:
     assert "net.MaxPool <kernel_shape = [2,2], output = 1> (x)" in check(model, torch.randn(2, 4, 6, 6))
 
 
+def test_equal_outputs_are_one() -> None:
+    model = parsed("y = Relu (x) z = Identity (y) v = Identity (x) w = Identity (x)",
+                   "(float[N,4] x) => (float[N,4] y, float[N,4] z, float[N,4] v, float[N,4] w)")  # fmt: skip
+    assert line(model) == line(from_text(to_text(model))) == "Identity (x) | Relu (x)"
+
+
 # --- what is refused ------------------------------------------------------------------------------------------------
 
 BRANCHES = """<then_branch = yes () => (float[N,4] a) {a = Relu (x)},
