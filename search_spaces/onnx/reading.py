@@ -30,7 +30,8 @@ def from_model(model: onnx.ModelProto) -> Graph:
     try:
         light, initializers = prepared(model)
         tensors = {tensor.name: read_tensor(tensor, learned=True) for tensor in initializers}
-        return fuse(for_any_batch(Reader(light, tensors, RULES).read()))
+        graph = fuse(for_any_batch(Reader(light, tensors, RULES).read()))
+        return for_any_batch(graph)  # fusion removes nodes that need the batch size
     except InputError:
         raise
     except RecursionError:

@@ -369,6 +369,14 @@ def test_batch_size_that_nodes_need_stays_fixed() -> None:
     assert "float[2,3,32,32] x" in text
 
 
+def test_batch_size_that_is_needed_by_nodes_that_are_fused_is_open() -> None:
+    """Keys are transposed so in exports of attention for one batch size."""
+    sizes = "s = Constant <value_ints = [2,3,4]> () t = Constant <value_ints = [1,2,4,3]> ()"
+    body = f"{sizes} a = Reshape (x, s) b = Transpose <perm = [0,2,1]> (a) c = Reshape (b, t) y = MatMul (x, c)"
+    text = check_text(parsed(body, "(float[1,2,3,4] x) => (float[1,2,3,3] y)"))
+    assert "(float[N,2,3,4] x) => (float[N,2,3,3] y)" in text
+
+
 @pytest.mark.parametrize("name", WITHOUT_BATCH_NORM)
 @pytest.mark.parametrize("exporter", ["torchscript", pytest.param("dynamo", marks=pytest.mark.slow)])
 def test_params_are_those_that_torch_counts(name: str, exporter: str) -> None:
