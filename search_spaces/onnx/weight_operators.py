@@ -19,9 +19,17 @@ from search_spaces.onnx.reader import Reader, node_attrs
 
 
 def weight_shape(reader: Reader, node: onnx.NodeProto, position: int) -> Shape | None:
-    """The shape of an operand that is a known tensor; None if it is computed, omitted or a scalar."""
-    known = reader.known.get(node.input[position]) if len(node.input) > position else None
-    return tuple(known.shape) if known is not None and len(known.shape) else None
+    """The shape of an operand that is a known tensor; None if it is computed, omitted, a scalar, or our constant."""
+    name = node.input[position] if len(node.input) > position else ""
+    known = reader.known.get(name)
+    if known is None or not len(known.shape) or (not known.learned and _is_our_constant(reader.makers.get(name))):
+        return None
+    return tuple(known.shape)
+
+
+def _is_our_constant(maker: onnx.NodeProto | None) -> bool:
+    """True for names as `Outline` gives them. It stores weights as initializers; others have them in constants, too."""
+    return maker is not None and maker.output[0] == f"{maker.name}_out"
 
 
 def has_operand(node: onnx.NodeProto, position: int) -> bool:

@@ -625,6 +625,12 @@ def test_operators_with_several_outputs_show_which_is_used() -> None:
     assert "net.TopK <K = [2], output = 1> (x)" in check_text(model)
 
 
+def test_weights_in_the_constants_of_other_files_are_learned() -> None:
+    values = ",".join(["0.5"] * 16)
+    model = parsed(f"w = Constant <value = float[4,4] {{{values}}}> () y = MatMul (x, w)")
+    assert line(model) == "net.Linear <bias = 0, features = 4> (x)"
+
+
 def test_values_and_indices_of_pooling_are_outputs() -> None:
     model = parsed("y, i = MaxPool <kernel_shape = [2,2]> (x)",
                    "(float[N,4,6,6] x) => (float[N,4,5,5] y, int64[N,4,5,5] i)")  # fmt: skip

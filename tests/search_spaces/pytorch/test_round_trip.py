@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="modules are torch's")
 from torch import nn  # noqa: E402
 
-from search_spaces import TorchSpace, from_text, params  # noqa: E402
+from search_spaces import TorchSpace, from_text, params, to_text  # noqa: E402
 from search_spaces.graph.costs import graph_flops, graph_params  # noqa: E402
 from search_spaces.onnx import from_model  # noqa: E402
 from search_spaces.pytorch import without_weights  # noqa: E402
@@ -68,6 +68,21 @@ class Gate(nn.Module):
         return x * self.gate(x).sigmoid()
 
 
+class Constants(nn.Module):
+    """Products and convolutions with constants, which have no parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(3, 2)
+        self.register_buffer("large", torch.arange(144).view(12, 12).cos())
+        self.register_buffer("small", torch.arange(36).view(12, 3).cos())
+        self.register_buffer("kernel", torch.tensor([[[1.0, 2, 1]]]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = nn.functional.linear(x @ self.large, self.large.T)
+        return self.head(nn.functional.conv1d(y[:, None], self.kernel, padding=1) @ self.small)
+
+
 def normalized() -> nn.Module:
     return nn.Sequential(nn.Unflatten(1, (4, 3)), nn.utils.parametrizations.weight_norm(nn.Conv1d(4, 6, 3), dim=2))
 
@@ -77,6 +92,7 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], torch.Tensor]] = {
     "repeated": (Repeated, torch.zeros(1, 12)),
     "relative": (Relative, torch.zeros(1, 12)),
     "weight norm": (normalized, torch.zeros(1, 12)),
+    "constants": (Constants, torch.zeros(1, 12)),
     "gates": (lambda: nn.Sequential(nn.Unflatten(1, (1, 12)), Gate(), Gate(), Gate()), torch.zeros(1, 12)),
 }
 
@@ -90,7 +106,8 @@ def test_the_file_of_a_module_has_its_text_and_costs(name: str) -> None:
     assert write(compact(read)) == space.to_text(architecture)
     assert graph_params(read) == space.params(architecture) == sum(p.numel() for p in make().parameters())
     assert graph_flops(read) == space.flops(architecture)
-    assert params(from_text(space.to_text(architecture))) == space.params(architecture)
+    again = from_text(space.to_text(architecture))
+    assert (to_text(again), params(again)) == (space.to_text(architecture), space.params(architecture))
 
 
 def test_a_large_whole_number_for_the_whole_batch_is_kept_exactly() -> None:
