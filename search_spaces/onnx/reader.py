@@ -185,6 +185,10 @@ class Reader:
         """The shape of a named value."""
         return self.known[name].shape if name in self.known else self.shapes[self.value(name)]
 
+    def is_weight(self, name: str) -> bool:
+        """True for the name of a learned tensor that no operator of the graph produces."""
+        return name in self.known and is_weight(self.known[name])
+
     def emit(self, op: str, inputs: tuple[int, ...], attrs: Attrs) -> int:
         """Add a node to the graph; return the number of its output value."""
         shapes = tuple([self.shapes[v] for v in inputs])
@@ -281,7 +285,7 @@ class Reader:
             known = known[:1]
         if (
             any(name not in self.known for name in operands)
-            or x in self.known
+            or self.is_weight(x)
             or ("affine" in OWNERS[op] and not affine and _changes(known))
         ):
             return None

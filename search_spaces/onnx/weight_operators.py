@@ -129,7 +129,7 @@ def read_gemm(reader: Reader, node: onnx.NodeProto) -> int | None:
 def read_matmul(reader: Reader, node: onnx.NodeProto) -> int | None:
     """Add a linear layer without bias."""
     weight = weight_shape(reader, node, 1)
-    if weight is None or len(weight) != 2 or node.input[0] in reader.known:
+    if weight is None or len(weight) != 2 or reader.is_weight(node.input[0]):
         return None
     return _linear(reader, node.input[0], int(weight[0]), int(weight[1]), bias=False)
 

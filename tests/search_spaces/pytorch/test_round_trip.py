@@ -83,6 +83,19 @@ class Constants(nn.Module):
         return self.head(nn.functional.conv1d(y[:, None], self.kernel, padding=1) @ self.small)
 
 
+class Table(nn.Module):
+    """Layers on a table of constants, as for the biases of relative positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(2, 6), nn.ReLU(), nn.Linear(6, 1, bias=False), nn.LayerNorm(1))
+        self.norm = nn.LayerNorm(2)
+        self.register_buffer("table", torch.arange(72).view(3, 12, 2).cos())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, None] + (self.body(self.table) + self.body[0](self.norm(self.table))).mean(-1)
+
+
 def normalized() -> nn.Module:
     return nn.Sequential(nn.Unflatten(1, (4, 3)), nn.utils.parametrizations.weight_norm(nn.Conv1d(4, 6, 3), dim=2))
 
@@ -93,6 +106,7 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], torch.Tensor]] = {
     "relative": (Relative, torch.zeros(1, 12)),
     "weight norm": (normalized, torch.zeros(1, 12)),
     "constants": (Constants, torch.zeros(1, 12)),
+    "table": (Table, torch.zeros(1, 12)),
     "gates": (lambda: nn.Sequential(nn.Unflatten(1, (1, 12)), Gate(), Gate(), Gate()), torch.zeros(1, 12)),
 }
 
