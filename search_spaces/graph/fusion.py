@@ -98,7 +98,7 @@ class _Fusion:
         if found := self._operands(add, "Linear", "Param"):
             linear, param = found
             features = dict(linear.attrs)["features"]
-            if not dict(linear.attrs).get("bias", 1) and param.attrs == (("shape", (features,)),):
+            if not dict(linear.attrs).get("bias", 1) and dict(param.attrs)["shape"] == (features,):
                 return self._replace(found, add, "Linear", linear.inputs, (("features", features),))
         if found := self._operands(add, "Mul", "Param"):
             return self._group_norm(add, *found)

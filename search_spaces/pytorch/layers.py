@@ -159,7 +159,7 @@ def _embedding(
 ) -> Tensor:  # fmt: skip
     if max_norm is not None:
         raise InputError("an embedding with max_norm is not supported: its weights change when they are read")
-    if r.owned_shape(weight) is None:
+    if r.owned_shape(weight) is None or weight.dtype != torch.float32:  # Embedding is of floats
         return r.add_node("Gather", r.as_value(weight), r.as_value(input))
     r.take(weight)
     return r.add_node("Embedding", r.as_value(input), features=int(weight.shape[1]), rows=int(weight.shape[0]))

@@ -96,6 +96,10 @@ class Table(nn.Module):
         return x[:, None] + (self.body(self.table) + self.body[0](self.norm(self.table))).mean(-1)
 
 
+def embedded(dtype: torch.dtype) -> nn.Module:
+    return nn.Sequential(nn.Embedding(20, 8), nn.Linear(8, 4)).to(dtype)
+
+
 def normalized() -> nn.Module:
     return nn.Sequential(nn.Unflatten(1, (4, 3)), nn.utils.parametrizations.weight_norm(nn.Conv1d(4, 6, 3), dim=2))
 
@@ -107,6 +111,9 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], torch.Tensor]] = {
     "weight norm": (normalized, torch.zeros(1, 12)),
     "constants": (Constants, torch.zeros(1, 12)),
     "table": (Table, torch.zeros(1, 12)),
+    "half embedding": (lambda: embedded(torch.float16), IDS),
+    "double embedding": (lambda: embedded(torch.float64), IDS),
+    "bfloat16 embedding": (lambda: embedded(torch.bfloat16), IDS),
     "gates": (lambda: nn.Sequential(nn.Unflatten(1, (1, 12)), Gate(), Gate(), Gate()), torch.zeros(1, 12)),
 }
 
@@ -122,6 +129,11 @@ def test_the_file_of_a_module_has_its_text_and_costs(name: str) -> None:
     assert graph_flops(read) == space.flops(architecture)
     again = from_text(space.to_text(architecture))
     assert (to_text(again), params(again)) == (space.to_text(architecture), space.params(architecture))
+
+
+def test_an_embedding_has_the_type_of_its_weights() -> None:
+    space = TorchSpace(lambda trial: embedded(torch.float16), IDS)
+    assert "=> (float16[N,12,4] y)" in space.to_text(space.architecture({}))
 
 
 def test_a_large_whole_number_for_the_whole_batch_is_kept_exactly() -> None:
