@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx
 import onnx.inliner
 import onnx.version_converter
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from search_spaces.common.errors import InputError
 from search_spaces.graph import standard
@@ -19,6 +19,7 @@ from search_spaces.onnx.folding import MAX_ELEMENTS
 MAX_NODES = 10_000
 MAX_READ_VALUES = 100_000  # inputs of all nodes together
 _OLDEST_OPSET = 13
+_FIRST_WITH_COORDINATES = 11  # opset in which Resize has attributes for coordinates
 
 
 def load_model(path: str) -> onnx.ModelProto:
@@ -163,10 +164,36 @@ def _converted(model: onnx.ModelProto) -> onnx.ModelProto:
     version = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=standard.OPSET)
     if version >= _OLDEST_OPSET:
         return model
+    _check_axes(model.graph.node)
     try:
-        return onnx.version_converter.convert_version(model, _OLDEST_OPSET)
+        converted = onnx.version_converter.convert_version(model, _OLDEST_OPSET)
     except Exception as error:  # the native library has no class for it
         raise InputError(
             f"the model uses opset {version} and cannot be converted: export it with opset {_OLDEST_OPSET} or later "
             f"({_line(error)})"
         ) from None
+    if version < _FIRST_WITH_COORDINATES:
+        _set_coordinates(converted.graph.node)
+    return converted
+
+
+def _check_axes(nodes: Iterable[onnx.NodeProto]) -> None:
+    """Raise InputError for Hardmax over all axes from one on, which the converter takes for one axis."""
+    for node in nodes:
+        if node.op_type == "Hardmax" and not any(a.name == "axis" and a.i == -1 for a in node.attribute):
+            remedy = f"export the model with opset {_OLDEST_OPSET} or later"
+            raise InputError(f"Hardmax (node {node.name!r}): its axis had another meaning in old opsets: {remedy}")
+        for graph in subgraphs(node):
+            _check_axes(graph.node)
+
+
+def _set_coordinates(nodes: Iterable[onnx.NodeProto]) -> None:
+    """Give Resize the coordinates that were fixed before they were attributes, without the converter's unread `roi`."""
+    for node in nodes:
+        if node.op_type == "Resize":
+            node.input[1] = ""
+            nearest = not any(a.name == "mode" and a.s != b"nearest" for a in node.attribute)
+            fixed = {"coordinate_transformation_mode": "asymmetric", **({"nearest_mode": "floor"} if nearest else {})}
+            node.attribute.extend(helper.make_attribute(name, value) for name, value in fixed.items())
+        for graph in subgraphs(node):
+            _set_coordinates(graph.node)

@@ -589,6 +589,23 @@ def test_old_operator_sets_are_converted() -> None:
     assert to_text(old) == to_text(new)
 
 
+@pytest.mark.parametrize(
+    ("opset", "body"),
+    [
+        (8, "y = Upsample <mode = mode, scales = [1.0,1.0,1.5,1.5]> (x)"),
+        (9, "s = Constant <value = float[4] {1.0,1.0,1.5,1.5}> () y = Upsample <mode = mode> (x, s)"),
+        (10, "s = Constant <value = float[4] {1.0,1.0,1.5,1.5}> () y = Resize <mode = mode> (x, s)"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_old_interpolation_is_computed_alike(opset: int, body: str, mode: str) -> None:
+    model = parsed(body.replace("mode = mode", f'mode = "{mode}"'), "(float[N,4,6,6] x) => (float[N,4,9,9] y)", opset)
+    text = check_text(model)
+    assert ("roi" in text, 'coordinate_transformation_mode = "asymmetric"' in text) == (False, True)
+    x = torch.randn(2, 4, 6, 6)
+    np.testing.assert_allclose(run(from_text(text), x)[0], run(model, x)[0], rtol=1e-5, atol=1e-6)
+
+
 def test_functions_of_a_model_are_written_out() -> None:
     model = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["" : 21, "my" : 1]>
@@ -670,6 +687,10 @@ def sequences() -> onnx.ModelProto:
     return parsed("s = SplitToSequence (x) y = ConcatFromSequence <axis = 0> (s)")
 
 
+def hardmax() -> onnx.ModelProto:
+    return parsed("y = Hardmax <axis = 1> (x)", "(float[N,4,6] x) => (float[N,4,6] y)", opset=11)
+
+
 @pytest.mark.parametrize(
     ("build", "message"),
     [
@@ -679,6 +700,7 @@ def sequences() -> onnx.ModelProto:
         ),
         (custom_operator, r"my.Relu \(node 'first'\) is not a standard ONNX operator: export the model without custom"),
         (training, "batch normalization in training mode: export the model in evaluation mode"),
+        (hardmax, r"^Hardmax \(node ''\): its axis had another meaning in old opsets: export the model with opset 13"),
         (sequences, "sequences and optional values are not supported: export the model with tensors only"),
     ],
 )
