@@ -126,6 +126,14 @@ def _norm(
     return reduced(r, kinds[p], cast(r, input, dtype), dim, keepdim)
 
 
+@handles("_weight_norm")
+def _weight_norm(r: Recorder, v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
+    """A normalized weight that several layers read; dimension -1 stands for one norm of all numbers."""
+    direction, length = r.as_value(v), r.as_value(g)
+    axes = None if dim == -1 else [axis for axis in range(v.dim()) if axis != dim]
+    return r.add("Mul", direction, r.add("Div", length, reduced(r, "ReduceL2", direction, axes, dim != -1)))
+
+
 @handles("cosine_similarity")
 def _cosine_similarity(r: Recorder, x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     a, b = (r.call(torch.clamp, _norm(r, x, 2, dim), min=eps) for x in (x1, x2))

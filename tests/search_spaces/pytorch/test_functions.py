@@ -226,6 +226,14 @@ def test_recurrent_cells_are_computed_and_own_their_weights_once(module: Steps) 
     assert graph_params(graph) == sum(p.numel() for p in module.parameters())
 
 
+@pytest.mark.parametrize("dim", [0, 1, None])
+def test_normalized_weight_of_a_layer_that_is_called_twice_is_computed(dim: int | None) -> None:
+    layer = nn.utils.parametrizations.weight_norm(nn.Linear(6, 6), dim=dim).eval()
+    module = nn.Sequential(layer, nn.ReLU(), layer)
+    assert_computed(module, torch.randn(SEQUENCE))
+    assert graph_params(record(module, torch.zeros(SEQUENCE))) == sum(p.numel() for p in layer.parameters())
+
+
 def test_transformer_takes_a_mask_of_padding() -> None:
     encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(6, 2, 8, batch_first=True), 1).eval()
     mask = torch.tensor([[False, True, False, False, True], [False] * 5])

@@ -10,6 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="modules are torch's")
 from torch import nn  # noqa: E402
+from torch.nn.utils.parametrizations import weight_norm  # noqa: E402
 
 from search_spaces import TorchSpace, from_text, params, to_text  # noqa: E402
 from search_spaces.graph.costs import graph_flops, graph_params  # noqa: E402
@@ -96,12 +97,17 @@ class Table(nn.Module):
         return x[:, None] + (self.body(self.table) + self.body[0](self.norm(self.table))).mean(-1)
 
 
+def shared(normed: nn.Module) -> nn.Module:
+    """A layer with a normalized weight that is called twice."""
+    return nn.Sequential(nn.Unflatten(1, (4, 3)), normed, nn.ReLU(), normed)
+
+
 def embedded(dtype: torch.dtype) -> nn.Module:
     return nn.Sequential(nn.Embedding(20, 8), nn.Linear(8, 4)).to(dtype)
 
 
 def normalized() -> nn.Module:
-    return nn.Sequential(nn.Unflatten(1, (4, 3)), nn.utils.parametrizations.weight_norm(nn.Conv1d(4, 6, 3), dim=2))
+    return nn.Sequential(nn.Unflatten(1, (4, 3)), weight_norm(nn.Conv1d(4, 6, 3), dim=2))
 
 
 MODULES: dict[str, tuple[Callable[[], nn.Module], torch.Tensor]] = {
@@ -110,6 +116,8 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], torch.Tensor]] = {
     "relative": (Relative, torch.zeros(1, 12)),
     "weight norm": (normalized, torch.zeros(1, 12)),
     "constants": (Constants, torch.zeros(1, 12)),
+    "weight norm, twice": (lambda: shared(weight_norm(nn.Conv1d(4, 4, 1))), torch.zeros(1, 12)),
+    "weight norm of a matrix, twice": (lambda: shared(weight_norm(nn.Linear(3, 3), dim=None)), torch.zeros(1, 12)),
     "table": (Table, torch.zeros(1, 12)),
     "half embedding": (lambda: embedded(torch.float16), IDS),
     "double embedding": (lambda: embedded(torch.float64), IDS),
