@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 from torch.overrides import TorchFunctionMode
 
+from search_spaces.common.errors import InputError
 from search_spaces.pytorch.calls import function_name, mapped, tensors_in, without_data
 
 Example = Tensor | Sequence[Any] | Mapping[str, Any]
@@ -27,14 +28,24 @@ class _WithoutWeights(TorchFunctionMode):
     """
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+        try:
+            return self._call(func, args, kwargs or {})
+        except RuntimeError as error:
+            if "item() cannot be called on meta" not in str(error):
+                raise
+            raise InputError(
+                f"{function_name(func).strip('_')} reads a weight's numbers, but architectures are built without them: "
+                "leave out what depends on them, such as orthogonal parametrizations"
+            ) from None
+
+    def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name = getattr(func, "__name__", "")
         if name == "__deepcopy__":  # its argument `memo` may hold many tensors
             return func(*args, **kwargs)
         if name == "__get__":
             # Not the meta device, so that constants created on a weight's device are computed.
             return torch.device("cpu") if function_name(func) == "device" else func(*args, **kwargs)
-        if name == "empty" and sys._getframe(1).f_globals.get("__name__", "").startswith("torch.nn.modules."):
+        if name == "empty" and sys._getframe(2).f_globals.get("__name__", "").startswith("torch.nn.modules."):
             kwargs = {**kwargs, "device": "meta"}
         elif name.endswith("_") and not name.endswith("__"):
             target = args[0] if args else kwargs.get("tensor")
@@ -47,7 +58,7 @@ class _WithoutWeights(TorchFunctionMode):
 
 def _need_not_be_drawn(target: Tensor) -> bool:
     """False for small constants, and in truncated normal initialization, whose loop needs numbers to end."""
-    return target.numel() > _SMALL and "trunc_normal" not in sys._getframe(2).f_code.co_name
+    return target.numel() > _SMALL and "trunc_normal" not in sys._getframe(3).f_code.co_name
 
 
 @contextmanager

@@ -58,6 +58,7 @@ IN_MODULE = {
     "return nn.Sequential(nn.Flatten(), nn.Conv2d(1, width, 3))": r"mine.py: a convolution with weights .* has an"
     r" input of shape \[1, 64\] \(in layer '1', Conv2d\)",
     "return nn.Linear(width + 1, 3)": r"a linear layer with weights .* has an input of shape",
+    "return nn.utils.parametrizations.orthogonal(nn.Linear(4, 4))": "line 12: .* reads a weight's numbers",
     "return Recursive()": "line 8: RecursionError: maximum recursion depth exceeded",
     "return nn.Conv2d(1, width, 3, groups=3)": "line 12: ValueError: in_channels must be divisible by groups",
     "return nn.FractionalMaxPool2d(2, 4)": "torch's function 'fractional_max_pool2d.*' is not supported",
