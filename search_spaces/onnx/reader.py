@@ -71,12 +71,26 @@ def _batch(dims: list[Dim]) -> Dim | None:
 
 
 def _shared(nodes: Sequence[onnx.NodeProto], tensors: dict[str, Known]) -> set[str]:
-    """Names of weights that several nodes read; vectors, and reads of a weight's shape, do not count."""
+    """Names of weights that several nodes read; reads of a weight's shape do not count.
+
+    Vectors count only if their readers share a matrix, too: exporters store equal vectors of several layers once.
+    """
     uses = Counter(_reads(node for node in nodes if node.op_type not in ("Shape", "Size")))
     for node in reversed(nodes):
         if node.op_type == "Identity":
             uses[node.input[0]] += uses[node.output[0]] - 1
-    return {name for name, known in tensors.items() if uses[name] > 1 and is_weight(known) and not _is_vector(known)}
+    several = {name for name, known in tensors.items() if uses[name] > 1 and is_weight(known)}
+    matrices = {name for name in several if not _is_vector(tensors[name])}
+    return matrices | _shared_with(matrices, nodes, several - matrices) if matrices else set()
+
+
+def _shared_with(matrices: set[str], nodes: Sequence[onnx.NodeProto], vectors: set[str]) -> set[str]:
+    """The vectors whose readers all read the same one of these matrices."""
+    beside: dict[str, set[str]] = {}
+    for node in nodes:
+        for name in vectors.intersection(node.input):
+            beside[name] = beside.get(name, matrices).intersection(node.input)
+    return {name for name, found in beside.items() if found}
 
 
 def _params(nodes: Iterable[onnx.NodeProto], tensors: dict[str, Known]) -> set[str]:
@@ -177,7 +191,7 @@ class Reader:
             return self.values[name]
         if value is None:
             value = add_buffer(self.emit, known.shape, known.static)
-        if not (is_weight(known) and _is_vector(known)):
+        if name not in self.known or not (is_weight(known) and _is_vector(known)):
             self.values[name] = value
         return value
 

@@ -552,6 +552,15 @@ def test_weights_that_layers_have_in_common_count_once(body: str, expected: str)
     assert params(model) == 16
 
 
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_bias_of_a_layer_that_is_called_twice_counts_once(exporter: str) -> None:
+    conv, linear = nn.Conv2d(4, 4, 1), nn.Linear(4, 4)
+    module = nn.Sequential(conv, nn.ReLU(), conv, nn.Flatten(), linear, nn.ReLU(), linear).eval()
+    model = export(module, torch.zeros(2, 4, 1, 1), exporter)
+    check_text(model)
+    assert params(model) == params(from_text(to_text(model))) == 2 * (16 + 4)
+
+
 def test_equal_biases_that_the_exporter_stored_once_are_counted_apart() -> None:
     module = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)).eval()
     for layer in (module[0], module[2]):
