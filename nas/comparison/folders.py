@@ -197,11 +197,11 @@ def _read(folder: Path) -> dict[str, Any] | None:
     try:
         record = json.loads((folder / RECORD).read_text())
         names, begun = record["searches"], record["begun_with"]
-        whole = all(isinstance(begun[part], dict) for part in ("settings", "source"))
+        whole = all(isinstance(begun.get(part, {}), dict) for part in ("settings", "source"))
         if "arguments" in record and whole and all(isinstance(name, str) for name in names):
             return dict(record)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         pass
     raise InputError(f"{folder / RECORD}: damaged, or not the record of a search: give another folder")
