@@ -195,9 +195,9 @@ class Benchmark:
         """
         for metric in COUNTS.keys() & set(self.metrics) & set(metrics):
             column = self._column(metric)
-            row = int(np.isfinite(column).argmax())
+            row = int(np.isfinite(column).argmax())  # the first with a value; a column without any has NaN there
             counted = COUNTS[metric](self.space.graph(self.architectures[row]))
-            if not abs(column[row] - counted) <= MAX_DEVIATION * counted:
+            if abs(column[row] - counted) > MAX_DEVIATION * counted:
                 raise InputError(
                     f"{self.name}: {metric} of {self.notations[row]} is {column[row]:g}, but the network has "
                     f"{counted:,}: name the column otherwise, for example {metric}_m"

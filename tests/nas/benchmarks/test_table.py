@@ -70,6 +70,7 @@ def test_columns_that_contradict_the_counts_are_refused_in_searches(tmp_path):
     counted = [SPACE.params(SPACE.parse(arch)) for arch in ARCHS[:3]]
     named = saved(tmp_path / "a", ARCHS[:3], {"params": counted, "params_m": [c / 1e6 for c in counted]})
     TableEvaluator(named, ["params", "params_m"])
+    TableEvaluator(saved(tmp_path / "c", ARCHS[:3], {"params": [np.nan] * 3}), ["params"])
     millions = saved(tmp_path / "b", ARCHS[:3], {"params": [c / 1e6 for c in counted]})
     with pytest.raises(InputError, match=rf"params of .* but the network has {counted[0]:,}: .* params_m"):
         TableEvaluator(millions, ["params"])
