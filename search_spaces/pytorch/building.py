@@ -18,6 +18,7 @@ from search_spaces.pytorch.calls import function_name, mapped, tensors_in, witho
 Example = Tensor | Sequence[Any] | Mapping[str, Any]
 
 _RANDOM = frozenset({"uniform_", "normal_", "trunc_normal_", "bernoulli_", "exponential_", "erfinv_", "random_"})
+_RESHAPING = frozenset({"t_", "transpose_", "swapaxes_", "swapdims_", "squeeze_", "unsqueeze_", "resize_"})
 _SMALL = 64  # elements; random constants up to this size are part of the architecture
 
 
@@ -47,7 +48,7 @@ class _WithoutWeights(TorchFunctionMode):
             return torch.device("cpu") if function_name(func) == "device" else func(*args, **kwargs)
         if name == "empty" and sys._getframe(2).f_globals.get("__name__", "").startswith("torch.nn.modules."):
             kwargs = {**kwargs, "device": "meta"}
-        elif name.endswith("_") and not name.endswith("__"):
+        elif name.endswith("_") and not name.endswith("__") and name not in _RESHAPING:
             target = args[0] if args else kwargs.get("tensor")
             if isinstance(target, Tensor) and (target.is_meta or (name in _RANDOM and _need_not_be_drawn(target))):
                 return target

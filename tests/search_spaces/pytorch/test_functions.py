@@ -254,6 +254,21 @@ def test_functions_that_return_a_weight_itself_leave_it_to_its_layer() -> None:
     assert [node.op for node in record(module, torch.zeros(2, 6)).nodes] == ["Linear"]
 
 
+def test_weights_that_change_their_shape_in_place_while_a_module_is_built_have_the_new_one() -> None:
+    class Turned(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(4, 6)
+            self.weight.t_().mul_(2)
+
+    from search_spaces.pytorch import without_weights
+
+    with without_weights():
+        module = Turned()
+        nn.init.orthogonal_(module.weight)  # PyTorch before 2.12 computes with transposed weights
+    assert module.weight.shape == (4, 6)
+    assert [node.op for node in record(module, torch.zeros(2, 6)).nodes] == ["Linear"]
+
+
 def test_weight_that_changes_in_the_call_is_refused_by_name() -> None:
     from search_spaces.pytorch import without_weights
 
