@@ -62,15 +62,16 @@ class _Nodes:
         self.keys.append("+".join(sorted(self._key(*edge) for edge in self.edges[-1])))
 
     def canonical(self, nodes: tuple[int, ...]) -> tuple[int, ...]:
-        """The nodes sorted by computation, nodes with equal computation by the smallest wiring."""
-        alike = [list(group) for _, group in groupby(sorted(nodes, key=self.keys.__getitem__), self.keys.__getitem__)]
+        """These nodes sorted by computation, nodes with equal computation by the smallest wiring of the whole cell."""
+        inner = range(2, len(self.keys))
+        alike = [list(group) for _, group in groupby(sorted(inner, key=self.keys.__getitem__), self.keys.__getitem__)]
 
-        def wiring(order: tuple[int, ...]) -> list[list[tuple[str, str]]]:
-            label = dict(enumerate(self.keys)) | {node: str(i) for i, node in enumerate(order)}
-            return [sorted((operation, label[source]) for operation, source in self.edges[node]) for node in order]
+        def wiring(order: tuple[int, ...]) -> list[tuple[bool, list[Edge]]]:
+            number = {0: -2, 1: -1} | {node: i for i, node in enumerate(order)}
+            return [(n in nodes, sorted([(op, number[source]) for op, source in self.edges[n]])) for n in order]
 
         orders = (tuple(chain(*groups)) for groups in product(*map(permutations, alike)))
-        return min(orders, key=wiring)
+        return tuple(node for node in min(orders, key=wiring) if node in nodes)
 
     def value(self, node: int) -> Tensor:
         """The node's value; zeros have the shape of an operation's result on the second input."""
