@@ -1,0 +1,96 @@
+"""What a graph network could teach the encoder: `python -m experiments.pretraining.teacher` (half an hour).
+
+A student of `gnn-label-free` would know its own states and, at best, the graph network's embedding. Here the RLM gets
+both: it starts from `rlm-generated`, and principal axes of the embedding are given as known metrics of all networks.
+The graph network has seen the networks of most of these families, without labels, so that the gain is an upper bound
+for spaces that nobody has seen.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from experiments.family_tables import available, labelled
+from experiments.runner import AsJson, Jobs, Quick, Seeds, run_command
+from experiments.tables import Scores, compute, pivot, publish, show, summarize
+
+TEACHER, STUDENT = "gnn-label-free", "rlm-generated"
+GIVEN = (0, 2, 6)  # axes of the embedding that the RLM is given
+LEARNED, TESTED = (50, 100), 1000
+BATCH = 128
+
+
+@lru_cache(maxsize=1)
+def embeddings(family: str) -> np.ndarray:
+    """Embeddings (n, members · width) of a family's networks."""
+    import torch
+
+    import predictors
+    from predictors.gnn.graph import collate, text_graph
+    from predictors.gnn.predictor import GNN
+
+    teacher = predictors.load(TEACHER)
+    assert isinstance(teacher, GNN)
+    graphs, found = [text_graph(text) for text in labelled(family, "accuracy").texts], []
+    with torch.no_grad():
+        for start in range(0, len(graphs), BATCH):
+            batch = collate(graphs[start : start + BATCH])
+            found.append(teacher._network.embed(batch, teacher._vocabulary.features(batch.kinds)))
+    return torch.cat(found, 1).transpose(0, 1).flatten(1).double().numpy()
+
+
+def score(family: str, given: int, learned: int, tested: int, seed: int) -> Scores:
+    """Kendall's τ on at most `tested` networks of a family, with `learned` others as examples."""
+    from scipy.stats import kendalltau
+
+    from predictors.rlm.predictor import RLM
+
+    table, metric = labelled(family, "accuracy"), "accuracy"
+    order = np.random.default_rng(seed).permutation(len(table.texts))
+    examples, rest = order[:learned], order[learned:][:tested]
+    centred = embeddings(family) - embeddings(family)[examples].mean(0)
+    axes = np.linalg.svd(centred[examples], full_matrices=False)[2][:given]
+    known = {f"axis{i}_accuracy": column for i, column in enumerate((centred @ axes.T).T)}
+    model = RLM(seed=seed, base=STUDENT)
+    model.fit(
+        [table.texts[i] for i in examples],
+        {name: column[examples] for name, column in {**known, metric: table.values}.items()},
+    )
+    queries = {name: column[rest] for name, column in known.items()}
+    predicted = model.estimate([table.texts[i] for i in rest], [metric], given=queries)[:, 0]
+    return {"tau": float(np.nan_to_num(kendalltau(predicted, table.values[rest]).statistic))}
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="Folder for finished rows and the table.")] = Path("results/teacher"),
+    seeds: Seeds = 5,
+    jobs: Jobs = 1,
+    quick: Quick = False,
+    as_json: AsJson = False,
+) -> None:
+    """Learn and rank with and without the embedding; print means over the families."""
+    families, sizes, tested, seeds = (
+        (available("accuracy")[:1], LEARNED[:1], 50, 1) if quick else (available("accuracy"), LEARNED, TESTED, seeds)
+    )
+    tasks = [(f, given, n, tested, s) for f in families for n in sizes for given in GIVEN for s in range(seeds)]
+    taus = dict(zip(tasks, (row["tau"] for row in compute(tasks, score, out, jobs)), strict=True))
+    means = {
+        (f"{given} axes given", f"{n} labels", s): {
+            "tau": float(np.mean([taus[family, given, n, tested, s] for family in families]))
+        }
+        for given in GIVEN
+        for n in sizes
+        for s in range(seeds)
+    }
+    summary = summarize(list(means), list(means.values()))
+    publish(out, pivot(summary, "tau"), f"mean τ of {len(families)} families")
+    show("Mean Kendall's τ over the families", ("the graph network's embedding", "examples"), summary, as_json)
+
+
+if __name__ == "__main__":
+    run_command(main)
