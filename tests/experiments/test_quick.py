@@ -108,7 +108,7 @@ def test_pretraining_is_compared_with_and_without_a_kind_of_task(
 @pytest.mark.slow
 def test_a_teacher_is_measured_by_the_axes_that_are_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = run("pretraining.teacher", capsys, out=tmp_path)
-    assert [row["task0"] for row in found] == ["0 axes given", "2 axes given", "6 axes given"]
+    assert [row["the graph network's embedding"] for row in found] == ["0 axes given", "2 axes given", "6 axes given"]
     taus = [row["tau"]["mean"] for row in found]
     assert min(taus) > 0.1, "50 examples rank better than chance"
     assert len(set(taus)) == 3, "the embedding is read"
