@@ -27,7 +27,7 @@ from nas.cli.spaces import spaces
 from nas.cli.text import text
 from nas.cli.train import train
 from nas.cli.worker import worker
-from search_spaces.common.errors import InputError
+from search_spaces.common.errors import InputError, user_errors_as_input
 
 app = typer.Typer(
     name="nas",
@@ -98,7 +98,7 @@ class _Warnings(logging.Handler):
 
 
 def main() -> None:
-    """Entry point. Bad input prints one line on standard error and exits with status 2."""
+    """Entry point. Bad input and errors in user code print one line on standard error; the exit status is 2."""
     if sys.stderr is None:  # closed by the caller (`2>&-`)
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # until the process ends
     for stream in (sys.stdout, sys.stderr):  # a terminal that is not UTF-8 cannot show the lines of tables
@@ -107,7 +107,8 @@ def main() -> None:
     warnings = _Warnings(logging.WARNING)
     logging.getLogger("nas").addHandler(warnings)
     try:
-        app()
+        with user_errors_as_input():
+            app()
     except InputError as error:
         print(f"nas: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)

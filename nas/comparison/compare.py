@@ -20,7 +20,7 @@ from nas.evaluation.quantiles import quantiles
 from nas.evaluation.threads import one_thread
 from predictors.metrics import Metric
 from predictors.version import version
-from search_spaces.common.errors import InputError, unknown
+from search_spaces.common.errors import InputError, unknown, user_errors_as_input
 from search_spaces.common.seeds import check_seed
 
 if TYPE_CHECKING:
@@ -246,7 +246,8 @@ def _start_worker(comparison: Comparison, source: dict[str, Any]) -> None:
 
 
 def _score_in_worker(task: Task) -> tuple[Score, Predicted]:
-    return _score(_worker["comparison"], _worker["benchmark"], *task)
+    with user_errors_as_input():  # the other process does not get the traceback
+        return _score(_worker["comparison"], _worker["benchmark"], *task)
 
 
 def _check(comparison: Comparison, benchmark: Benchmark) -> None:

@@ -48,6 +48,19 @@ def describe(error: BaseException) -> str:
     return f"{where(error)}{type(error).__name__}{': ' if message else ''}{message}"
 
 
+@contextmanager
+def user_errors_as_input() -> Iterator[None]:
+    """Turn an error that user code raised into InputError; mistakes of this project stay as they are."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        if not where(error):
+            raise
+        raise InputError(describe(error)) from error
+
+
 def where(error: BaseException) -> str:
     """Prefix for a message: file and line of the innermost user code in the traceback; "" if there is none."""
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]

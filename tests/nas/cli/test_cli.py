@@ -485,6 +485,37 @@ def test_a_front_can_be_prior_observations_of_another_search(
     assert run(monkeypatch, *command, *options, "5", *known, "--out", str(second)) == 0, capsys.readouterr().err
 
 
+def test_an_error_in_an_own_predictor_names_its_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], table: Path, tmp_path: Path
+) -> None:
+    code = ["from predictors.simple import Ridge", "class Mine(Ridge):", "    kind = 'mine'"]
+    own = tmp_path / "own.py"
+    own.write_text("\n".join([*code, "    def fit(self, architectures, metrics):", "        return 1 / 0", ""]))
+    data = ("--benchmark", str(table))
+    compared = ("compare", "--benchmark", "digits201", "--metric", "digits_accuracy", "--sizes", "20", "--seeds", "1")
+    for command in (
+        (*compared, "--predictors", f"{own}:Mine"),
+        (*compared, "--predictors", f"{own}:Mine", "--sizes", "20,30", "--jobs", "2"),
+        ("train", f"{own}:Mine", *data, "--metrics", "my_accuracy", "--out", str(tmp_path / "c")),
+    ):
+        assert run(monkeypatch, *command, "--quiet") == 2
+        assert capsys.readouterr().err == f"nas: {own}, line 5: ZeroDivisionError: division by zero\n"
+
+
+def test_an_error_of_this_project_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise KeyError("a mistake of ours")
+
+    monkeypatch.setattr("predictors.create", broken)
+    monkeypatch.setattr(
+        sys, "argv", ["nas", "train", "ridge", "--benchmark", "digits201", "--metrics", "params", "--out"]
+    )
+    sys.argv.append(str(tmp_path))
+    monkeypatch.setattr("search_spaces.common.errors._is_users", lambda _: False)  # this test is a user's code, too
+    with pytest.raises(KeyError, match="a mistake of ours"):
+        cli.main()
+
+
 def test_truncated_model_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], model: Path
 ) -> None:
