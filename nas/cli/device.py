@@ -52,6 +52,8 @@ def device_add(
     device, opened = PredictedDevice(name), get_space(space, **parse_settings(option, "--option"))
     if (latency_command is None) == (measurements is None):
         raise InputError("give --latency-command, to measure, or --measurements, a CSV file")
+    if measurements is not None and (latency_setting or batch):
+        raise InputError("--batch and --latency-setting belong to --latency-command: leave them out")
     with progress_bar(f"measuring {name}", quiet) as bar:
         if measurements is not None:
             given = read_prior_observations(measurements, opened, [device.metric])

@@ -294,19 +294,24 @@ def plot_parallel(path: str | Path, front: np.ndarray, objectives: Sequence[Metr
     with _figure(path, (1.4 * len(objectives) + 1, 3.8)) as figure:
         axes = figure.subplots()
         axes.grid(visible=False)
-        order = np.argsort(heights[:, 0])
-        for rank, row in enumerate(order):
-            colour = _COLOURS[0] if rank >= len(order) / 2 else _COLOURS[1]
-            axes.plot(heights[row], color=colour, alpha=0.6, linewidth=1.2)
+        worse, better = np.array_split(np.argsort(heights[:, 0]), [len(heights) // 2])
+        by = f"better half by {metric_label(objectives[0].name).partition(' (')[0]}"
+        for rows, colour, label in ((better, _COLOURS[0], by), (worse, _COLOURS[1], "other half")):
+            for row in rows:
+                axes.plot(heights[row], color=colour, alpha=0.6, linewidth=1.2, label=label if row == rows[0] else None)
         for column, objective in enumerate(objectives):
             axes.axvline(column, color="black", linewidth=0.8)
             for height, loss in ((1.03, low[column]), (-0.09, high[column])):
-                axes.annotate(f"{loss * objective.sign:.4g}", (column, height), ha="center", annotation_clip=False)
+                value = loss * objective.sign
+                shown = f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
+                axes.annotate(shown, (column, height), ha="center", annotation_clip=False)
         axes.set_xticks(range(len(objectives)), [metric_label(o.name).replace(" (", "\n(") for o in objectives])
         axes.tick_params(axis="x", pad=18, length=0)
         axes.set_yticks([])
+        axes.set_ylabel("better →")
         axes.spines[:].set_visible(False)
         axes.set_ylim(-0.02, 1.02)
+        _legend(figure, axes)
 
 
 def _front(values: np.ndarray, objectives: Sequence[Metric]) -> np.ndarray:

@@ -409,6 +409,10 @@ BAD = {
         ("search", "--space", *SMALL, "--objectives", "flops", "--reference", "x"),
         "numbers separated by commas",
     ),
+    "settings of a command for measurements": (
+        ("device", "add", "pi", "--space", "tiny-resnet", "--measurements", "T", "--batch", "4"),
+        "--batch and --latency-setting belong to --latency-command",
+    ),
     "unknown build": (("benchmarks", "build", "digits"), "did you mean 'digits201'"),
     "unwritable folder": (("sample", "--space", "tiny-resnet", "--out", "/proc/none"), "/proc/none"),
 }
