@@ -53,9 +53,12 @@ class Studies:
         return [failure for group in self.results.values() for result in group for failure in result.failures]
 
     def curves(self) -> dict[str, np.ndarray]:
-        """Hypervolume ratios (seeds, evaluations) of each sampler: share of the reference's hypervolume, 0 to 1."""
+        """Hypervolume ratios (seeds, evaluations) of each sampler: share of the reference's hypervolume, 0 to 1.
+
+        Prior observations count for the hypervolume, but not as evaluations.
+        """
         curves = {
-            name: [self.reference.curve(result.feasible_values) for result in results]
+            name: [self.reference.curve(r.feasible_values)[min(r.prior, len(r.feasible) - 1) :] for r in results]
             for name, results in self.results.items()
         }
         # A search that ends early keeps its last value.

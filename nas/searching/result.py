@@ -19,6 +19,7 @@ from optuna.trial import TrialState
 from nas.searching.networks import network_name, write_network
 from nas.searching.objectives import to_losses
 from nas.searching.pareto import Reference, hypervolume, non_dominated
+from nas.searching.prior import PRIOR_KEY
 from nas.searching.record import FURTHER_KEY, SPREAD_KEY, WEIGHTS_KEY
 from nas.searching.trials import FAILED_KEY, is_evaluated
 from nas.searching.weights import find_weights
@@ -85,6 +86,11 @@ class SearchResult:
         violation = np.maximum(reader.violation(values), np.array(stored, dtype=float))
         evaluated = Evaluated(list(found), values[:, :m])
         return cls(study, reader.space, reader.objectives, evaluated, violation, bounded)
+
+    @property
+    def prior(self) -> int:
+        """Number of prior observations, which come before the evaluations."""
+        return sum(PRIOR_KEY in trial.user_attrs for trial in self.study.get_trials(deepcopy=False))
 
     @property
     def feasible(self) -> np.ndarray:

@@ -125,7 +125,7 @@ def test_every_block_about_training_runs_and_the_shipped_network_has_the_reporte
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_training", raising=False)
-    assert follow("how-to/own_training.md", tmp_path, monkeypatch) == 4
+    assert follow("how-to/own_training.md", tmp_path, monkeypatch) == 5
     (found,) = re.findall(r"test accuracy: ([\d.]+)", capsys.readouterr().out)
     best = first_row("results/digits/front.csv")
     assert float(found) == pytest.approx(float(best["digits_test_accuracy"]), abs=100.5 / 642)  # one image

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from nas.benchmarks import load_benchmark
-from nas.comparison.runs import run_measured_studies, run_studies
+from nas.comparison.runs import SearchOptions, run_measured_studies, run_studies
 from nas.comparison.studies import Studies
 from nas.evaluation.latency import LatencyTask
 from nas.evaluation.measurement import Measured, Measurement, Measurements
@@ -45,6 +45,28 @@ def test_results_are_compared_with_the_best_front_of_all_searches(switches: Sear
     assert max(r for s in summary["samplers"].values() for r in s["hypervolume_ratio"]) <= 1
     whole = run(switches, tmp_path / "whole", evaluations=8, seeds=(0,), samplers=["random"])
     assert whole.summary()["samplers"]["random"]["hypervolume_ratio"] == [pytest.approx(1)]
+
+
+def test_hypervolume_is_counted_by_evaluations_without_prior_observations(
+    switches: SearchSpace, tmp_path: Path
+) -> None:
+    first = run(switches, tmp_path / "first", seeds=(0,), samplers=["random"])
+    save_studies(tmp_path / "first", first)
+    front = tmp_path / "first" / "front.csv"
+    known = len(front.read_text().splitlines()) - 1
+    second = run(
+        switches,
+        tmp_path / "second",
+        seeds=(0,),
+        samplers=["random"],
+        options=SearchOptions(prior=front),
+        evaluations=3,
+    )
+    (curve,) = second.curves()["random"]
+    assert len(second.first.evaluated.architectures) == known + 3
+    assert len(curve) == 3, "known networks count for the front, but not as evaluations"
+    assert curve[0] >= second.reference.curve(second.first.feasible_values)[known - 1] > 0
+    assert "HV@3" in second.table()[0]
 
 
 def test_hypervolume_goes_up_to_the_given_point(switches: SearchSpace, tmp_path: Path) -> None:
