@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from predictors.metrics import Metric
 from search_spaces.common.errors import InputError
 
 ARCHITECTURE_COLUMNS = ("arch", "architecture")
@@ -103,13 +104,26 @@ def _numbers(cells: Sequence[str], lines: Sequence[int], column: str, path: Path
     try:
         values = np.array([float(cell or "nan") for cell in cells])
         if np.isfinite(values).sum() + cells.count("") == len(cells):
+            _check_sign(values, lines, column, path)
             return values
+    except InputError:
+        raise
     except ValueError:
         pass  # the slow search below finds the bad cell
     row = next(i for i, cell in enumerate(cells) if cell and not _is_finite(cell))
     where = f"{path}, line {lines[row]}, column {column!r}"
     remedy = "leave missing values empty, and remove columns that are no metrics"
     raise InputError(f"{where}: {cells[row]!r} is not a finite number: {remedy}")
+
+
+def _check_sign(values: np.ndarray, lines: Sequence[int], column: str, path: Path) -> None:
+    """Raise InputError for a negative time, energy or memory: -1 for a failed measurement would be the best of all."""
+    if (values < 0).any() and ":" not in column and (metric := Metric.parse(column)).unit and metric.kind == "measured":
+        row = int(np.argmax(values < 0))
+        raise InputError(
+            f"{path}, line {lines[row]}, column {column!r}: {values[row]:g} is less than zero: leave missing values "
+            "empty, and give a column of differences a name without a unit"
+        )
 
 
 def _is_finite(cell: str) -> bool:

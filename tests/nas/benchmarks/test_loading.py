@@ -72,6 +72,7 @@ def test_the_space_and_its_options_can_be_chosen(table):
         (f"arch,x\n{A},1\n{B}\n", "line 3: 1 cells for 2 columns"),
         (f"arch,x\n{A},1\n\n{B},1,2\n", "line 4: 3 cells for 2 columns"),
         (f"arch,x\n{A},1\n{B},fast\n", "line 3, column 'x': 'fast' is not a finite number"),
+        (f"arch,pi_ms\n{A},2\n{B},-1\n", "line 3, column 'pi_ms': -1 is less than zero: leave missing values empty"),
         (f"arch,x\n{A},inf\n", "line 2, column 'x': 'inf' is not a finite number"),
         (f"arch,x\n{A},\n{B},nan\n", "line 3, column 'x': 'nan' is not a finite number"),
         (f"arch,x\n{A},1\n{A},2\n", r"line 3: architecture .* repeats .*line 2"),
