@@ -264,7 +264,7 @@ def test_weights_that_change_their_shape_in_place_while_a_module_is_built_have_t
 
     with without_weights():
         module = Turned()
-        nn.init.orthogonal_(module.weight)  # PyTorch before 2.12 computes with transposed weights
+        nn.init.orthogonal_(module.weight)  # PyTorch 2.11 and older compute with transposed weights
     assert module.weight.shape == (4, 6)
     assert [node.op for node in record(module, torch.zeros(2, 6)).nodes] == ["Linear"]
 
