@@ -140,7 +140,8 @@ def test_a_search_is_not_resumed_after_further_measurements() -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([("{first}", 1.5), ("{second}", -2.0)], "pi_latency_ms is -2, which is not a positive time"),
+        ([("{first}", 1.5), ("{second}", 0.0)], "pi_latency_ms is 0, which is not a positive time"),
+        ([("{first}", 1.5), ("{second}", -2.0)], "line 3, column 'pi_latency_ms': -2 is less than zero"),
         ([("{first}", 1.5), ("{first}", 2.5)], "line 3: .* has other values above: keep one row, or their means"),
         ([("nothing", 1.5)], "line 2: "),
     ],
