@@ -489,17 +489,21 @@ def test_a_front_can_be_prior_observations_of_another_search(
     assert run(monkeypatch, *command, *options, "5", *known, "--out", str(second)) == 0, capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_error_in_an_own_predictor_names_its_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], table: Path, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
+    monkeypatch.setenv("NAS_CACHE", str(tmp_path / "cache"))
     code = ["from predictors.simple import Ridge", "class Mine(Ridge):", "    kind = 'mine'"]
-    own = tmp_path / "own.py"
+    own, table, space = tmp_path / "own.py", tmp_path / "table.csv", get_space("tiny-resnet")
     own.write_text("\n".join([*code, "    def fit(self, architectures, metrics):", "        return 1 / 0", ""]))
-    data = ("--benchmark", str(table))
-    compared = ("compare", "--benchmark", "digits201", "--metric", "digits_accuracy", "--sizes", "20", "--seeds", "1")
+    rows = [f'"{space.format(a)}",{i}' for i, a in enumerate(islice(space.enumerate(), 16))]
+    table.write_text("\n".join(["arch,my_accuracy", *rows]))
+    data = ("--benchmark", str(table), "--space", "tiny-resnet")
+    compared = ("compare", *data, "--metric", "my_accuracy", "--seeds", "1", "--predictors", f"{own}:Mine")
     for command in (
-        (*compared, "--predictors", f"{own}:Mine"),
-        (*compared, "--predictors", f"{own}:Mine", "--sizes", "20,30", "--jobs", "2"),
+        (*compared, "--sizes", "3"),
+        (*compared, "--sizes", "3,5", "--jobs", "2"),
         ("train", f"{own}:Mine", *data, "--metrics", "my_accuracy", "--out", str(tmp_path / "c")),
     ):
         assert run(monkeypatch, *command, "--quiet") == 2
