@@ -70,6 +70,8 @@ def parse_csv(
     cells = dict(zip(header, zip(*rows, strict=True), strict=True))
     archs = [arch.strip() for arch in cells.pop(arch_column)]
     columns = {name: _numbers(cells[name], lines, name, path) for name in cells if name not in ignore}
+    for name, values in columns.items():
+        _check_sign(values, lines, name, path)
     return CsvTable(archs, lines, columns)
 
 
@@ -104,10 +106,7 @@ def _numbers(cells: Sequence[str], lines: Sequence[int], column: str, path: Path
     try:
         values = np.array([float(cell or "nan") for cell in cells])
         if np.isfinite(values).sum() + cells.count("") == len(cells):
-            _check_sign(values, lines, column, path)
             return values
-    except InputError:
-        raise
     except ValueError:
         pass  # the slow search below finds the bad cell
     row = next(i for i, cell in enumerate(cells) if cell and not _is_finite(cell))

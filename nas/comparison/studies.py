@@ -57,16 +57,18 @@ class Studies:
 
         Prior observations count for the hypervolume, but not as evaluations.
         """
-        curves = {
-            name: [self.reference.curve(r.feasible_values)[min(r.prior, len(r.feasible) - 1) :] for r in results]
-            for name, results in self.results.items()
-        }
+        curves = {name: [self._curve(result) for result in results] for name, results in self.results.items()}
         # A search that ends early keeps its last value.
         longest = max(len(curve) for group in curves.values() for curve in group)
         return {
             name: np.stack([np.pad(curve, (0, longest - len(curve)), mode="edge") for curve in group])
             for name, group in curves.items()
         }
+
+    def _curve(self, result: SearchResult) -> np.ndarray:
+        """Hypervolume ratio (evaluations,) after each evaluation; one value for a search without any."""
+        curve = self.reference.curve(result.feasible_values)
+        return curve[-1:] if result.prior.all() else curve[~result.prior]
 
     def table(self) -> list[dict[str, Any]]:
         """One row per sampler: hypervolume ratio after some numbers of evaluations, and final IGD+.

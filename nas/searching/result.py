@@ -58,6 +58,7 @@ class SearchResult:
         violation: (n,) largest violation of a constraint, relative to its bound; at most 0 if all are satisfied, NaN if
             unknown.
         bounded: (n,) values of each metric that has a constraint and is no objective.
+        prior: (n,) True for prior observations, which are no evaluations.
     """
 
     study: optuna.Study
@@ -66,6 +67,7 @@ class SearchResult:
     evaluated: Evaluated
     violation: np.ndarray
     bounded: dict[str, np.ndarray]
+    prior: np.ndarray
 
     @classmethod
     def of_study(cls, study: optuna.Study, reader: TrialReader) -> SearchResult:
@@ -85,12 +87,8 @@ class SearchResult:
         bounded = dict(zip(reader.metrics[m:], values[:, m:].T, strict=True))
         violation = np.maximum(reader.violation(values), np.array(stored, dtype=float))
         evaluated = Evaluated(list(found), values[:, :m])
-        return cls(study, reader.space, reader.objectives, evaluated, violation, bounded)
-
-    @property
-    def prior(self) -> int:
-        """Number of prior observations, which come before the evaluations."""
-        return sum(PRIOR_KEY in trial.user_attrs for trial in self.study.get_trials(deepcopy=False))
+        prior = np.array([PRIOR_KEY in trial.user_attrs for trial in found.values()], bool)
+        return cls(study, reader.space, reader.objectives, evaluated, violation, bounded, prior)
 
     @property
     def feasible(self) -> np.ndarray:

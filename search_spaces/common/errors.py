@@ -74,10 +74,8 @@ def _is_users(name: str) -> bool:
     file = Path(name)
     places = [_PROJECT / name for name in ("search_spaces", "predictors", "nas")]
     places += [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]
-    is_installed = not {"site-packages", "dist-packages"}.isdisjoint(
-        file.parts
-    )  # in any place, such as the home folder
-    return file.is_file() and not is_installed and not any(file.is_relative_to(place) for place in places)
+    installed = {"site-packages", "dist-packages"}  # folders of packages, also below the user's home
+    return file.is_file() and installed.isdisjoint(file.parts) and not any(file.is_relative_to(p) for p in places)
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:

@@ -60,6 +60,15 @@ def test_prior_observations_are_used_and_not_counted(tmp_path: Path) -> None:
         assert not set(evaluator.seen) & set(known)
 
 
+def test_prior_observations_are_marked_where_they_were_added(tmp_path: Path) -> None:
+    storage, known = tmp_path / "s.journal", {a: [1.0, 2.0] for a in _some(2)}
+    first = search(SPACE, OBJECTIVES, Counting(), "random", 3, storage=storage)
+    added = len(known.keys() - set(first.evaluated.architectures))
+    result = search(SPACE, OBJECTIVES, Counting(), "random", 5, storage=storage, prior=known)
+    assert added
+    assert result.prior.tolist() == [False] * 3 + [True] * added + [False] * 2
+
+
 def test_equal_seeds_with_equal_prior_observations_evaluate_the_same() -> None:
     known = {a: [1.0, 2.0] for a in _some(4)}
     runs = [search(SPACE, OBJECTIVES, Counting(), "random", 6, seed=3, prior=known) for _ in range(2)]
