@@ -101,7 +101,7 @@ ReportedSpace = Annotated[
         "--space", help="Space of the studies, a name or FILE.py:NAME, if they do not record it or it has moved."
     ),
 ]
-Trust = Annotated[bool, typer.Option("--trust", help="Run the Python file that a study names as its space.")]
+Trust = Annotated[bool, typer.Option("--trust", help="Run the Python files that a study names, such as its space.")]
 
 
 def parse_settings(arguments: list[str] | None, option: str) -> dict[str, Any]:

@@ -88,8 +88,8 @@ def search(
     sampler: Annotated[
         str,
         typer.Option(
-            help="Comma-separated: predictors (rlm, gnn, gp, gp-choices, forest, ridge), nsga2, nsga3, tpe, optuna-gp, "
-            "random; with --budget: predictors, asha, hyperband, random."
+            help="Comma-separated: predictors (rlm, gnn, gp, gp-choices, forest, ridge, FILE.py:CLASS), nsga2, nsga3, "
+            "tpe, optuna-gp, random; with --budget: predictors, asha, hyperband, random."
         ),
     ] = "rlm",
     evaluations: Annotated[int, typer.Option(min=1, help="Number of evaluations.", rich_help_panel=LIMITS)] = 200,
@@ -203,6 +203,7 @@ def search(
     from nas.comparison.runs import SearchOptions, run_measured_studies, run_predicted_studies, run_studies
     from nas.reporting.folders import save_studies
     from nas.searching.patience import set_timeout
+    from nas.searching.samplers import sampler_label
     from nas.searching.storage import address
     from search_spaces import get_space
 
@@ -231,7 +232,8 @@ def search(
     _check_source(benchmark, space, predictor, measured)
     if new and storage:
         raise InputError("--new starts a new folder: with --storage, choose another --study instead")
-    searches = [f"{name}-{seed}" for seed in numbers for name in samplers]
+    names = [sampler_label(one) for one in samplers]
+    searches = [f"{name}-{seed}" for seed in numbers for name in names]
     chosen = _result_folder(out, new, str(benchmark or space), objectives, arguments, searches)
     with chosen as folder, progress_bar("searching", quiet) as bar:
         if benchmark is not None:
@@ -253,7 +255,7 @@ def search(
             )
         save_studies(folder, studies)
     warn_of_missing_weights(studies, folder)
-    _show(studies, limits, f"{objectives} on {benchmark or space}", samplers[0], seed, as_json)
+    _show(studies, limits, f"{objectives} on {benchmark or space}", names[0], seed, as_json)
     print(f"written to {folder}")
 
 

@@ -35,12 +35,11 @@ from nas.searching.prior import read_prior_observations
 from nas.searching.progress import Progress, labelled
 from nas.searching.reading import is_untrusted, load_studies, read_study
 from nas.searching.result import SETTINGS_KEY, SearchResult
-from nas.searching.samplers import check_sampler
+from nas.searching.samplers import check_sampler, is_guided, sampler_label
 from nas.searching.tracking import check_trackers, tracking
 from nas.searching.trial_log import log_missing
 from nas.searching.trials import TrialReader
 from predictors.metrics import Metric
-from predictors.registry import is_predictor
 from search_spaces import SearchSpace
 from search_spaces.common.errors import InputError
 from search_spaces.common.seeds import check_seed
@@ -118,7 +117,7 @@ def run_studies(
     Args:
         benchmark: the table, or its name.
         objectives: metrics separated by commas, see `nas.searching.objectives.parse_objectives`.
-        samplers: names of samplers and predictors.
+        samplers: names of samplers and predictors; of a predictor in a file, `FILE.py:CLASS`.
         evaluations: number of evaluations of each search.
         seeds: one search per sampler and seed.
         folder: result folder.
@@ -247,7 +246,7 @@ def open_studies(
             pair = f"{found[0].study.study_name!r} and {result.study.study_name!r}"
             raise InputError(f"{source}: the studies {pair} have different objectives: give --study")
         settings = result.study.user_attrs.get(SETTINGS_KEY, {})
-        results.setdefault(settings.get("sampler", result.study.study_name), []).append(result)
+        results.setdefault(sampler_label(settings.get("sampler", result.study.study_name)), []).append(result)
     if benchmark is None and not kept:
         return _against_best(results)
     table = load_benchmark(**{**kept, "benchmark": benchmark or kept["benchmark"]})
@@ -321,6 +320,16 @@ class _Goal:
         return list(dict.fromkeys([*(o.name for o in self.objectives), *(c.metric for c in self.constraints)]))
 
 
+def _labels(samplers: Sequence[str], by_cost: bool) -> list[str]:
+    """The samplers' names in results. Raises InputError for an unknown sampler and for a repeated name."""
+    for sampler in samplers:
+        (check_policy if by_cost else check_sampler)(sampler)
+    names = [sampler_label(sampler) for sampler in samplers]
+    if repeated := next((name for name in names if names.count(name) > 1), None):
+        raise InputError(f"sampler {repeated!r} is given twice: name each once, and give files different names")
+    return names
+
+
 def _run_all(
     space: SearchSpace,
     goal: _Goal,
@@ -335,20 +344,19 @@ def _run_all(
 ) -> dict[str, list[SearchResult]]:
     """Run every sampler with every seed, and log trials in `folder/nas.log`."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    tasks = [(name, seed) for seed in seeds for name in samplers]
-    for name in samplers:
-        (check_policy if options.budget else check_sampler)(name)
-    for _, seed in tasks:
+    names = _labels(samplers, by_cost=options.budget is not None)
+    tasks = [(sampler, name, seed) for seed in seeds for sampler, name in zip(samplers, names, strict=True)]
+    for *_, seed in tasks:
         check_seed(seed)
     check_trackers(options.track)
     prior = read_prior_observations(options.prior, space, evaluator.metrics) if options.prior else None
     origin = begun_with(space, goal.objectives, goal.constraints, evaluator)
-    claim(folder, [f"{name}-{seed}" for name, seed in tasks], origin, options.arguments)
-    results: dict[str, list[SearchResult]] = {name: [] for name in samplers}
+    claim(folder, [f"{name}-{seed}" for _, name, seed in tasks], origin, options.arguments)
+    results: dict[str, list[SearchResult]] = {name: [] for name in names}
     trains = isinstance(evaluator, RecordingEvaluator)
     with log_to(folder / LOG_NAME):
         log.info("%s", origin["identity"]["command"])
-        for number, (name, seed) in enumerate(tasks):
+        for number, (sampler, name, seed) in enumerate(tasks):
             storage, study = options.kept(folder, name, seed)
             weights = folder / "studies" / "weights" / f"{name}-{seed}" if trains else None
             shown = labelled(progress, f"{name}, seed {seed}", number, len(tasks))
@@ -357,13 +365,13 @@ def _run_all(
             with tracking(options.track, label, reader) as trackers:
                 if options.budget:
                     found = search_by_cost(
-                        space, goal.objectives, evaluator, name, *options.budget, seed, storage, goal.constraints,
+                        space, goal.objectives, evaluator, sampler, *options.budget, seed, storage, goal.constraints,
                         shown, study, weights=weights, jobs=options.jobs, callbacks=trackers,
                     )  # fmt: skip
                 else:
                     found = search(
-                        space, goal.objectives, evaluator, name, evaluations, seed,
-                        sampler_options=sampler_options if is_predictor(name) else None,
+                        space, goal.objectives, evaluator, sampler, evaluations, seed,
+                        sampler_options=sampler_options if is_guided(sampler) else None,
                         storage=storage,
                         name=study,
                         constraints=goal.constraints,

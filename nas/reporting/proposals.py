@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nas.reporting.collecting import Network, build
+from nas.searching.by_cost.policies import BASELINES
 from nas.searching.by_cost.reading import is_by_cost, next_jobs
 from nas.searching.evaluators import TableEvaluator
 from nas.searching.result import SETTINGS_KEY
@@ -25,14 +26,15 @@ def propose(studies: Studies) -> list[Network]:
 
     Returns:
         The next batch of a sampler with a predictor, or the next trainings of a search by cost. Empty for other
-        samplers, and if networks cannot be built.
+        samplers, for predictors in a file, which a report does not run, and if networks cannot be built.
     """
     search = studies.first
+    sampler = search.study.user_attrs.get(SETTINGS_KEY, {}).get("sampler", "")
     if studies.not_built:
         return []
-    if is_by_cost(search):
+    if is_by_cost(search) and (sampler in BASELINES or is_predictor(sampler)):
         networks = _trainings(studies)
-    elif is_predictor(search.study.user_attrs.get(SETTINGS_KEY, {}).get("sampler", "")):
+    elif not is_by_cost(search) and is_predictor(sampler):
         networks = _evaluations(studies)
     else:
         return []

@@ -24,6 +24,7 @@ from nas.evaluation import memory
 from nas.evaluation.machine import machine, versions
 from nas.searching.evaluators import MeasuredEvaluator
 from nas.searching.own_evaluator import FunctionEvaluator
+from nas.searching.samplers import sampler_label
 from nas.searching.sources import measured_metrics, source_of, used_settings
 from nas.searching.trials import is_evaluated
 from nas.searching.workers import Worker
@@ -143,7 +144,7 @@ def check_same(where: str, stored: Mapping[str, Any], present: Mapping[str, Any]
 
 def _differences(stored: Mapping[str, Any], present: Mapping[str, Any], is_worker: bool) -> Iterator[Difference]:
     for key, old, new in _changes(stored["settings"], present["settings"]):
-        if not _is_file_of_space(key, old, new):
+        if not _is_file_of_space(key, old, new) and not _is_file_of_sampler(key, old, new):
             yield Difference(f"{key} {old!r}, not {new!r}")
     yield from _source_differences(used_settings(stored["source"]), used_settings(present["source"]))
     yield from _identity_differences(stored["identity"], present["identity"], present["source"], is_worker)
@@ -160,6 +161,11 @@ def _source_differences(stored: Mapping[str, Any], present: Mapping[str, Any]) -
 def _is_file_of_space(key: str, old: Any, new: Any) -> bool:
     """True if both values are Python files of a space: their networks are compared instead of their names."""
     return key == "space" and plug_ins.is_file(str(old)) and plug_ins.is_file(str(new))
+
+
+def _is_file_of_sampler(key: str, old: Any, new: Any) -> bool:
+    """True if both values are the same class of a file that was moved."""
+    return key == "sampler" and sampler_label(str(old)) == sampler_label(str(new))
 
 
 def _identity_differences(

@@ -49,7 +49,7 @@ def join(
         name: the study's name.
         path_override, device: see `nas.searching.sources.open_evaluator`.
         progress: called at the start and after each evaluation.
-        trust: run the Python files that the search names as its space and its evaluator.
+        trust: run the Python files that the search names as its space, its sampler and its evaluator.
         evaluator: the evaluator's path on this machine, `FILE.py:function`. The file is run.
         weights: folder for the trained weights of the front, by default the one that the search was started with.
         checkpoints: folder for paused trainings, by default the one that the search was started with.
@@ -69,6 +69,8 @@ def join(
     settings, found = study.user_attrs[SETTINGS_KEY], read_study(study, space, trust)
     if isinstance(found.space, RecordedSpace):
         raise InputError(f"study {name!r}: {found.space.reason}")
+    if is_untrusted(settings["sampler"], trust):
+        raise InputError(f"study {name!r}: its sampler {settings['sampler']} is Python code: give --trust to run it")
     by_cost = "fidelities" in settings
     try:
         (check_policy if by_cost else check_sampler)(settings["sampler"])

@@ -27,13 +27,14 @@ from nas.searching.progress import GrowingFront, SearchProgress
 from nas.searching.record import EvaluatorError, TrialRecord
 from nas.searching.result import SETTINGS_KEY, SearchResult
 from nas.searching.rows import among_rows, sampler_of_rows
-from nas.searching.samplers import create_sampler
+from nas.searching.samplers import create_sampler, sampler_label
 from nas.searching.storage import address, open_storage
 from nas.searching.trial_log import describe_trial
 from nas.searching.trials import FAILED_KEY, TrialReader, is_evaluated
 from nas.searching.weights import WEIGHTS_FOLDER_KEY, WeightFolder
 from nas.searching.workers import FATAL, Worker
 from predictors.metrics import Metric
+from search_spaces.common import plug_ins
 from search_spaces.common.errors import InputError, describe
 from search_spaces.common.seeds import check_seed
 from search_spaces.repeatable import check_repeatable
@@ -91,7 +92,7 @@ def search(
         space: the search space.
         objectives: metric names, see `nas.searching.objectives.parse_objectives`.
         evaluator: gives at least the metrics of objectives and constraints.
-        sampler: a name of `nas.searching.samplers.list_samplers()` or any Optuna sampler.
+        sampler: a name of `nas.searching.samplers.list_samplers()`, `FILE.py:CLASS`, or any Optuna sampler.
         evaluations: number of evaluations in the study, without prior observations.
         seed: of a sampler given by name, and of the loop's own random choices.
         storage: None (in memory), a path (journal file), a database URL or an Optuna storage.
@@ -125,7 +126,7 @@ def search(
     origin = begun_with(space, reader.objectives, reader.constraints, evaluator)
     check_jobs(jobs, storage, sampler, origin["source"])
     origin["settings"] |= {
-        "sampler": sampler if isinstance(sampler, str) else type(sampler).__name__,
+        "sampler": plug_ins.absolute(sampler) if isinstance(sampler, str) else type(sampler).__name__,
         "sampler_options": dict(sampler_options or {}),
         "seed": check_seed(seed),
     }
@@ -225,7 +226,7 @@ class _Search:
     ) -> None:
         self.study = study
         settings = study.user_attrs[SETTINGS_KEY]
-        self.label = f"{settings['sampler']}-{settings['seed']}"  # for the log; the name of the search's journal
+        self.label = f"{sampler_label(settings['sampler'])}-{settings['seed']}"  # in the log
         self.weights = weights
         self.callbacks = callbacks
         self.worker = worker

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import optuna
@@ -13,7 +14,8 @@ from nas.searching.objectives import Constraint
 from nas.searching.sampler import PredictorSampler
 from predictors import create, list_predictors
 from predictors.metrics import Metric
-from predictors.registry import is_predictor
+from predictors.registry import is_predictor, predictor_class
+from search_spaces.common import plug_ins
 from search_spaces.common.errors import unknown
 from search_spaces.common.seeds import check_seed
 
@@ -41,8 +43,19 @@ def list_samplers() -> list[str]:
 
 def check_sampler(name: str) -> None:
     """Raise InputError for a name that `create_sampler` does not accept."""
-    if name not in _PLAIN and not is_predictor(name):
+    if name not in _PLAIN and not is_guided(name):
         raise unknown("sampler", name, list_samplers())
+
+
+def is_guided(name: str) -> bool:
+    """True if a sampler is a predictor that guides the search: by name, or `FILE.py:CLASS`, whose file is run."""
+    return bool(predictor_class(name)) if plug_ins.is_file(name) else is_predictor(name)
+
+
+def sampler_label(name: str) -> str:
+    """A sampler's name in tables, studies and folders: `mine.Nearest` for `folder/mine.py:Nearest`."""
+    path, _, of_class = name.partition(":")
+    return ".".join(filter(None, (Path(path).stem, of_class))) if plug_ins.is_file(name) else name
 
 
 def create_sampler(
@@ -59,7 +72,7 @@ def create_sampler(
 
     Args:
         name: random, nsga2, nsga3, tpe, optuna-gp, or a predictor that guides the search: rlm, gnn, gp, gp-choices,
-            forest, ridge, one of an installed package, or several as in rlm+gp.
+            forest, ridge, one of an installed package, `FILE.py:CLASS`, or several as in rlm+gp.
         space: the search space.
         objectives: see `nas.searching.objectives.parse_objectives`.
         seed: of the sampler.
@@ -72,7 +85,7 @@ def create_sampler(
     """
     check_sampler(name)
     seed = check_seed(seed)
-    if is_predictor(name):
+    if is_guided(name):
         make = predictor or partial(create, name)  # the search gives each fit its own seed
         return PredictorSampler(space, make, objectives, seed=seed, constraints=constraints, **options)
     with warnings.catch_warnings():

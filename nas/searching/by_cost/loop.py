@@ -37,12 +37,14 @@ from nas.searching.progress import GrowingFront, SearchProgress
 from nas.searching.record import EPOCH_KEY, SPREAD_KEY, EvaluatorError, TrialRecord
 from nas.searching.result import PREDICTED_KEY, SETTINGS_KEY, SearchResult
 from nas.searching.rows import among_rows
+from nas.searching.samplers import sampler_label
 from nas.searching.storage import StorageError
 from nas.searching.trial_log import describe_trial, has_result
 from nas.searching.trials import FAILED_KEY, TrialReader, is_evaluated
 from nas.searching.weights import WEIGHTS_FOLDER_KEY, WeightFolder
 from nas.searching.workers import FATAL, Worker
 from predictors.metrics import Metric
+from search_spaces.common import plug_ins
 from search_spaces.common.errors import InputError, describe
 from search_spaces.common.seeds import check_seed
 from search_spaces.repeatable import check_repeatable
@@ -121,7 +123,7 @@ def search_by_cost(
     origin = begun_with(space, reader.objectives, reader.constraints, evaluator)
     check_jobs(jobs, storage, predictor or policy, origin["source"])
     origin["settings"] |= {
-        "sampler": f"own {policy}" if predictor else policy,
+        "sampler": f"own {policy}" if predictor else plug_ins.absolute(policy),
         "sampler_options": {},
         "seed": check_seed(seed),
         "fidelities": list(fidelities),
@@ -159,7 +161,7 @@ class _Loop:
         self.study, self.reader, self.stages, self.policy, self.worker = study, reader, stages, policy, worker
         self.budget, self.cost, self.weights, self.callbacks = budget, cost, weights, callbacks
         settings = study.user_attrs[SETTINGS_KEY]
-        self.label = f"{settings['sampler']}-{settings['seed']}"  # in the log, as the search's journal is named
+        self.label = f"{sampler_label(settings['sampler'])}-{settings['seed']}"  # in the log
         self.logged = set[int]()  # numbers of trials
         for trial in filter(has_result, study.get_trials(deepcopy=False)):
             self._settle_weights(trial)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from nas.searching.by_cost.halving import Halving, Hyperband
 from nas.searching.by_cost.improvement import ImprovementPerCost
+from nas.searching.samplers import is_guided
 from predictors import create, list_predictors
-from predictors.registry import is_predictor
 from search_spaces.common.errors import unknown
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Policy(Protocol):
 
 def check_policy(name: str) -> None:
     """Raise InputError unless `search_by_cost` has a policy of this name."""
-    if name not in BASELINES and not is_predictor(name):
+    if name not in BASELINES and not is_guided(name):
         raise unknown("sampler of a search by cost", name, sorted([*BASELINES, *list_predictors()]))
 
 
@@ -54,7 +54,7 @@ def make_policy(
     """Make a policy.
 
     Args:
-        name: name of a predictor or of a baseline.
+        name: name of a predictor, `FILE.py:CLASS` of one, or name of a baseline.
         space: search space of new networks.
         reader: reader of the study's metrics.
         trained: metrics that need training.
