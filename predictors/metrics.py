@@ -25,7 +25,7 @@ _HIGHER = _words(
     r"|score|quality|exact_match|spearman|auprc|pck|(r|hr|pass|hits?)(?=@)|reward|(hit|success|win)_rate"
 )
 _LOSS = _words("loss|std|inaccuracy|err|error|nll|perplexity|ppl|rmse|mse|mae|wer|cer|fid|drop|degradation|regret")
-_COST = _words("latency|time|energy|power|memory|size")
+COST = _words("latency|time|energy|power|memory|size")
 _ENERGY = _words("energy|joules?")
 _RATE = _words("throughput|fps|qps|speedup|(.+_per_|.+/|images?_|imgs?_|samples?_|tokens?_)s(ec(ond)?)?")
 _FIDELITY = re.compile(r"(.+?)(?:@(\d+)|_(\d+)_?epochs?)")
@@ -87,7 +87,7 @@ class Metric:
             return cls(name, "accuracy", "minimize", unit)
         if _RATE.search(name) and not _ENERGY.search(name):
             return cls(name, "measured", "maximize", "")
-        if not unit and ("accuracy" in name.lower() or (not _COST.search(name) and _HIGHER.search(name))):
+        if not unit and ("accuracy" in name.lower() or (not COST.search(name) and _HIGHER.search(name))):
             return cls(name, "accuracy", "maximize", "%" if "accuracy" in name.lower() else "")
         return cls(name, "measured", "minimize", unit)
 

@@ -51,6 +51,14 @@ def warn_if_seen(benchmark: str, predictors: Iterable[str]) -> None:
         )
 
 
+def warn_of_directions(objectives: str) -> None:
+    """Warn on standard error of objectives that are minimized only because their names say nothing."""
+    from nas.searching.objectives import unclear_directions
+
+    for name in unclear_directions(objectives.split(",")):
+        print(f"nas: {name} is minimized, since its name says nothing else: {name}:max maximizes it", file=sys.stderr)
+
+
 def with_arrows(row: dict[str, Any], objectives: Iterable[Metric]) -> dict[str, Any]:
     """The row with the direction of each objective behind its name: ↑ if it is maximized, ↓ if it is minimized."""
     arrows = {o.name: f"{o.name} {'↑' if o.direction == 'maximize' else '↓'}" for o in objectives}

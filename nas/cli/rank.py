@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import numpy as np
 import typer
 
-from nas.cli.console import print_json, print_table, with_arrows
+from nas.cli.console import print_json, print_table, warn_of_directions, with_arrows
 from nas.cli.options import NETWORK, Json, Quiet, Seed
 from nas.cli.progress import progress_bar
 from nas.evaluation.quantiles import quantiles
@@ -54,6 +54,7 @@ def rank(
     own = _own(measured) if measured is not None else None
     further = _add(model, own) if own is not None else []
     ranking.check_metrics(model, goals, bounds)
+    warn_of_directions(objectives)
     sources = list(dict.fromkeys(found for source in networks for found in matching(source)))
     texts, read, refused = [], [], []
     with progress_bar("reading networks", quiet) as bar:

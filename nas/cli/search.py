@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nas.cli.console import print_json, print_table, warn_if_seen, with_arrows
+from nas.cli.console import print_json, print_table, warn_if_seen, warn_of_directions, with_arrows
 from nas.cli.options import (
     TRAINING,
     Batch,
@@ -235,6 +235,7 @@ def search(
     names = [sampler_label(one) for one in samplers]
     searches = [f"{name}-{seed}" for seed in numbers for name in names]
     chosen = _result_folder(out, new, str(benchmark or space), objectives, arguments, searches)
+    warn_of_directions(objectives)
     with chosen as folder, progress_bar("searching", quiet) as bar:
         if benchmark is not None:
             warn_if_seen(benchmark, samplers)

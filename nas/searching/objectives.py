@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from predictors.metrics import Metric
+from predictors.metrics import COST, Metric
 from search_spaces.common.errors import InputError
 
 
@@ -28,6 +28,15 @@ def parse_objectives(objectives: str | Iterable[str | Metric]) -> tuple[Metric, 
         if metrics.count(metric) > 1:
             raise InputError(f"objective {metric!r} is given twice: name each metric once")
     return parsed
+
+
+_SIZE = re.compile(r"param|flop|mac|cost|count|cycle|area|weight|byte|depth|layer", re.IGNORECASE)
+
+
+def unclear_directions(objectives: Iterable[str]) -> list[str]:
+    """Objectives that are minimized only by default: their names say nothing, and they have no suffix."""
+    names = [name for name in map(str.strip, objectives) if not COST.search(name) and not _SIZE.search(name)]
+    return [name for name in names if Metric.parse(name) == Metric(name, "measured", "minimize", "")]
 
 
 def to_losses(values: np.ndarray, objectives: Sequence[Metric]) -> np.ndarray:

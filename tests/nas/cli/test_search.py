@@ -81,3 +81,16 @@ def test_people_read_a_line_for_each_network_of_the_front(
     counted = [row.rsplit(",", 2)[1:] for row in front]
     assert all(f"{float(params):,.0f}" in line for line, (params, _) in zip(lines, counted, strict=True))
     assert max(map(len, shown.splitlines()[:-1])) <= 80
+
+
+def test_an_objective_whose_name_says_nothing_is_minimized_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text("def evaluate(model, architecture, report):\n    return {'usefulness': 1.0}\n")
+    command = ("search", "--space", "tiny-resnet", "--sampler", "random", "--evaluations", "2", "--out", "out")
+    command = (*command, "--evaluator", f"{tmp_path / 'mine.py'}:evaluate", "--objectives")
+    monkeypatch.chdir(tmp_path)
+    assert run(monkeypatch, *command, "usefulness,params", "--new") == 0
+    assert "nas: usefulness is minimized, since its name says nothing else: usefulness:max" in capsys.readouterr().err
+    assert run(monkeypatch, *command, "usefulness:min,params", "--new") == 0
+    assert "says nothing" not in capsys.readouterr().err

@@ -13,6 +13,7 @@ from nas.searching.objectives import (
     parse_constraints,
     parse_objectives,
     to_losses,
+    unclear_directions,
 )
 from predictors.metrics import Metric
 from search_spaces.common.errors import InputError
@@ -23,6 +24,12 @@ def test_direction_follows_from_the_name() -> None:
     assert accuracy == Metric("cifar10_validation_accuracy", "accuracy", "maximize", "%")
     assert latency == Metric("pixel3_latency_ms", "measured", "minimize", "ms")
     assert params == Metric("params", "exact", "minimize", "")
+
+
+def test_names_that_say_nothing_of_their_direction_are_known() -> None:
+    clear = "params, macs_m, pi_latency_ms, energy, peak_memory_mb, top1, val_loss, fps, usefulness:min, usefulness:max"
+    assert unclear_directions(clear.split(",")) == []
+    assert unclear_directions(["usefulness", " cells ", "top1"]) == ["usefulness", "cells"]
 
 
 def test_direction_and_kind_can_be_declared_and_survive_printing() -> None:
