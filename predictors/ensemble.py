@@ -47,8 +47,8 @@ class Ensemble(Predictor):
         seed: int = 0,
     ) -> Predictions:
         """As `Predictor.predict`; the members share the number of samples as evenly as possible."""
-        if samples < 1:
-            raise InputError(f"samples must be at least 1, not {samples}")
+        if isinstance(samples, float) or samples < 1:
+            raise InputError(f"samples must be a whole number of at least 1, not {samples}")
         counts = [len(part) for part in np.array_split(np.arange(samples), len(self.parts))]
         drawn = [
             part.predict(architectures, metrics, given, count, seed).samples

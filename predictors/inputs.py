@@ -115,8 +115,8 @@ def check_request(
     for name in metrics:
         if name not in predictor.metrics:
             raise unknown("metric", name, predictor.metrics)
-    if samples < 1:
-        raise InputError(f"samples must be at least 1, not {samples}")
+    if isinstance(samples, float) or samples < 1:
+        raise InputError(f"samples must be a whole number of at least 1, not {samples}")
     known = as_given(architectures, given)
     for name in known:
         if name not in predictor.metrics:

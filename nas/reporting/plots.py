@@ -60,6 +60,11 @@ def metric_label(metric: str, prefix: str = "") -> str:
     return f"{label[:1].upper()}{label[1:]}" + (f" ({unit})" if unit else "")
 
 
+def _with_arrow(metric: Metric) -> str:
+    """Label of an axis, with ↑ if more is better and ↓ if less is."""
+    return f"{metric_label(metric.name)} {'↑' if metric.direction == 'maximize' else '↓'}"
+
+
 def plot_front(
     path: str | Path,
     table_values: np.ndarray | None,
@@ -98,8 +103,8 @@ def plot_front(
         points = [front for front in shown if len(front)]
         if points:
             _zoom(axes, *_span(np.concatenate(points)))
-        axes.set_xlabel(metric_label(objectives[0].name))
-        axes.set_ylabel(metric_label(objectives[1].name))
+        axes.set_xlabel(_with_arrow(objectives[0]))
+        axes.set_ylabel(_with_arrow(objectives[1]))
         _legend(figure, axes)
 
 

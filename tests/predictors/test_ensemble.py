@@ -32,6 +32,14 @@ def test_an_odd_number_of_samples_is_split_between_members() -> None:
         assert joined.predict(TEXTS, ["a"], samples=samples).samples.shape == (30, samples, 1)
 
 
+@pytest.mark.parametrize("name", ["ridge", "gp", "ridge+gp"])
+@pytest.mark.parametrize("samples", [0, -1, 1.5, 4.0])
+def test_the_number_of_samples_is_whole_and_positive(name: str, samples: float) -> None:
+    fitted = create(name).fit(TEXTS, VALUES)
+    with pytest.raises(InputError, match=f"samples must be a whole number of at least 1, not {samples}"):
+        fitted.predict(TEXTS, ["a"], samples=samples)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
