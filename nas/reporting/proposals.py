@@ -30,14 +30,10 @@ def propose(studies: Studies) -> list[Network]:
     """
     search = studies.first
     sampler = search.study.user_attrs.get(SETTINGS_KEY, {}).get("sampler", "")
-    if studies.not_built:
+    by_cost, guided = is_by_cost(search), is_predictor(sampler)
+    if studies.not_built or not (guided or (by_cost and sampler in BASELINES)):
         return []
-    if is_by_cost(search) and (sampler in BASELINES or is_predictor(sampler)):
-        networks = _trainings(studies)
-    elif not is_by_cost(search) and is_predictor(sampler):
-        networks = _evaluations(studies)
-    else:
-        return []
+    networks = _trainings(studies) if by_cost else _evaluations(studies)
     build(networks, search.space)
     return networks
 

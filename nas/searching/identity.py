@@ -144,7 +144,7 @@ def check_same(where: str, stored: Mapping[str, Any], present: Mapping[str, Any]
 
 def _differences(stored: Mapping[str, Any], present: Mapping[str, Any], is_worker: bool) -> Iterator[Difference]:
     for key, old, new in _changes(stored["settings"], present["settings"]):
-        if not _is_file_of_space(key, old, new) and not _is_file_of_sampler(key, old, new):
+        if not _is_moved_file(key, old, new):
             yield Difference(f"{key} {old!r}, not {new!r}")
     yield from _source_differences(used_settings(stored["source"]), used_settings(present["source"]))
     yield from _identity_differences(stored["identity"], present["identity"], present["source"], is_worker)
@@ -154,18 +154,15 @@ def _source_differences(stored: Mapping[str, Any], present: Mapping[str, Any]) -
     """Differences between two sources of values. File names are ignored if the files' checksums are equal."""
     changes = [*_changes(stored, present)]
     if stored.keys() == present.keys() and not any(key.endswith("sha256") for key, _, _ in changes):
-        changes = [change for change in changes if change[0] not in _FILE_NAMES and not _is_file_of_space(*change)]
+        changes = [change for change in changes if change[0] not in _FILE_NAMES and not _is_moved_file(*change)]
     return [Difference(f"{key} {_short(old)}, not {_short(new)}") for key, old, new in changes]
 
 
-def _is_file_of_space(key: str, old: Any, new: Any) -> bool:
-    """True if both values are Python files of a space: their networks are compared instead of their names."""
+def _is_moved_file(key: str, old: Any, new: Any) -> bool:
+    """True for two files of a space, whose networks are compared instead of their names, and for a sampler's two."""
+    if key == "sampler":
+        return sampler_label(str(old)) == sampler_label(str(new))
     return key == "space" and plug_ins.is_file(str(old)) and plug_ins.is_file(str(new))
-
-
-def _is_file_of_sampler(key: str, old: Any, new: Any) -> bool:
-    """True if both values are the same class of a file that was moved."""
-    return key == "sampler" and sampler_label(str(old)) == sampler_label(str(new))
 
 
 def _identity_differences(

@@ -30,12 +30,13 @@ def parse_objectives(objectives: str | Iterable[str | Metric]) -> tuple[Metric, 
     return parsed
 
 
-_SIZE = re.compile(r"param|flop|mac|cost|count|cycle|area|weight|byte|depth|layer", re.IGNORECASE)
+# Costs that `Metric` guesses without a word for them.
+_FURTHER_COST = re.compile(r"param|flop|mac|cost|count|cycle|area|weight|byte|depth|layer", re.IGNORECASE)
 
 
 def unclear_directions(objectives: Iterable[str]) -> list[str]:
     """Objectives that are minimized only by default: their names say nothing, and they have no suffix."""
-    names = [name for name in map(str.strip, objectives) if not COST.search(name) and not _SIZE.search(name)]
+    names = [name for name in map(str.strip, objectives) if not COST.search(name) and not _FURTHER_COST.search(name)]
     return [name for name in names if Metric.parse(name) == Metric(name, "measured", "minimize", "")]
 
 
