@@ -110,10 +110,11 @@ def test_every_block_about_spaces_runs(
 def test_every_block_about_predictors_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert follow("how-to/own_predictor.md", tmp_path, monkeypatch) == 4
+    assert follow("how-to/own_predictor.md", tmp_path, monkeypatch) == 5
     output = capsys.readouterr().out
     assert "my_predictor.py:Nearest" in output
     assert "Predictions of my-nearest" in output
+    assert Path("results/guided/studies/my_predictor.Nearest-0.journal").exists()  # it guided the search
     assert load("my-nearest", type(create("my_predictor.py:Nearest"))).metrics == ("digits_accuracy",)
     with pytest.raises(InputError, match=r"'nearest', which no installed package provides: name its class"):
         load("my-nearest")  # the file is there, but a checkpoint runs none
