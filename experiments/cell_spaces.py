@@ -8,6 +8,7 @@ of two training seeds.
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Annotated
 
@@ -35,9 +36,10 @@ def score(predictor: str, space: str, most: int, seed: int) -> Scores:
 
     import predictors
 
-    texts, accuracy = _population(space)
+    own = LABELS.get(space, 16)
+    texts, accuracy = _population(space, own + most)
     order = np.random.default_rng(seed).permutation(len(texts))
-    train, test = np.split(order, [LABELS.get(space, 16)])
+    train, test = np.split(order, [own])
     test = test[:most]
     kind, _, alone = predictor.partition(" ")
     others = ([], np.empty(0)) if alone else _others(space, most)
@@ -56,9 +58,13 @@ def ceiling(space: str) -> float:
     return float(kendalltau(table.values(f"{METRIC}_seed0"), table.values(f"{METRIC}_seed1")).statistic)
 
 
-def _population(space: str) -> tuple[list[str], np.ndarray]:
+@cache
+def _population(space: str, most: int) -> tuple[list[str], np.ndarray]:
+    """Texts and accuracies of the first `most` networks, or of all. A few texts are written, all are cached on disk."""
     table = load_benchmark(f"digits-{space}")
-    return table.load_texts(), table.values(METRIC)
+    few = most < len(table)
+    texts = list(map(table.space.to_text, table.architectures[:most])) if few else table.load_texts()
+    return texts, table.values(METRIC)[:most]
 
 
 def _others(space: str, most: int) -> tuple[list[str], np.ndarray]:
@@ -67,9 +73,9 @@ def _others(space: str, most: int) -> tuple[list[str], np.ndarray]:
     accuracies = []
     for other in OTHERS:
         if other != space:
-            found, accuracy = _population(other)
-            texts += found[:most]
-            accuracies.append(accuracy[:most])
+            found, accuracy = _population(other, most)
+            texts += found
+            accuracies.append(accuracy)
     return texts, np.concatenate(accuracies)
 
 

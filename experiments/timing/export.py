@@ -108,7 +108,7 @@ def main(
     import torch
 
     if quick:
-        space, seeds, count = ["nasbench201"], 1, 2
+        space, seeds, count = ["tiny-resnet"], 1, 2
     torch.set_num_threads(1)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     exporters = [name for name, dynamo in EXPORTERS.items() if not dynamo or find_spec("onnxscript")]

@@ -116,7 +116,7 @@ def test_a_number_that_depends_on_the_text_is_learned(tmp_path: Path) -> None:
     sizes = (10 ** rng.uniform(1, 6, 40)).astype(int)
     programs = [(f"values = list(range({n}))\nprint(sum(values[:{rng.integers(1000)}]))", n) for n in sizes]
     table = _csv(tmp_path / "t.csv", ("input", "target"), *programs)
-    (row,) = _trained(table, tmp_path / "rlm", "--test-share", "0.45", "--steps", "60")
+    (row,) = _trained(table, tmp_path / "rlm", "--test-share", "0.45", "--steps", "30")
     assert (row["space"], row["metric"], row["texts"]) == ("all", "target", 18)
     assert row["spearman"] > 0.6
 
@@ -124,9 +124,9 @@ def test_a_number_that_depends_on_the_text_is_learned(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_measured_programs_are_trained_on_and_tested_by_language_and_metric(tmp_path: Path) -> None:
     with gzip.open(SHIPPED, "rt", newline="") as file:
-        table = _csv(tmp_path / "programs.csv", *islice(csv.reader(file), 61))
+        table = _csv(tmp_path / "programs.csv", *islice(csv.reader(file), 31))
     options = ("--targets", "run_time_ms,peak_memory_kib", "--test-share", "0.4", "--steps", "2")
     tests = _trained(table, tmp_path / "rlm", *options)
     assert {row["metric"] for row in tests} == {"run_time_ms", "peak_memory_kib"}
     assert {row["space"] for row in tests} == {"python", "c", "c++"}
-    assert sum(row["texts"] for row in tests) == 2 * round(0.4 * 60)
+    assert sum(row["texts"] for row in tests) == 2 * round(0.4 * 30)
