@@ -10,7 +10,7 @@ demo: .venv/ready
 
 # One thread for each of two processes: threads that wait for each other on busy cores take several times as long. Each
 # process starts with one half of the tests, so that the tests of a file share their fixtures. A process that has finished
-# takes tests from the other one. The slowest tests are listed, as what to make faster next.
+# takes tests from the other one. The slowest tests are listed at the end.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --durations 60 --durations-min 3
 test: .venv/ready
 	$(PYTEST)

@@ -36,10 +36,10 @@ def score(predictor: str, space: str, most: int, seed: int) -> Scores:
 
     import predictors
 
-    own = LABELS.get(space, 16)
-    texts, accuracy = _population(space, own + most)
+    known = LABELS.get(space, 16)
+    texts, accuracy = _population(space, known + most)
     order = np.random.default_rng(seed).permutation(len(texts))
-    train, test = np.split(order, [own])
+    train, test = np.split(order, [known])
     test = test[:most]
     kind, _, alone = predictor.partition(" ")
     others = ([], np.empty(0)) if alone else _others(space, most)
@@ -60,7 +60,10 @@ def ceiling(space: str) -> float:
 
 @cache
 def _population(space: str, most: int) -> tuple[list[str], np.ndarray]:
-    """Texts and accuracies of the first `most` networks, or of all. A few texts are written, all are cached on disk."""
+    """Texts (n) and accuracies (n,) in % of the first `most` networks, or of all if there are fewer.
+
+    The texts of a whole table are cached on disk. Those of a part are written here, since that is faster.
+    """
     table = load_benchmark(f"digits-{space}")
     few = most < len(table)
     texts = list(map(table.space.to_text, table.architectures[:most])) if few else table.load_texts()

@@ -35,7 +35,7 @@ COSTS, MEASURED = "costs of the text", "measured"
 RIVALS = (*READERS, COSTS, MEASURED)
 HELD_OUT = 0.2
 STEPS = 60  # of each part; the default of `nas train rlm --table` is 300
-QUICK_STEPS, QUICK_EVERY = 2, 28
+QUICK_STEPS, QUICK_EVERY = 2, 14
 ALL = "all"
 
 
