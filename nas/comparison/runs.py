@@ -135,6 +135,8 @@ def run_studies(
     paid = options.budget.metrics if options.budget else []
     evaluator = TableEvaluator(table, list(dict.fromkeys([*goal.metrics, *paid])))
     reference = _truth(table, goal.objectives, goal.constraints)
+    if table.header.by_text and table.header.is_whole:
+        table.load_texts(progress)  # networks are looked up by text; the first time, all texts take half a minute
     results = _run_all(
         table.space, goal, evaluator, samplers, evaluations, seeds, folder, progress, options, sampler_options
     )

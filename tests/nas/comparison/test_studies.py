@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from nas.benchmarks import load_benchmark
+from nas.benchmarks.table import Benchmark, Header, Table
 from nas.comparison.runs import SearchOptions, run_measured_studies, run_studies
 from nas.comparison.studies import Studies
 from nas.evaluation.latency import LatencyTask
@@ -128,6 +129,28 @@ def test_a_space_without_measurable_networks_is_an_error(
     monkeypatch.setattr(Measurement, "__call__", lambda *_, **__: found)
     with pytest.raises(InputError, match=r"no network of switches has values: params is nan"):
         run(switches, tmp_path)
+
+
+SMALL_SPACE = """from search_spaces import SearchSpace
+class Small(SearchSpace):
+    input_shape, num_classes = (1, 4, 4), 2
+    def build(self, trial, net):
+        return net.classifier(net.conv(net.input, trial.suggest_int("width", 1, 4)))
+"""
+
+
+@pytest.mark.usefixtures("cache")
+def test_progress_shows_that_the_texts_of_a_table_are_written_first(tmp_path: Path) -> None:
+    (tmp_path / "small.py").write_text(SMALL_SPACE)
+    header = Header("test", f"{tmp_path / 'small.py'}:Small", by_text=True, is_whole=True)
+    space = header.open_space()
+    rows = [space.format(arch) for arch in space.enumerate()]
+    Table(header, rows, {"x_ms": np.arange(4.0)}).save(tmp_path / "table")
+    steps: list[tuple[str, int, int]] = []
+    table = Benchmark(tmp_path / "table")
+    run_studies(table, "x_ms", ["random"], 2, (0,), tmp_path / "out", progress=lambda *step: steps.append(step))
+    assert steps[:4] == [("texts", done, 4) for done in (1, 2, 3, 4)]
+    assert steps[-1][1:] == (2, 2)
 
 
 @pytest.mark.slow
