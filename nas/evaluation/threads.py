@@ -7,6 +7,7 @@ cores: a training step of a small cell took 31 ms with one thread and 3,900 ms w
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -46,17 +47,20 @@ def threads_for(multiply_adds: float) -> Iterator[None]:
 def one_thread() -> Iterator[None]:
     """Use one thread in torch and linear algebra, since the last digits of sums depend on the number of threads.
 
-    The limit applies to loaded libraries only, so they are imported first.
+    A limit applies to loaded libraries only, so they are imported first, unless they begin with one thread anyway.
     """
-    import torch
     from threadpoolctl import threadpool_limits
 
-    for library in _LINEAR_ALGEBRA:
-        import_module(library)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    if os.environ.get(VARIABLE) != "1":
+        for library in (*_LINEAR_ALGEBRA, "torch"):
+            import_module(library)
+    torch = sys.modules.get("torch")
+    before = torch.get_num_threads() if torch else 1
+    if torch:
+        torch.set_num_threads(1)
     try:
         with threadpool_limits(1):
             yield
     finally:
-        torch.set_num_threads(before)
+        if torch:
+            torch.set_num_threads(before)
