@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from search_spaces import Architecture, SearchSpace
 
 GENERATIONS = 5
+MAX_TRIES = 10  # children per architecture that is asked for
 PARENTS = 50
 RANDOM_SHARE = 0.2
 
@@ -61,12 +62,15 @@ def evolve(
     found: dict[Architecture, None] = {}
     for generation in range(1, GENERATIONS + 1):
         parents = [population[i] for i in best_first(rank(population), rng)[:PARENTS]]
-        for _ in range(10 * size):  # bounded, since a space may yield few new architectures
+        before = len(found)
+        for _ in range(MAX_TRIES * size // GENERATIONS):  # bounded, since a space may yield few new architectures
             if len(found) >= size * generation // GENERATIONS:
                 break
             child = _child(space, parents, rng)
             if child not in seen and accept(child):
                 found[child] = None
+        if len(found) == before:  # all are known, in a space of unknown size
+            break
         population = list(dict.fromkeys([*parents, *found]))
     return list(found)
 

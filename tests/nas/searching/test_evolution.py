@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 
-from nas.searching.evolution import best_first, evolve
+from nas.searching.evolution import GENERATIONS, MAX_TRIES, best_first, evolve
 from search_spaces import Architecture, SearchSpace, get_space
 
 SPACE = get_space("tiny-resnet")
@@ -31,6 +32,26 @@ def test_a_small_space_gives_all_architectures_that_are_left(switches: SearchSpa
     found = evolve(switches, seen, {*seen}, 100, lambda some: np.zeros(len(some)), np.random.default_rng(0))
     assert sorted(map(str, found)) == sorted(map(str, every[3:]))
     assert evolve(switches, seen, {*every}, 100, lambda some: np.zeros(len(some)), np.random.default_rng(0)) == []
+
+
+def test_a_space_of_unknown_size_gives_what_is_left_and_ends_soon_if_nothing_is(
+    switches: SearchSpace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every, draw, drawn = list(switches.enumerate()), switches.sample, []
+
+    def sample(rng: np.random.Generator) -> Architecture:
+        drawn.append(draw(rng))
+        return drawn[-1]
+
+    def evolved(seen: list[Architecture]) -> list[Architecture]:
+        return evolve(switches, every, {*seen}, 100, lambda some: np.zeros(len(some)), np.random.default_rng(0))
+
+    monkeypatch.setattr(type(switches), "size", None)
+    assert sorted(map(str, evolved(every[:3]))) == sorted(map(str, every[3:]))
+    monkeypatch.setattr("nas.searching.evolution.RANDOM_SHARE", 1.0)
+    monkeypatch.setattr(switches, "sample", sample)
+    assert evolved(every) == []
+    assert len(drawn) == MAX_TRIES * 100 // GENERATIONS, "the tries of one generation"
 
 
 def test_equal_ranks_are_shuffled_after_lower_ones() -> None:
