@@ -14,6 +14,7 @@ from importlib import import_module
 
 VARIABLE = "OMP_NUM_THREADS"
 _LINEAR_ALGEBRA = ("scipy.linalg", "sklearn.utils")  # libraries with thread pools of their own
+_OVERRIDING = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # come first in these libraries
 _CHOSEN = "NAS_CHOSE_THREADS"  # environment variable that tells child processes that the user set no number
 MULTIPLY_ADDS_PER_THREAD = 2_000_000_000  # of one training step; a further thread pays from here on
 
@@ -51,7 +52,7 @@ def one_thread() -> Iterator[None]:
     """
     from threadpoolctl import threadpool_limits
 
-    if os.environ.get(VARIABLE) != "1":
+    if os.environ.get(VARIABLE) != "1" or any(os.environ.get(name, "1") != "1" for name in _OVERRIDING):
         for library in (*_LINEAR_ALGEBRA, "torch"):
             import_module(library)
     torch = sys.modules.get("torch")

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from search_spaces import Architecture, SearchSpace
 
 GENERATIONS = 5
-MAX_TRIES = 10  # children per architecture that is asked for
+MAX_TRIES = 10  # children of a generation, per architecture that is asked for
 PARENTS = 50
 RANDOM_SHARE = 0.2
 
@@ -62,15 +62,14 @@ def evolve(
     found: dict[Architecture, None] = {}
     for generation in range(1, GENERATIONS + 1):
         parents = [population[i] for i in best_first(rank(population), rng)[:PARENTS]]
-        before = len(found)
-        for _ in range(MAX_TRIES * size // GENERATIONS):  # bounded, since a space may yield few new architectures
+        for _ in range(MAX_TRIES * size):
             if len(found) >= size * generation // GENERATIONS:
                 break
             child = _child(space, parents, rng)
             if child not in seen and accept(child):
                 found[child] = None
-        if len(found) == before:  # all are known, in a space of unknown size
-            break
+        else:
+            break  # a space of unknown size has few new architectures left
         population = list(dict.fromkeys([*parents, *found]))
     return list(found)
 

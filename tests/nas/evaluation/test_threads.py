@@ -66,8 +66,13 @@ with one_thread():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "loaded"), [("2", "['scipy', 'sklearn', 'torch']"), ("1", "[]")])
-def test_libraries_that_a_comparison_loads_for_its_first_score_use_one_thread_too(number: str, loaded: str) -> None:
-    environment = os.environ | {"OMP_NUM_THREADS": number}
+@pytest.mark.parametrize(
+    ("number", "of_openblas", "loaded"),
+    [("2", "1", "['scipy', 'sklearn', 'torch']"), ("1", "2", "['scipy', 'sklearn', 'torch']"), ("1", "1", "[]")],
+)
+def test_libraries_that_a_comparison_loads_for_its_first_score_use_one_thread_too(
+    number: str, of_openblas: str, loaded: str
+) -> None:
+    environment = os.environ | {"OMP_NUM_THREADS": number, "OPENBLAS_NUM_THREADS": of_openblas}
     made = subprocess.run([sys.executable, "-c", LATE], env=environment, capture_output=True, text=True, check=True)
     assert made.stdout.splitlines() == [loaded, "{1} 1"]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from nas.searching.evolution import GENERATIONS, MAX_TRIES, best_first, evolve
+from nas.searching.evolution import MAX_TRIES, best_first, evolve
 from search_spaces import Architecture, SearchSpace, get_space
 
 SPACE = get_space("tiny-resnet")
@@ -51,7 +51,14 @@ def test_a_space_of_unknown_size_gives_what_is_left_and_ends_soon_if_nothing_is(
     monkeypatch.setattr("nas.searching.evolution.RANDOM_SHARE", 1.0)
     monkeypatch.setattr(switches, "sample", sample)
     assert evolved(every) == []
-    assert len(drawn) == MAX_TRIES * 100 // GENERATIONS, "the tries of one generation"
+    assert len(drawn) == MAX_TRIES * 100, "the tries of one generation"
+
+
+@pytest.mark.parametrize("size", [1, 3, 7])
+def test_a_few_candidates_are_found_too(size: int) -> None:
+    rng = np.random.default_rng(0)
+    start = [SPACE.sample(rng) for _ in range(10)]
+    assert len(evolve(SPACE, start, {*start}, size, flops, rng)) == size
 
 
 def test_equal_ranks_are_shuffled_after_lower_ones() -> None:
