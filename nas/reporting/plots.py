@@ -205,7 +205,7 @@ def plot_kendall(path: str | Path, panels: Mapping[tuple[str, str], tuple[np.nda
 
     predictors = list(dict.fromkeys(predictor for predictor, _ in panels))
     metrics = list(dict.fromkeys(metric for _, metric in panels))
-    with _figure(path, (2.7 * len(predictors) + 0.3, 3.2 * len(metrics)), "compressed") as figure:
+    with _figure(path, (2.7 * len(predictors) + 0.3, 2.75 * len(metrics)), "compressed") as figure:
         grid = figure.subplots(len(metrics), len(predictors), squeeze=False)
         for axes in grid.flat:
             axes.set_visible(False)
