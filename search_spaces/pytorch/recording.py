@@ -22,7 +22,9 @@ from search_spaces.graph.fusion import fuse
 from search_spaces.graph.ir import BATCH, Dim, Graph, Node, Shape, typed
 from search_spaces.graph.owned_weights import initializers
 from search_spaces.pytorch import (  # noqa: F401  each names the functions that it reads
+    arithmetic,
     attention,
+    casts,
     elementwise,
     layers,
     moves,

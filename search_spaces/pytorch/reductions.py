@@ -10,7 +10,7 @@ from torch import Tensor
 
 from search_spaces.common.errors import InputError
 from search_spaces.graph.ir import Value
-from search_spaces.pytorch.elementwise import cast
+from search_spaces.pytorch.casts import cast
 from search_spaces.pytorch.recorder import HANDLERS, Recorder, handles
 
 
