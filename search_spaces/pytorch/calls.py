@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import FunctionType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 _PLAIN = frozenset({int, float, bool, str, type(None)})  # lists of these may be too long to visit every item
+
+# Functions whose results are plain values or shapes that depend on the numbers of a tensor.
+DATA_DEPENDENT = frozenset(
+    {"__bool__", "item", "tolist", "numpy", "__int__", "__float__", "__index__", "__contains__", "equal", "allclose",
+     "nonzero", "__array__", "is_nonzero", "unique", "masked_select", "bincount"}
+)  # fmt: skip
 
 
 def without_data(x: Tensor) -> Tensor:
@@ -72,3 +79,17 @@ def call_without_data(func: Callable[..., Any], args: tuple[Any, ...], kwargs: d
         args = (args[0], *["meta" if isinstance(x, str | torch.device) else x for x in args[1:]])
         kwargs = {**kwargs, "device": "meta"} if "device" in kwargs else kwargs
     return func(*mapped(without_data, args), **mapped(without_data, kwargs))
+
+
+def opened(func: FunctionType) -> Callable[..., Any]:
+    """The function with its dispatch to `__torch_function__` disabled, so that the functions it calls are recorded."""
+    never = dict.fromkeys(("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"), _no)
+    made = FunctionType(
+        func.__code__, {**func.__globals__, **never}, func.__name__, func.__defaults__, func.__closure__
+    )
+    made.__kwdefaults__ = func.__kwdefaults__
+    return made
+
+
+def _no(*_: Any) -> bool:
+    return False

@@ -121,7 +121,7 @@ def _linear_without_bias(r: Recorder, x: Tensor, weight: Tensor) -> Tensor | Non
 
 @handles("matmul", "bmm", "mm", "__matmul__")
 def _matmul(r: Recorder, input: Tensor, other: Tensor) -> Tensor:
-    if r.is_weight(other) and other.dim() == 2 and input.dim() > 1:
+    if r.weights.is_weight(other) and other.dim() == 2 and input.dim() > 1:
         found = _linear_without_bias(r, input, other)
         if found is not None:
             return found
@@ -195,7 +195,7 @@ def _batch_norm(
         raise InputError(f"batch normalization of {running_mean.shape[0]} channels has an input {list(input.shape)}")
     owned = (weight is None) == (bias is None) and _owned(r, weight, bias) is not None
     statistics = running_mean, running_var
-    r.keep(*(lambda x=x: r.computed(x) for x in statistics))
+    r.keep(*(lambda x=x: r.weights.computed(x) for x in statistics))
     y = r.add_node("BatchNorm", input, affine=int(owned and weight is not None), epsilon=_epsilon(eps))
     return y if owned else _scaled(r, y, weight, bias, input.dim() - 2)
 

@@ -13,7 +13,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from search_spaces.common.errors import InputError
@@ -23,7 +23,8 @@ from search_spaces.graph.operators import canonical_attrs, output_shape
 from search_spaces.graph.owned_weights import initializers
 from search_spaces.onnx.loading import MAX_NODES
 from search_spaces.pytorch import constants
-from search_spaces.pytorch.calls import call_without_data, function_name, mapped, memory, tensors_in
+from search_spaces.pytorch.calls import DATA_DEPENDENT, function_name, mapped, memory, opened, tensors_in
+from search_spaces.pytorch.derived_weights import DerivedWeights
 from search_spaces.pytorch.dtypes import DTYPES, element
 
 BATCH_SIZE = 9973  # a large prime: sizes that are its multiples contain the batch size
@@ -41,11 +42,6 @@ _DATA_FREE = frozenset(
      "get_device", "storage_offset", "__len__", "ndimension", "__repr__", "__format__", "type", "is_same_size",
      "result_type", "can_cast", "is_signed", "requires_grad_", "is_tensor", "__hash__", "is_inference", "is_conj",
      "is_neg", "untyped_storage", "data_ptr"}
-)  # fmt: skip
-# Functions whose results are plain values or shapes that depend on the numbers of a tensor.
-_DATA_DEPENDENT = frozenset(
-    {"__bool__", "item", "tolist", "numpy", "__int__", "__float__", "__index__", "__contains__", "equal", "allclose",
-     "nonzero", "__array__", "is_nonzero", "unique", "masked_select", "bincount"}
 )  # fmt: skip
 _VIEWS = frozenset({"T", "mT", "data", "real"})  # attributes that are views of a tensor
 
@@ -76,22 +72,6 @@ class _Recorded(NamedTuple):
     seen: int
 
 
-class _Derived(NamedTuple):
-    """A tensor that was computed from weights alone.
-
-    Attributes:
-        tensor: tensor without data, kept so that its identity stays unique.
-        call: function, positional and keyword arguments.
-        part: index of the tensor among the outputs; None if it is the only one.
-        sources: parameters that it depends on, by identity.
-    """
-
-    tensor: Tensor
-    call: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
-    part: int | None
-    sources: dict[int, nn.Parameter]
-
-
 class Recorder(TorchFunctionMode):
     """Records the torch functions that are called while it is active.
 
@@ -111,7 +91,7 @@ class Recorder(TorchFunctionMode):
         self.nodes: list[Node] = []
         self.shapes: list[Shape] = []
         self._recorded: dict[int, _Recorded] = {}
-        self._derived: dict[int, _Derived] = {}
+        self.weights = DerivedWeights()
         self._materialized: dict[int, Tensor] = {}
         self._constants: dict[int, tuple[Tensor, int]] = {}
         self._viewed: dict[int, Tensor] = {}  # constants that share memory with others
@@ -249,7 +229,7 @@ class Recorder(TorchFunctionMode):
             if found.seen != found.changes[0]:
                 raise InputError("a tensor is read after it was changed in place through another view of it")
             return found.number
-        if self.is_weight(x):
+        if self.weights.is_weight(x):
             return self.value(self._materialize(x))
         if x.is_meta and id(x) not in self._without_numbers:
             raise InputError("a tensor comes from a call that is not seen, such as one of torch.vmap or torch.jit")
@@ -261,13 +241,9 @@ class Recorder(TorchFunctionMode):
         """True if `x` is a value of the graph."""
         return id(x) in self._recorded
 
-    def is_weight(self, x: Any) -> bool:
-        """True if `x` is a parameter or computed from parameters alone."""
-        return isinstance(x, nn.Parameter) or id(x) in self._derived
-
     def is_constant(self, x: Any) -> bool:
         """True if `x` is a tensor that depends neither on inputs nor on weights."""
-        return isinstance(x, Tensor) and not self.is_value(x) and not self.is_weight(x)
+        return isinstance(x, Tensor) and not self.is_value(x) and not self.weights.is_weight(x)
 
     def setting(self, x: Tensor | float) -> Value | None:
         """A constant operand as the value of an attribute; None if it is not constant, too long, or a matrix."""
@@ -284,9 +260,9 @@ class Recorder(TorchFunctionMode):
 
         A computed weight can be owned if it has as many elements as one of its parameters.
         """
-        if not self.is_weight(x):
+        if not self.weights.is_weight(x):
             return None
-        sources = self._sources(x)
+        sources = self.weights.sources(x)
         fits = x.numel() in [p.numel() for p in sources.values()]
         return tuple(x.shape) if fits and not self.shared & sources.keys() else None
 
@@ -297,27 +273,17 @@ class Recorder(TorchFunctionMode):
             x: a weight with an `owned_shape`.
             transposed: True if ONNX stores the weight transposed.
         """
-        rest = dict(self._sources(x))
+        rest = dict(self.weights.sources(x))
         self._uses.update(rest.keys())
         rest.pop(next(i for i, p in rest.items() if p.numel() == x.numel()))
         for p in rest.values():  # for example, a learned scale of the weight
-            self.param(tuple(p.shape), lambda p=p: self.computed(p))  # type: ignore[misc]
-        self.keep(lambda: self.computed(x).T if transposed else self.computed(x))
+            self.param(tuple(p.shape), lambda p=p: self.weights.computed(p))  # type: ignore[misc]
+        self.keep(lambda: self.weights.computed(x).T if transposed else self.weights.computed(x))
         return tuple(x.shape)
 
     def keep(self, *numbers: Numbers) -> None:
         """Add numbers of the weights or the constant of the node that is added next, in ONNX's order."""
         self._pending += numbers
-
-    def computed(self, x: Tensor) -> Tensor:
-        """The numbers of a weight or constant."""
-        if id(x) not in self._derived:
-            return x.detach()
-        func, args, kwargs = self._derived[id(x)].call
-        own = Tensor.clone if function_name(func).endswith("_") else _same  # in-place functions change a copy
-        made = func(*mapped(lambda y: own(self.computed(y)), args), **mapped(self.computed, kwargs))
-        part = self._derived[id(x)].part
-        return made if part is None else made[part]
 
     def add_owner(self, outputs: list[Tensor], weights: Sequence[Tensor]) -> None:
         """Note that the operators of a layer's outputs all own the same weights."""
@@ -339,18 +305,15 @@ class Recorder(TorchFunctionMode):
         """The tensor of the graph for any tensor; weights and constants are added to the graph."""
         return x if self.is_value(x) else self.tensor(self.value(x))
 
-    def _sources(self, x: Tensor) -> dict[int, nn.Parameter]:
-        return self._derived[id(x)].sources if id(x) in self._derived else {id(x): x}  # type: ignore[dict-item]
-
     def _materialize(self, x: Tensor) -> Tensor:
         """The tensor of the graph for a weight, which is added to the graph once."""
         if id(x) not in self._materialized:
-            sources = self._sources(x)
+            sources = self.weights.sources(x)
             alone = len(sources) == 1 and not self.shared & sources.keys()
-            derived = self._derived.get(id(x))
+            derived = self.weights.derived.get(id(x))
             if derived is None or (alone and x.numel() == next(iter(sources.values())).numel()):
                 self._uses.update(sources.keys())
-                number = self.param(tuple(x.shape), lambda: self.computed(x), element(x.dtype))
+                number = self.param(tuple(x.shape), lambda: self.weights.computed(x), element(x.dtype))
                 self._materialized[id(x)] = self.tensor(number, tuple(x.shape))
             else:
                 func, args, kwargs = derived.call
@@ -360,7 +323,7 @@ class Recorder(TorchFunctionMode):
 
     def _as_value(self, x: Tensor) -> Tensor:
         """The tensor of the graph for a computed weight; a parameter stays, since a layer may own it."""
-        return self._materialize(x) if id(x) in self._derived else x
+        return self._materialize(x) if id(x) in self.weights.derived else x
 
     # --- calls
 
@@ -374,8 +337,8 @@ class Recorder(TorchFunctionMode):
         tensors = list(tensors_in((args, kwargs)))
         if any(id(x) in self._recorded for x in tensors):
             return self._handled(func, args, kwargs)
-        if any(self.is_weight(x) for x in tensors):
-            return self._derive(func, args, kwargs)
+        if any(self.weights.is_weight(x) for x in tensors):
+            return self.weights.derive(func, args, kwargs)
         made = constants.compute(self.batch, name, func, args, kwargs)
         known = [id(x) in self._without_numbers for x in tensors if x.is_meta]
         if known and all(known):
@@ -398,7 +361,7 @@ class Recorder(TorchFunctionMode):
             handler, in_place = HANDLERS.get(name[:-1]), True
         elif handler is None and name.startswith("__i") and name.endswith("__"):
             handler, in_place = HANDLERS.get(f"__{name[3:]}"), True
-        if name in _DATA_DEPENDENT:
+        if name in DATA_DEPENDENT:
             raise InputError(f"{name.strip('_')} depends on the data, but the architecture must not")
         if handler is None and isinstance(func, python_types.FunctionType) and func not in self._opened:
             return self._inside(func, args, kwargs)
@@ -417,7 +380,7 @@ class Recorder(TorchFunctionMode):
         self._opened.append(func)
         try:
             with self:
-                return _opened(func)(*args, **kwargs)
+                return opened(func)(*args, **kwargs)
         finally:
             self._opened.pop()
 
@@ -427,7 +390,7 @@ class Recorder(TorchFunctionMode):
         Raises:
             InputError: if `target` is a weight or has another shape, or views of it would not see the change.
         """
-        if self.is_weight(target) or id(target) in self._viewed:
+        if self.weights.is_weight(target) or id(target) in self._viewed:
             raise InputError("a weight or view of a constant is changed in place by a value that depends on the input")
         if target.shape != made.shape:
             raise InputError(f"a tensor of shape {list(target.shape)} is changed in place to {list(made.shape)}")
@@ -439,49 +402,3 @@ class Recorder(TorchFunctionMode):
         number = self.value(made)
         self._recorded[id(target)] = old._replace(number=number, seen=old.changes[0])
         return target
-
-    def _derive(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a function of weights without data, and remember the call."""
-        if function_name(func) in _DATA_DEPENDENT:
-            raise InputError(f"{function_name(func).strip('_')} depends on weights, but the architecture must not")
-        sources: dict[int, nn.Parameter] = {}
-        for x in tensors_in((args, kwargs)):
-            if self.is_weight(x):
-                sources |= self._sources(x)
-        made = call_without_data(func, args, kwargs)
-        if args and made is args[0] and id(made) not in self._derived:
-            if not _is_in_place(function_name(func)):
-                return made  # such as `contiguous`
-            raise InputError(f"{function_name(func).strip('_')} changes a weight in place, but weights must not change")
-        if args and made is args[0]:  # changed in place: the call's argument is the tensor before the change
-            before = torch.empty_like(made, device="meta")
-            self._derived[id(before)] = self._derived[id(made)]._replace(tensor=before)
-            args = (before, *args[1:])
-        if isinstance(made, Tensor):
-            self._derived[id(made)] = _Derived(made, (func, args, kwargs), None, sources)
-        elif isinstance(made, tuple | list):
-            for i, x in enumerate(made):
-                self._derived[id(x)] = _Derived(x, (func, args, kwargs), i, sources)
-        return made
-
-
-def _opened(func: python_types.FunctionType) -> Callable[..., Any]:
-    """The function with its dispatch to `__torch_function__` disabled, so that the functions it calls are recorded."""
-    never = dict.fromkeys(("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"), _no)
-    made = python_types.FunctionType(
-        func.__code__, {**func.__globals__, **never}, func.__name__, func.__defaults__, func.__closure__
-    )
-    made.__kwdefaults__ = func.__kwdefaults__
-    return made
-
-
-def _is_in_place(name: str) -> bool:
-    return name.startswith("__i") if name.startswith("__") else name.endswith("_")
-
-
-def _no(*_: Any) -> bool:
-    return False
-
-
-def _same(x: Tensor) -> Tensor:
-    return x

@@ -78,7 +78,7 @@ def _onnx_weights(r: Recorder, op: str, weights: Sequence[Tensor], directions: i
     """The weights of a layer in ONNX's form: gates in ONNX's order, directions stacked, biases concatenated."""
 
     def ordered(weight: Tensor) -> Tensor:
-        gates = r.computed(weight).chunk(RECURRENT[op])
+        gates = r.weights.computed(weight).chunk(RECURRENT[op])
         return torch.cat([gates[i] for i in _GATES[op]])
 
     def stacked(names: Sequence[int]) -> Tensor:
