@@ -81,7 +81,7 @@ def call_without_data(func: Callable[..., Any], args: tuple[Any, ...], kwargs: d
     return func(*mapped(without_data, args), **mapped(without_data, kwargs))
 
 
-def opened(func: FunctionType) -> Callable[..., Any]:
+def without_dispatch(func: FunctionType) -> Callable[..., Any]:
     """The function with its dispatch to `__torch_function__` disabled, so that the functions it calls are recorded."""
     never = dict.fromkeys(("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"), _no)
     made = FunctionType(

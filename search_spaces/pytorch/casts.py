@@ -25,7 +25,7 @@ def converted(r: Recorder, x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def widened(r: Recorder, x: Tensor, *bounds: object) -> Tensor:
-    """Integers as floating-point numbers if a bound is one."""
+    """The tensor; if it has integers and a bound is a float, converted to floating point."""
     if x.is_floating_point() or not any(isinstance(bound, float) for bound in bounds):
         return x
     return cast(r, x, torch.get_default_dtype())

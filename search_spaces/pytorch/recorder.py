@@ -23,7 +23,7 @@ from search_spaces.graph.operators import canonical_attrs, output_shape
 from search_spaces.graph.owned_weights import initializers
 from search_spaces.onnx.loading import MAX_NODES
 from search_spaces.pytorch import constants
-from search_spaces.pytorch.calls import DATA_DEPENDENT, function_name, mapped, memory, opened, tensors_in
+from search_spaces.pytorch.calls import DATA_DEPENDENT, function_name, mapped, memory, tensors_in, without_dispatch
 from search_spaces.pytorch.derived_weights import DerivedWeights
 from search_spaces.pytorch.dtypes import DTYPES, element
 
@@ -380,7 +380,7 @@ class Recorder(TorchFunctionMode):
         self._opened.append(func)
         try:
             with self:
-                return opened(func)(*args, **kwargs)
+                return without_dispatch(func)(*args, **kwargs)
         finally:
             self._opened.pop()
 
