@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 _WORKER_KEY = "nas:worker:"  # prefix of a study user attribute for each worker: running or finished
-_OWNER_KEY = "nas:worker"  # trial user attribute: the worker that evaluates it
+_OWNER_KEY = "nas:worker"  # trial user attribute: the worker that evaluates it, and the trial's number
 _RESTARTS_KEY = "nas:taken_up"  # trial user attribute: restarts in a row without a new epoch between them
 _EPOCHS_KEY = "nas:epochs_before"  # trial user attribute: epochs reported before the last restart
 _RUNNING, _FINISHED = "running", "finished"
@@ -59,7 +59,7 @@ class Worker:
         self.alone = not self.has_others()
         self.interrupted = [optuna_adapter.trial_id(trial) for trial in running] if self.alone else []
         if self.alone:
-            self._forget([worker for worker in self._running() if worker != self.name])
+            self._forget([worker for worker in self._running() if not self._is_alive(worker)])
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -83,7 +83,7 @@ class Worker:
         # Others wait for a trial with an owner. Set the owner after the first heartbeat, so that its loss is noticed.
         with optuna_adapter.heartbeat(self.study, trial):
             before = trial.user_attrs
-            trial.set_user_attr(_OWNER_KEY, self.name)
+            trial.set_user_attr(_OWNER_KEY, f"{self.name}#{trial.number}")
             if before.get(_OWNER_KEY):
                 trial.set_user_attr(RESUMED_KEY, time.time())
                 trial.set_user_attr(_RESTARTS_KEY, _vain_restarts(before) + 1)
@@ -109,13 +109,13 @@ class Worker:
             fail_stale_trials(self.study)
         gone = {worker for worker in self._running() if not self._is_alive(worker)}
         for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)) if gone else ():
-            if trial.user_attrs.get(_OWNER_KEY) in gone:
+            if _owner(trial) in gone:
                 self._give_back(trial)
         self._forget(gone)
 
     def others_at_work(self, trials: list[FrozenTrial]) -> int:
         """Number of running trials of other live workers. A worker whose end would go unnoticed does not count."""
-        owners = [t.user_attrs.get(_OWNER_KEY, "") for t in trials if t.state == TrialState.RUNNING]
+        owners = [_owner(trial) for trial in trials if trial.state == TrialState.RUNNING]
         return sum(owner not in ("", self.name) and self._is_seen(owner) for owner in owners)
 
     def _running(self) -> list[str]:
@@ -141,6 +141,16 @@ class Worker:
         if optuna_adapter.fail(self.study, trial):  # False if another process was quicker
             with _unwarned():
                 RetryHeartbeatStaleTrialCallback(inherit_intermediate_values=True)(self.study, trial)
+
+
+def _owner(trial: FrozenTrial) -> str:
+    """The worker that evaluates a trial; "" if none does.
+
+    A trial that was given back has the attributes of its original, so that until a worker begins it, it names the
+    original's owner and number.
+    """
+    worker, _, number = trial.user_attrs.get(_OWNER_KEY, "").rpartition("#")
+    return worker if number == str(trial.number) else ""
 
 
 def _started(pid: int) -> str | None:

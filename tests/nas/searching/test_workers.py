@@ -366,6 +366,45 @@ def test_a_worker_that_starts_while_another_registers_keeps_its_trial(
         assert begun[-1] not in first.interrupted
 
 
+def test_a_trial_that_was_given_back_is_not_given_back_again_while_a_worker_takes_it(tmp_path: Path) -> None:
+    study = optuna.create_study(study_name="search", storage=open_storage(tmp_path / "search.journal"))
+    gone = f"{socket.gethostname()}:{os.getpid()}:earlier-1"
+    study.enqueue_trial({"x": 1})
+    study.ask()
+    set_owner(study, gone)
+    with Worker(study) as first, Worker(study) as second:
+        study.set_user_attr(f"nas:worker:{gone}", "running")
+        first.reclaim_stale_trials()
+        taken = first.ask()  # it does not name its worker yet
+        assert taken.number == 1
+        assert taken.user_attrs["nas:worker"] == f"{gone}#0"
+        study.set_user_attr(f"nas:worker:{gone}", "running")  # as the second has read it, before the first finished
+        second.reclaim_stale_trials()
+        assert [trial.state for trial in study.trials] == [TrialState.FAIL, TrialState.RUNNING]
+
+
+def test_a_worker_that_starts_alone_does_not_end_one_that_registers_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = optuna.create_study(study_name="search", storage=open_storage(tmp_path / "search.journal"))
+    first, pid = Worker(study), os.getppid()
+    other = f"nas:worker:{first.host}:{pid}:{workers._started(pid)}"
+    dead = f"nas:worker:{first.host}:{pid}:earlier-1"
+    study.set_user_attr(dead, "running")
+    has_others = first.has_others
+
+    def then_another_registers() -> bool:
+        found = has_others()
+        study.set_user_attr(other, "running")
+        return found
+
+    monkeypatch.setattr(first, "has_others", then_another_registers)
+    with first:
+        assert first.alone
+        assert study.user_attrs[other] == "running", "its trials are given back if it ends"
+        assert study.user_attrs[dead] == "finished"
+
+
 @pytest.mark.parametrize("storage", ["sqlite:///{}/search.db", "{}/search.journal"])
 def test_a_trial_that_another_machine_never_started_is_not_waited_for(tmp_path: Path, storage: str) -> None:
     place = storage.format(tmp_path)
@@ -378,7 +417,7 @@ def test_a_trial_that_another_machine_never_started_is_not_waited_for(tmp_path: 
 
 def set_owner(study: optuna.Study, owner: str) -> None:
     for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-        optuna.Trial(study, trial._trial_id).set_user_attr("nas:worker", owner)
+        optuna.Trial(study, trial._trial_id).set_user_attr("nas:worker", f"{owner}#{trial.number}")
 
 
 def test_a_foreign_study_with_other_directions_is_refused_not_waited_for(tmp_path: Path) -> None:
