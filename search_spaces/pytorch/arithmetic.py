@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -183,3 +184,32 @@ def _lerp(r: Recorder, input: Tensor, end: Tensor, weight: Number) -> Tensor:
 def _glu(r: Recorder, input: Tensor, dim: int = -1) -> Tensor:
     a, b = r.call(torch.chunk, input, 2, dim)
     return r.add("Mul", a, r.add("Sigmoid", b))
+
+
+@handles("outer", "ger")
+def _outer(r: Recorder, input: Tensor, vec2: Tensor) -> Tensor:
+    return multiply(r, r.call(torch.unsqueeze, input, -1), vec2)
+
+
+@handles("cross", "linalg_cross")
+def _cross(r: Recorder, input: Tensor, other: Tensor, dim: int = -1) -> Tensor:
+    turned = [[r.call(torch.roll, x, -steps, dim) for steps in (1, 2)] for x in (input, other)]
+    return _subtract(r, multiply(r, turned[0][0], turned[1][1]), multiply(r, turned[0][1], turned[1][0]))
+
+
+@handles("diff")
+def _diff(r: Recorder, input: Tensor, n: int = 1, dim: int = -1) -> Tensor:
+    x, last = input, input.shape[dim] - 1
+    for size in range(last, last - n, -1):
+        x = _subtract(r, r.call(torch.narrow, x, dim, 1, size), r.call(torch.narrow, x, dim, 0, size))
+    return x
+
+
+@handles("atan2", "arctan2")
+def _atan2(r: Recorder, input: Tensor, other: Tensor) -> Tensor:
+    """The arc tangent of the quotient, moved by half a turn where `other` is negative. Zeros have no sign."""
+    upright = r.call(torch.eq, other, 0)
+    angle = r.add("Atan", divide(r, input, _where(r, upright, 1.0, other)))
+    turn = _where(r, r.call(torch.lt, input, 0), -math.pi, math.pi)
+    moved = _where(r, r.call(torch.lt, other, 0), _add(r, angle, turn), angle)
+    return _where(r, upright, multiply(r, r.add("Sign", input), math.pi / 2), moved)

@@ -17,7 +17,7 @@ _UNARY = {
     "relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "abs": "Abs",
     "neg": "Neg", "__neg__": "Neg", "floor": "Floor", "ceil": "Ceil", "sin": "Sin", "cos": "Cos",
     "tan": "Tan", "atan": "Atan", "arctan": "Atan", "erf": "Erf", "sign": "Sign", "reciprocal": "Reciprocal",
-    "hardswish": "HardSwish", "__invert__": "Not", "bitwise_not": "Not", "absolute": "Abs",
+    "hardswish": "HardSwish", "__invert__": "Not", "bitwise_not": "Not", "absolute": "Abs", "special_expit": "Sigmoid",
     "negative": "Neg", "__abs__": "Abs", "isnan": "IsNaN", "isinf": "IsInf", "sinh": "Sinh", "cosh": "Cosh",
 }  # fmt: skip
 
@@ -130,6 +130,28 @@ def _leaky_relu(r: Recorder, input: Tensor, negative_slope: float = 0.01) -> Ten
     return r.add("LeakyRelu", input, alpha=standard.shortest(negative_slope))
 
 
+@handles("rrelu")
+def _rrelu(r: Recorder, input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False) -> Tensor:
+    if training:
+        raise InputError("rrelu in training mode: pass training=self.training")
+    return _leaky_relu(r, input, (lower + upper) / 2)
+
+
+@handles("hardshrink")
+def _hardshrink(r: Recorder, input: Tensor, lambd: float = 0.5) -> Tensor:
+    return r.add("Shrink", input, lambd=standard.shortest(lambd))
+
+
+@handles("softshrink")
+def _softshrink(r: Recorder, input: Tensor, lambd: float = 0.5) -> Tensor:
+    return r.add("Shrink", input, lambd=standard.shortest(lambd), bias=standard.shortest(lambd))
+
+
+@handles("threshold")
+def _threshold(r: Recorder, input: Tensor, threshold: float, value: float) -> Tensor:
+    return r.add("Where", r.add("Greater", input, threshold), input, value)
+
+
 @handles("elu")
 def _elu(r: Recorder, input: Tensor, alpha: float = 1.0) -> Tensor:
     return r.add("Elu", input, alpha=standard.shortest(alpha))
@@ -201,6 +223,18 @@ def _log1p(r: Recorder, input: Tensor) -> Tensor:
 @handles("expm1")
 def _expm1(r: Recorder, input: Tensor) -> Tensor:
     return r.add("Sub", r.add("Exp", input), 1)
+
+
+@handles("nan_to_num")
+def _nan_to_num(
+    r: Recorder, input: Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+) -> Tensor:
+    if not input.is_floating_point():
+        return input
+    limits = torch.finfo(input.dtype)
+    x = r.add("Where", r.add("IsNaN", input), float(nan or 0), input)
+    x = r.add("Where", r.add("IsInf", x, detect_negative=0), limits.max if posinf is None else float(posinf), x)
+    return r.add("Where", r.add("IsInf", x, detect_positive=0), limits.min if neginf is None else float(neginf), x)
 
 
 @handles("cumsum")

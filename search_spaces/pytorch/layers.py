@@ -1,4 +1,4 @@
-"""torch functions with weights, and pooling."""
+"""torch functions with weights: convolutions, linear layers, embeddings and normalizations."""
 
 from __future__ import annotations
 
@@ -12,18 +12,9 @@ from search_spaces.common.errors import InputError
 from search_spaces.graph import standard
 from search_spaces.graph.convolutions import Convolution
 from search_spaces.graph.ir import Value
-from search_spaces.pytorch.parts import sliced
 from search_spaces.pytorch.recorder import Recorder, handles
 from search_spaces.pytorch.reductions import reduced
-
-Sizes = int | Sequence[int]
-
-
-def _each(value: Sizes | None, rank: int, default: int = 1) -> tuple[int, ...]:
-    """A size per spatial dimension; one number stands for all."""
-    if value is None or (not isinstance(value, int) and not len(value)):
-        return (default,) * rank
-    return (value,) * rank if isinstance(value, int) else tuple(map(int, value)) * (rank if len(value) == 1 else 1)
+from search_spaces.pytorch.shapes import Sizes, each
 
 
 def _owned(r: Recorder, *weights: Tensor | None) -> list[tuple[int, ...] | None] | None:
@@ -56,7 +47,7 @@ def _conv(
     channels, inputs, *kernel = weight.shape
     if inputs * groups != input.shape[1]:
         raise InputError(f"weights {list(weight.shape)} in {groups} groups do not fit an input {list(input.shape)}")
-    strides, dilations = _each(stride, rank), _each(dilation, rank)
+    strides, dilations = each(stride, rank), each(dilation, rank)
     pads = _pads(padding, kernel, dilations, rank)
     if r.owned_shape(weight) is None:
         given: dict[str, Value] = {"group": groups, "strides": strides, "pads": pads, "dilations": dilations}
@@ -76,7 +67,7 @@ def _pads(padding: Sizes | str, kernel: Sequence[int], dilations: tuple[int, ...
         totals = [d * (k - 1) for k, d in zip(kernel, dilations, strict=True)]
         begin = [total // 2 for total in totals]
         return (*begin, *[total - b for total, b in zip(totals, begin, strict=True)])
-    sides = (0,) * rank if isinstance(padding, str) else _each(padding, rank, 0)
+    sides = (0,) * rank if isinstance(padding, str) else each(padding, rank, 0)
     return (*sides, *sides)
 
 
@@ -88,11 +79,11 @@ def _conv_transpose(
     rank = weight.dim() - 2
     if (own := _owned(r, weight, bias)) is None:
         raise InputError("a transposed convolution whose weights are computed or shared is not supported")
-    sides = _each(padding, rank, 0)
+    sides = each(padding, rank, 0)
     return r.add_node(
         "ConvTranspose", input, bias=int(own[1] is not None), channels=int(weight.shape[1]) * groups, group=groups,
-        kernel_shape=tuple(weight.shape[2:]), strides=_each(stride, rank), pads=(*sides, *sides),
-        output_padding=_each(output_padding, rank, 0), dilations=_each(dilation, rank),
+        kernel_shape=tuple(weight.shape[2:]), strides=each(stride, rank), pads=(*sides, *sides),
+        output_padding=each(output_padding, rank, 0), dilations=each(dilation, rank),
     )  # fmt: skip
 
 
@@ -163,6 +154,25 @@ def _embedding(
         return r.add_node("Gather", r.as_value(weight), r.as_value(input))
     r.take(weight)
     return r.add_node("Embedding", r.as_value(input), features=int(weight.shape[1]), rows=int(weight.shape[0]))
+
+
+@handles("embedding_bag")
+def _embedding_bag(
+    r: Recorder, input: Tensor, weight: Tensor, offsets: Tensor | None = None, *_: Any, mode: str = "mean",
+    max_norm: float | None = None, per_sample_weights: Tensor | None = None, padding_idx: int | None = None, **__: Any,
+) -> Tensor:  # fmt: skip
+    if offsets is not None or padding_idx is not None:
+        raise InputError("an embedding bag with offsets or padding_idx depends on the data: give one bag per row")
+    words = _embedding(r, input, weight, max_norm=max_norm)
+    if per_sample_weights is not None:
+        words = r.call(torch.mul, words, r.call(torch.unsqueeze, per_sample_weights, -1))
+    return reduced(r, {"mean": "ReduceMean", "sum": "ReduceSum", "max": "ReduceMax"}[mode], words, 1, False)
+
+
+@handles("bilinear")
+def _bilinear(r: Recorder, input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    found = r.call(torch.einsum, "...i,oij,...j->...o", input1, r.as_value(weight), input2)
+    return found if bias is None else r.call(torch.add, found, bias)
 
 
 @handles("prelu")
@@ -250,74 +260,3 @@ def _rms_norm(
     square = reduced(r, "ReduceMean", r.add("Pow", input, 2), axes, True)
     root = r.add("Sqrt", r.add("Add", square, torch.finfo(input.dtype).eps if eps is None else eps))
     return _affine(r, r.add("Mul", input, r.add("Reciprocal", root)), weight, None)
-
-
-# --- pooling ---------------------------------------------------------------------------------------------------------
-
-
-@handles("max_pool1d", "max_pool2d", "max_pool3d", "_max_pool2d", "max_pool2d_with_indices")
-def _max_pool(
-    r: Recorder, input: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
-    dilation: Sizes = 1, ceil_mode: bool = False, return_indices: bool = False,
-) -> Tensor:  # fmt: skip
-    if return_indices:
-        raise InputError("max pooling that returns indices is not supported")
-    rank = input.dim() - 2
-    kernel, sides = _each(kernel_size, rank), _each(padding, rank, 0)
-    strides = kernel if stride is None or stride == [] else _each(stride, rank)
-    attrs = {"dilations": _each(dilation, rank), "pads": (*sides, *sides), "strides": strides}
-    return r.add_node("MaxPool", input, ceil_mode=int(ceil_mode), kernel_shape=kernel, **attrs)
-
-
-@handles("avg_pool1d", "avg_pool2d", "avg_pool3d")
-def _avg_pool(
-    r: Recorder, input: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
-    ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
-) -> Tensor:  # fmt: skip
-    if divisor_override is not None:
-        raise InputError("average pooling with divisor_override is not supported")
-    rank = input.dim() - 2
-    kernel, sides = _each(kernel_size, rank), _each(padding, rank, 0)
-    strides = kernel if stride is None or stride == [] else _each(stride, rank)
-    attrs: dict[str, Value] = {"pads": (*sides, *sides), "strides": strides}
-    if any(sides):
-        attrs["count_include_pad"] = int(count_include_pad)
-    return r.add_node("AveragePool", input, ceil_mode=int(ceil_mode), kernel_shape=kernel, **attrs)
-
-
-def _adaptive_sizes(input: Tensor, output_size: Any) -> list[int]:
-    rank = input.dim() - 2
-    asked = [output_size] * rank if output_size is None or isinstance(output_size, int) else list(output_size)
-    return [
-        n if size is None else int(size) for n, size in zip(input.shape[2:], asked * (rank // len(asked)), strict=True)
-    ]
-
-
-@handles("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d")
-def _adaptive_avg_pool(r: Recorder, input: Tensor, output_size: Any) -> Tensor:
-    return _adaptive(r, input, _adaptive_sizes(input, output_size), "AveragePool", "ReduceMean")
-
-
-@handles("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
-def _adaptive_max_pool(r: Recorder, input: Tensor, output_size: Any, return_indices: bool = False) -> Tensor:
-    if return_indices:
-        raise InputError("max pooling that returns indices is not supported")
-    return _adaptive(r, input, _adaptive_sizes(input, output_size), "MaxPool", "ReduceMax")
-
-
-def _adaptive(r: Recorder, x: Tensor, sizes: list[int], pool: str, reduction: str) -> Tensor:
-    """Pooling to a fixed size: one pooling operator if all windows are equal, otherwise window by window."""
-    before = list(x.shape[2:])
-    if sizes == before:
-        return x
-    if set(sizes) == {1}:
-        return reduced(r, reduction, x, tuple(range(2, x.dim())), True)
-    if all(n % size == 0 for n, size in zip(before, sizes, strict=True)):
-        kernel = tuple([n // size for n, size in zip(before, sizes, strict=True)])
-        return r.add_node(pool, x, kernel_shape=kernel, strides=kernel)
-    for axis, (n, size) in enumerate(zip(before, sizes, strict=True), start=2):
-        if n == size:
-            continue
-        windows = [sliced(r, x, axis, i * n // size, -(-(i + 1) * n // size)) for i in range(size)]
-        x = r.add_node("Concat", *[reduced(r, reduction, w, axis, True) for w in windows], axis=axis)
-    return x

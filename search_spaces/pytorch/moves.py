@@ -237,3 +237,14 @@ def _grid_sample(
 ) -> Tensor:
     mode, padding = ("linear", "nearest", "cubic")[interpolation_mode], ("zeros", "border", "reflection")[padding_mode]
     return r.add_node("GridSample", input, grid, mode=mode, padding_mode=padding, align_corners=int(align_corners))
+
+
+@handles("affine_grid")
+def _affine_grid(r: Recorder, theta: Tensor, size: Sequence[int], align_corners: bool | None = None) -> Tensor:
+    """The places of a plain grid, as products with the matrix of each sample."""
+    rank = len(size) - 2
+    plain = torch.eye(rank, rank + 1)[None]
+    places = F.affine_grid(plain, [1, 1, *size[2:]], align_corners=bool(align_corners)).reshape(1, -1, rank)
+    places = torch.cat([places, torch.ones_like(places[..., :1])], -1)
+    turned = r.call(torch.matmul, places, r.call(torch.transpose, theta, 1, 2))
+    return reshaped(r, turned, [*theta.shape[:1], *size[2:], rank])

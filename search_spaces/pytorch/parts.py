@@ -10,7 +10,7 @@ from torch import Tensor
 
 from search_spaces.common.errors import InputError
 from search_spaces.pytorch.recorder import HANDLERS, Recorder, handles
-from search_spaces.pytorch.shapes import expanded, reshaped, squeezed, unsqueezed
+from search_spaces.pytorch.shapes import expanded, permuted, reshaped, squeezed, unsqueezed
 
 
 def sliced(r: Recorder, x: Tensor, axis: int, start: int, end: int, step: int = 1) -> Tensor:
@@ -165,6 +165,19 @@ def _is_every_sample(r: Recorder, x: Tensor, index: Tensor) -> bool:
 @handles("index_select")
 def _index_select(r: Recorder, input: Tensor, dim: int, index: Tensor) -> Tensor:
     return gathered(r, input, dim % input.dim(), index)
+
+
+@handles("diagonal")
+def _diagonal(r: Recorder, input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """Elements at equal places of two dimensions, which become the last one."""
+    axes = [dim1 % input.dim(), dim2 % input.dim()]
+    rows, columns = (input.shape[axis] for axis in axes)
+    if r.is_batch(rows) or r.is_batch(columns):
+        raise InputError("a diagonal along the batch is not supported: all samples must be computed alike")
+    rest = [axis for axis in range(input.dim()) if axis not in axes]
+    flat = reshaped(r, permuted(r, input, *rest, *axes), [*(input.shape[axis] for axis in rest), rows * columns])
+    places = torch.arange(rows * columns).reshape(rows, columns).diagonal(offset)
+    return gathered(r, flat, len(rest), places)
 
 
 @handles("gather")

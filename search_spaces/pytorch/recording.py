@@ -28,9 +28,12 @@ from search_spaces.pytorch import (  # noqa: F401  each names the functions that
     elementwise,
     layers,
     moves,
+    orders,
     parts,
+    pooling,
     recurrent,
     reductions,
+    scatters,
     shapes,
 )
 from search_spaces.pytorch.building import Example, arguments, is_lazy, run

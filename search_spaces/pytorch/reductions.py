@@ -147,7 +147,7 @@ def _pairwise_distance(
     return _norm(r, r.call(torch.add, r.call(torch.sub, x1, x2), eps), p, -1, keepdim)
 
 
-@handles("topk")
-def _topk(r: Recorder, input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
-    given: dict[str, Value] = {"K": (k,), "axis": dim, "largest": int(largest), "sorted": int(sorted)}
-    return torch.return_types.topk((r.add_node("TopK", input, **given), r.add_node("TopK", input, output=1, **given)))
+@handles("cdist")
+def _cdist(r: Recorder, x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = None) -> Tensor:
+    """Distances between all rows of the two."""
+    return _norm(r, r.call(torch.sub, r.call(torch.unsqueeze, x1, -2), r.call(torch.unsqueeze, x2, -3)), p, -1)

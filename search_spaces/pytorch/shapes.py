@@ -12,6 +12,15 @@ from torch import Tensor
 from search_spaces.common.errors import InputError
 from search_spaces.pytorch.recorder import Recorder, handles
 
+Sizes = int | Sequence[int]
+
+
+def each(value: Sizes | None, rank: int, default: int = 1) -> tuple[int, ...]:
+    """A size per spatial dimension; one number stands for all."""
+    if value is None or (not isinstance(value, int) and not len(value)):
+        return (default,) * rank
+    return (value,) * rank if isinstance(value, int) else tuple(map(int, value)) * (rank if len(value) == 1 else 1)
+
 
 def sizes_of(args: tuple[Any, ...]) -> list[int]:
     """Sizes given as separate arguments or as one list."""

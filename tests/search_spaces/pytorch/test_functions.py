@@ -136,12 +136,115 @@ COMPOSED: dict[str, Callable[[Tensor], Any]] = {
     "nearest-exact": lambda x: F.interpolate(x, size=4, mode="nearest-exact"),
     "logical_not": lambda x: torch.logical_not(x.relu()).float(),
     "slice of nothing": lambda x: torch.cat([x[:, :0], x[:, 0:].relu()], 1),
+    "cdist": lambda x: (torch.cdist(x, x[:, :3]), torch.cdist(x, torch.ones(2, 6), p=1)),
+    "outer": lambda x: x + torch.outer(torch.arange(5.0), torch.arange(6.0)) * x.mean(-1, keepdim=True),
+    "outer of values": lambda x: torch.einsum("bi,ijk->bjk", x[:, :2, 0], torch.ones(2, 3, 4)).mean(0).diagonal(),
+    "cross": lambda x: (
+        torch.cross(x[..., :3], x[..., 3:], dim=-1),
+        torch.linalg.cross(x[..., :3], torch.arange(3.0)[None, None]),
+    ),
+    "diagonal": lambda x: (x.diagonal(dim1=1, dim2=2), torch.diagonal(x, -1, 2, 1)),
+    "diff": lambda x: (x.diff(), torch.diff(x, dim=1, n=2)),
+    "atan2": lambda x: (torch.atan2(x, x.roll(1, 1)), (x.round() + 0.0).atan2(x.roll(1, 2).round() + 0.0)),
+    "atan2 of constants": lambda x: (
+        torch.atan2(x, torch.zeros(6)),
+        torch.ones(6).atan2(x - x),
+        x.sign().atan2(-x.exp()),
+    ),
+    "nan_to_num": lambda x: torch.where(x > 0, x.exp() / 0, x.log()).nan_to_num(),
+    "nan_to_num by these": lambda x: torch.where(x > 0, x / 0, -x.abs() / 0).nan_to_num(neginf=2, posinf=3),
+    "bucketize": lambda x: torch.bucketize(x, torch.linspace(-1, 1, 5)),
+    "bucketize of equals": lambda x: torch.bucketize(x.round(), torch.tensor([-1.0, 0, 1]), right=True, out_int32=True),
+    "searchsorted": lambda x: torch.searchsorted(torch.linspace(-1, 1, 5), x),
+    "affine_grid": lambda x: F.affine_grid(x.reshape(-1, 5, 2, 3)[:, 0], [len(x), 1, 4, 5], align_corners=False),
+    "shrinks": lambda x: (F.hardshrink(x, 0.2), F.softshrink(x, 0.3), F.threshold(x, 0.1, -2.0), nn.RReLU().eval()(x)),
 }
 
 
 @pytest.mark.parametrize("name", COMPOSED)
 def test_functions_that_consist_of_others_are_computed(name: str) -> None:
     assert_computed(Function(COMPOSED[name]), torch.randn(SEQUENCE))
+
+
+# --- orders and computed places ---------------------------------------------------------------------------------------
+
+
+ORDERS: dict[str, Callable[[Tensor], Any]] = {
+    "sort": lambda x: (*x.sort(), *torch.sort(x, 1, descending=True)),
+    "argsort": lambda x: (x.gather(-1, x.argsort(-1)), torch.argsort(x, dim=1, descending=True, stable=True)),
+    "median": lambda x: (*x.median(-1), x.median(1, keepdim=True).values, x[..., :5].median(2).indices),
+    "kthvalue": lambda x: (*x.kthvalue(2), x.kthvalue(3, 1, keepdim=True)[0]),
+    "scatter": lambda x: torch.zeros_like(x).scatter(-1, x.argmax(-1, keepdim=True), 1.0),
+    "scatter of values": lambda x: x.scatter(1, x.argmax(1, keepdim=True), -x[:, :3]),
+    "scatter in place": lambda x: torch.zeros_like(x).scatter_(2, x.topk(2).indices, x.topk(2).values),
+    "scatter of products": lambda x: x.scatter(1, x.argmax(1, keepdim=True), 2.0, reduce="multiply"),
+    "scatter_add": lambda x: torch.zeros_like(x).scatter_add(-1, x.argsort(-1) // 2, x),
+    "scatter_reduce": lambda x: x.scatter_reduce(2, x.argsort(-1) // 2, 2 * x, "amax"),
+    "index_add": lambda x: x.index_add(1, torch.tensor([0, 2]), x[:, :2], alpha=2),
+    "index_add in place": lambda x: (3 * x).index_add_(-1, torch.tensor([0, 2, 0]), x[..., :3]),
+}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_orders_and_writes_to_computed_places_are_computed(name: str) -> None:
+    torch.manual_seed(0)
+    assert_computed(Function(ORDERS[name]), torch.randn(SEQUENCE))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.sort(0)[0],
+        lambda x: x.median(),
+        lambda x: x.scatter(0, x.argmax(0, keepdim=True), 1.0),
+        lambda x: x.diagonal(),
+    ],
+)
+def test_orders_and_writes_along_the_batch_fix_its_size(function: Callable[[Tensor], Tensor]) -> None:
+    x = torch.randn(SEQUENCE)
+    graph, numbers = record_with_numbers(Function(function), x)
+    session = onnxruntime.InferenceSession(to_model(graph, numbers=numbers).SerializeToString())
+    (only,) = session.get_inputs()
+    assert only.shape == list(SEQUENCE)
+    np.testing.assert_allclose(session.run(None, {only.name: x.numpy()})[0], function(x).numpy())
+
+
+class Segments(nn.Module):
+    """Puts the values of each half image back to the places of the maxima, as in SegNet (arXiv 1511.00561)."""
+
+    def __init__(self, **windows: Any) -> None:
+        super().__init__()
+        self.down, self.up = nn.MaxPool2d(**windows, return_indices=True), nn.MaxUnpool2d(**windows)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        y, places = self.down(x)
+        return self.up(y, places), self.up(2 * y, places, output_size=x.shape), places
+
+
+@pytest.mark.parametrize(
+    ("windows", "size"), [({"kernel_size": 2}, (6, 8)), ({"kernel_size": 3, "stride": 2, "padding": 1}, (7, 9))]
+)
+def test_maxima_go_back_to_their_places(windows: dict[str, int], size: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    assert_computed(Segments(**windows), torch.randn(2, 3, *size))
+
+
+def test_bilinear_layers_and_bags_of_words_own_their_weights() -> None:
+    class Bags(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.pairs = nn.Bilinear(6, 6, 4)
+            self.bags = nn.ModuleList(nn.EmbeddingBag(8, 4, mode=mode) for mode in ("mean", "sum", "max"))
+
+        def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+            bags = [bag(x.argmax(-1)) for bag in self.bags]
+            weighted = F.embedding_bag(x.argmax(-1), self.bags[0].weight, per_sample_weights=x[..., 0], mode="sum")
+            return self.pairs(x, x.relu()), self.pairs(x[:, 0], x[:, 1]), *bags, weighted
+
+    torch.manual_seed(0)
+    module = Bags()
+    assert_computed(module, torch.randn(SEQUENCE))
+    assert graph_params(record(module, torch.randn(SEQUENCE))) == sum(p.numel() for p in module.parameters())
 
 
 def test_part_that_is_changed_in_place_is_changed_in_the_whole() -> None:
