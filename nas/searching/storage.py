@@ -27,6 +27,7 @@ from search_spaces.common.errors import InputError
 
 _FIRST_BYTES = b'{"op_code"'
 _SQLITE = b"SQLite format 3\0"
+_CREATED_TWICE = ("already exists", "duplicate", "unique constraint")  # errors of databases, in lower case
 PROXY_TIMEOUT_SECONDS = 10
 HEARTBEAT_SECONDS = 20  # between two heartbeats of a worker
 GRACE_SECONDS = 60  # a worker without a heartbeat for so long counts as gone
@@ -206,7 +207,7 @@ def _database(url: str, existing: bool, tries: int = 5) -> BaseStorage:
             storage.place = address(url)
             return storage
     except DatabaseError as error:
-        if tries == 1 or not any(hint in str(error) for hint in ("already exists", "duplicate key")):
+        if tries == 1 or not any(hint in str(error).lower() for hint in _CREATED_TWICE):
             raise
     time.sleep(0.5)
     return _database(url, existing, tries - 1)

@@ -19,10 +19,11 @@ import numpy as np
 import optuna
 import pytest
 from optuna.trial import TrialState
+from sqlalchemy.exc import IntegrityError
 
 from nas import cli, search
 from nas.benchmarks import load_benchmark
-from nas.searching import optuna_adapter, workers
+from nas.searching import optuna_adapter, storage, workers
 from nas.searching.evaluators import TableEvaluator
 from nas.searching.joining import is_unfinished, join, list_searches, read_search
 from nas.searching.storage import open_storage
@@ -186,6 +187,33 @@ class Costs:
 
     def __call__(self, architectures: list) -> np.ndarray:  # type: ignore[type-arg]
         return np.array([[SPACE.params(a), SPACE.flops(a)] for a in architectures], dtype=float)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "UNIQUE constraint failed: alembic_version.version_num",  # SQLite
+        "table studies already exists",
+        'duplicate key value violates unique constraint "pg_type_typname_nsp_index"',  # PostgreSQL
+    ],
+)
+def test_database_that_another_process_creates_at_the_same_time_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message: str
+) -> None:
+    first_try, patient = [True], storage.patient
+
+    def collides_once(kind: type) -> Callable[..., Any]:
+        def create(*args: Any, **options: Any) -> Any:
+            if first_try:
+                first_try.clear()
+                raise IntegrityError("INSERT INTO alembic_version", {}, Exception(message))
+            return patient(kind)(*args, **options)
+
+        return create
+
+    monkeypatch.setattr(storage, "patient", collides_once)
+    assert open_storage(f"sqlite:///{tmp_path / 'search.db'}").get_all_studies() == []
+    assert not first_try
 
 
 # --- joining from the command line
