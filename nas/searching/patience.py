@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from optuna.storages import BaseStorage
 
+from nas.searching.interrupts import interrupts_wait
 from search_spaces.common.errors import InputError
 
 TIMEOUT = "NAS_STORAGE_TIMEOUT"  # environment variable, which helper processes of a search inherit
@@ -79,7 +80,8 @@ def _retrying(method: Callable[..., Any]) -> Callable[..., Any]:
         began, pause, limit = time.monotonic(), FIRST_PAUSE_SECONDS, timeout_seconds()
         while True:
             try:
-                result = method(self, *args, **kwargs)
+                with interrupts_wait():
+                    result = method(self, *args, **kwargs)
             except UpdateFinishedTrialError:
                 if pause == FIRST_PAUSE_SECONDS:
                     raise
@@ -119,7 +121,8 @@ def _tried_once(method: Callable[..., Any], answer: Any) -> Callable[..., Any]:
         if answer is not None and time.monotonic() < self.came_back + SETTLING_SECONDS:
             return answer
         try:
-            return method(self, *args, **kwargs)
+            with interrupts_wait():
+                return method(self, *args, **kwargs)
         except Exception as error:
             if _reason(error) is None:
                 raise

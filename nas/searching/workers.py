@@ -11,12 +11,12 @@ import socket
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import optuna
-from optuna.exceptions import ExperimentalWarning
+from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
 from optuna.storages import RetryHeartbeatStaleTrialCallback, fail_stale_trials
 from optuna.trial import TrialState
 
@@ -91,8 +91,9 @@ class Worker:
             try:
                 yield
             except (KeyboardInterrupt, SystemExit):
-                trial.set_user_attr(_OWNER_KEY, "")
-                self._give_back(optuna_adapter.stored_trial(self.study, optuna_adapter.trial_id(trial)))
+                with suppress(UpdateFinishedTrialError):  # it may have ended just before the interrupt
+                    trial.set_user_attr(_OWNER_KEY, "")
+                    self._give_back(optuna_adapter.stored_trial(self.study, optuna_adapter.trial_id(trial)))
                 raise
 
     def is_fatal(self, trial: optuna.Trial) -> bool:
