@@ -179,8 +179,7 @@ class _Loop:
                 log.warning("%d networks in a row violated a constraint before their training", self.ruled_out)
                 return
             self.worker.reclaim_stale_trials()
-            runs = self._runs()
-            trial = self._unfinished() or self._begin(runs)
+            trial = self._unfinished() or self._begin()
             if trial is None:
                 others = self.worker.others_at_work(optuna_adapter.stored_trials(self.study))
                 if self._log_finished() and progress:
@@ -193,7 +192,7 @@ class _Loop:
                 self._fail(trial, FATAL)
                 continue
             with self.worker.evaluating(trial):
-                self._train(trial, runs)
+                self._train(trial)
             self._log_finished()
             if progress:
                 progress(self._progress())
@@ -238,8 +237,9 @@ class _Loop:
                 return optuna.Trial(self.study, id_)
         return optuna_adapter.pop_waiting(self.study)
 
-    def _begin(self, runs: Runs) -> optuna.Trial | None:
+    def _begin(self) -> optuna.Trial | None:
         """A new trial for the stretch that the policy chooses."""
+        runs = self._runs()
         while (job := self.policy.decide(runs, self._epochs_left(runs))) is not None:
             if job.until is None:
                 self.study.set_user_attr(STOPPED_KEY + self.reader.space.format(job.architecture), True)
@@ -247,8 +247,7 @@ class _Loop:
                 self.stages.forget(job.architecture)
                 continue
             trial = optuna_adapter.begin_trial(self.study, self._template(job, runs))
-            runs = self._runs()
-            if self._is_first(trial, runs):
+            if self._is_first(trial, self._runs()):
                 return trial
             self.study.tell(trial, state=TrialState.FAIL)
             runs = self._runs()
@@ -287,7 +286,7 @@ class _Loop:
         rate = runs.spent / runs.epochs
         return (self.budget - runs.spent) / rate - runs.pending if rate > 0 else math.inf
 
-    def _train(self, trial: optuna.Trial, runs: Runs) -> None:
+    def _train(self, trial: optuna.Trial) -> None:
         attrs = trial.user_attrs
         architecture = self.reader.architecture(trial.params)
         if architecture is None or UNTIL_KEY not in attrs:
@@ -297,7 +296,10 @@ class _Loop:
         record = TrialRecord(self.study, trial, self.weights)
         started, known = time.monotonic(), dict[str, float]()
         try:
-            known = runs.runs[architecture].values[begun] if begun else self.stages.measure(architecture, record)
+            # Read now: another process may have finished the previous stretch after this one chose.
+            known = (
+                self._runs().runs[architecture].values[begun] if begun else self.stages.measure(architecture, record)
+            )
             if not begun and (broken := self._broken(known)):
                 self._rule_out(trial, known, broken, time.monotonic() - started)
                 return

@@ -15,17 +15,18 @@ import matplotlib.pyplot as plt
 import numpy as np
 import optuna
 import pytest
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 
 from nas.evaluation.datasets import load_dataset
 from nas.evaluation.measurement import Measurement
 from nas.evaluation.tasks import TrainingTask
 from nas.evaluation.trainable import Trainable
 from nas.evaluation.training import train
+from nas.searching import optuna_adapter
 from nas.searching.by_cost.halving import Halving, best_order
 from nas.searching.by_cost.improvement import best_ratio
 from nas.searching.by_cost.loop import search_by_cost
-from nas.searching.by_cost.runs import COST_KEY, UNTIL_KEY, Fidelities
+from nas.searching.by_cost.runs import BEGUN_KEY, COST_KEY, UNTIL_KEY, VALUES_KEY, Fidelities
 from nas.searching.evaluators import MeasuredEvaluator
 from nas.searching.own_evaluator import FunctionEvaluator
 from nas.searching.record import EvaluatorError
@@ -327,6 +328,28 @@ def test_built_in_trainings_pause_and_leave_no_states_behind(tmp_path: Path) -> 
 def test_the_last_fidelity_is_the_whole_training(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a training has 4 epochs: give --epochs"):
         search_by_cost(Widths(), "digits_accuracy,params", _measured(tmp_path), "asha", (1, 3), 24)
+
+
+def test_a_training_goes_on_that_another_process_began_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin_trial, rivals = optuna_adapter.begin_trial, []
+
+    def second(study: optuna.Study, template: FrozenTrial) -> optuna.Trial:
+        """Another process stores and finishes each first stretch before this one stores it."""
+        if not template.user_attrs[BEGUN_KEY]:
+            rival = begin_trial(study, template)
+            rivals.append(rival.number)
+            rival.set_user_attr(COST_KEY, 1.0)
+            rival.set_user_attr(VALUES_KEY, {"usefulness_accuracy": 0.5 * sum(rival.params.values()), "params": 1.0})
+            optuna_adapter.prune(study, rival)
+        return begin_trial(study, template)
+
+    monkeypatch.setattr(optuna_adapter, "begin_trial", second)
+    study = _search("asha", 60).study
+    reasons = [trial.user_attrs[FAILED_KEY] for trial in study.trials if FAILED_KEY in trial.user_attrs]
+    assert not reasons
+    own = {trial.user_attrs[BEGUN_KEY] for trial in study.get_trials(states=(TrialState.PRUNED, TrialState.COMPLETE))
+           if trial.number not in rivals}  # fmt: skip
+    assert own == {1, 3}, "this process only goes on with what the other one began"
 
 
 # Workers are forked from one process that has imported everything, so that each begins at once.
