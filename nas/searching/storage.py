@@ -5,9 +5,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import threading
 import time
 import warnings
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from optuna.storages import (
     RetryHeartbeatStaleTrialCallback,
 )
 from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
 
 from nas.searching.patience import StorageError, patient
 from search_spaces.common.errors import InputError
@@ -104,6 +106,28 @@ def _size_of_whole_lines(file: Any) -> int:
             return start + newline + 1
         end = start
     return 0
+
+
+class _Database(RDBStorage):
+    """Optuna's database storage, in which only one process can start or finish a trial, also in an SQLite file.
+
+    Optuna reads a trial's state and then writes the new one. SQLite would lock the file at the write only.
+    """
+
+    def set_trial_state_values(self, trial_id: int, state: TrialState, values: Sequence[float] | None = None) -> bool:
+        _thread.locks_first = True
+        try:
+            return super().set_trial_state_values(trial_id, state, values)
+        finally:
+            _thread.locks_first = False
+
+
+_thread = threading.local()  # locks_first: transactions of this thread lock an SQLite file when they begin
+
+
+def _begin(connection: Any) -> None:
+    if getattr(_thread, "locks_first", False):
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
 def _disk_error(path: Path, error: OSError) -> StorageError:
@@ -191,13 +215,14 @@ def _damage(path: Path) -> StorageError:
 
 def _database(url: str, existing: bool, tries: int = 5) -> BaseStorage:
     """Open a database. Try again if another process creates the tables at the same time."""
+    from sqlalchemy import event
     from sqlalchemy.exc import DatabaseError
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
             retry = RetryHeartbeatStaleTrialCallback(inherit_intermediate_values=True)
-            storage = patient(RDBStorage)(
+            storage = patient(_Database)(
                 url,
                 heartbeat_interval=HEARTBEAT_SECONDS,
                 grace_period=GRACE_SECONDS,
@@ -205,6 +230,8 @@ def _database(url: str, existing: bool, tries: int = 5) -> BaseStorage:
                 skip_table_creation=existing,
             )
             storage.place = address(url)
+            if storage.engine.dialect.name == "sqlite":
+                event.listen(storage.engine, "begin", _begin)
             return storage
     except DatabaseError as error:
         if tries == 1 or not any(hint in str(error).lower() for hint in _CREATED_TWICE):

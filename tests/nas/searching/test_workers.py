@@ -216,6 +216,30 @@ def test_database_that_another_process_creates_at_the_same_time_is_opened(
     assert not first_try
 
 
+@pytest.mark.parametrize("state", [TrialState.RUNNING, TrialState.FAIL])
+def test_one_of_two_processes_starts_or_gives_back_a_trial_in_an_sqlite_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: TrialState
+) -> None:
+    monkeypatch.setenv("NAS_STORAGE_TIMEOUT", "0")
+    first, second = (open_storage(f"sqlite:///{tmp_path / 'search.db'}?timeout=0.01") for _ in range(2))
+    assert isinstance(first, optuna.storages.RDBStorage)
+    study = optuna.create_study(storage=first)
+    study.enqueue_trial({"x": 1})
+    (id_,) = (optuna_adapter.trial_id(trial) for trial in study.trials)
+    if state == TrialState.FAIL:
+        first.set_trial_state_values(id_, TrialState.RUNNING)
+    taken: list[bool] = []
+
+    def second_comes_between(*_: object) -> None:
+        """Called after the first process has read the trial's state, before it writes the new one."""
+        with suppress(storage.StorageError):
+            taken.append(second.set_trial_state_values(id_, state))
+
+    monkeypatch.setattr(first, "check_trial_is_updatable", second_comes_between)
+    assert first.set_trial_state_values(id_, state)
+    assert not taken, "the file is locked before the state is read"
+
+
 # --- joining from the command line
 
 
