@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sqlite3
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import optuna
@@ -14,6 +15,14 @@ import sqlalchemy
 from nas.searching.interrupts import interrupts_wait
 from nas.searching.storage import open_storage
 from nas.searching.workers import Worker
+
+
+@pytest.fixture(autouse=True)
+def interrupts() -> Iterator[None]:
+    """Python's handler: a shell starts background jobs with interrupts ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def interrupted(times: int, done: list[str], error: Exception | None = None) -> None:
