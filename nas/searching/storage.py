@@ -125,7 +125,8 @@ class _Database(RDBStorage):
 _thread = threading.local()  # locks_first: transactions of this thread lock an SQLite file when they begin
 
 
-def _begin(connection: Any) -> None:
+def _lock_first(connection: Any) -> None:
+    """Called when a transaction of an SQLite file begins."""
     if getattr(_thread, "locks_first", False):
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
@@ -231,7 +232,7 @@ def _database(url: str, existing: bool, tries: int = 5) -> BaseStorage:
             )
             storage.place = address(url)
             if storage.engine.dialect.name == "sqlite":
-                event.listen(storage.engine, "begin", _begin)
+                event.listen(storage.engine, "begin", _lock_first)
             return storage
     except DatabaseError as error:
         if tries == 1 or not any(hint in str(error).lower() for hint in _CREATED_TWICE):

@@ -14,7 +14,7 @@ from search_spaces.graph.convolutions import Convolution
 from search_spaces.graph.ir import Value
 from search_spaces.pytorch.recorder import Recorder, handles
 from search_spaces.pytorch.reductions import reduced
-from search_spaces.pytorch.shapes import Sizes, each
+from search_spaces.pytorch.shapes import Sizes, per_dimension
 
 
 def _owned(r: Recorder, *weights: Tensor | None) -> list[tuple[int, ...] | None] | None:
@@ -47,7 +47,7 @@ def _conv(
     channels, inputs, *kernel = weight.shape
     if inputs * groups != input.shape[1]:
         raise InputError(f"weights {list(weight.shape)} in {groups} groups do not fit an input {list(input.shape)}")
-    strides, dilations = each(stride, rank), each(dilation, rank)
+    strides, dilations = per_dimension(stride, rank), per_dimension(dilation, rank)
     pads = _pads(padding, kernel, dilations, rank)
     if r.owned_shape(weight) is None:
         given: dict[str, Value] = {"group": groups, "strides": strides, "pads": pads, "dilations": dilations}
@@ -67,7 +67,7 @@ def _pads(padding: Sizes | str, kernel: Sequence[int], dilations: tuple[int, ...
         totals = [d * (k - 1) for k, d in zip(kernel, dilations, strict=True)]
         begin = [total // 2 for total in totals]
         return (*begin, *[total - b for total, b in zip(totals, begin, strict=True)])
-    sides = (0,) * rank if isinstance(padding, str) else each(padding, rank, 0)
+    sides = (0,) * rank if isinstance(padding, str) else per_dimension(padding, rank, 0)
     return (*sides, *sides)
 
 
@@ -79,11 +79,11 @@ def _conv_transpose(
     rank = weight.dim() - 2
     if (own := _owned(r, weight, bias)) is None:
         raise InputError("a transposed convolution whose weights are computed or shared is not supported")
-    sides = each(padding, rank, 0)
+    sides = per_dimension(padding, rank, 0)
     return r.add_node(
         "ConvTranspose", input, bias=int(own[1] is not None), channels=int(weight.shape[1]) * groups, group=groups,
-        kernel_shape=tuple(weight.shape[2:]), strides=each(stride, rank), pads=(*sides, *sides),
-        output_padding=each(output_padding, rank, 0), dilations=each(dilation, rank),
+        kernel_shape=tuple(weight.shape[2:]), strides=per_dimension(stride, rank), pads=(*sides, *sides),
+        output_padding=per_dimension(output_padding, rank, 0), dilations=per_dimension(dilation, rank),
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from search_spaces.common.errors import InputError
 from search_spaces.graph.ir import Value
 from search_spaces.pytorch.casts import cast
+from search_spaces.pytorch.parts import check_apart
 from search_spaces.pytorch.recorder import Recorder, handles
 from search_spaces.pytorch.shapes import squeezed, unsqueezed
 
@@ -23,7 +24,7 @@ def _topk(r: Recorder, input: Tensor, k: int, dim: int = -1, largest: bool = Tru
 @handles("sort")
 def _sort(r: Recorder, input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Any:
     """The `topk` of all elements, in which the first of equal ones comes first, as if the sort were stable."""
-    _check_apart(r, input, dim)
+    check_apart(r, input.shape[dim], "an order along")
     return torch.return_types.sort(tuple(_topk(r, input, input.shape[dim], dim % input.dim(), descending)))
 
 
@@ -47,15 +48,9 @@ def _kthvalue(r: Recorder, input: Tensor, k: int, dim: int = -1, keepdim: bool =
 
 def _of_order(r: Recorder, result: Any, x: Tensor, k: int, dim: int, keepdim: bool) -> Any:
     """The k-th smallest elements along a dimension, and their places."""
-    _check_apart(r, x, dim)
+    check_apart(r, x.shape[dim], "an order along")
     found = [r.call(torch.narrow, part, dim, k - 1, 1) for part in _topk(r, x, k, dim % x.dim(), largest=False)]
     return result(tuple(found if keepdim else [squeezed(r, part, dim % x.dim()) for part in found]))
-
-
-def _check_apart(r: Recorder, x: Tensor, dim: int) -> None:
-    """Refuse an order of samples."""
-    if r.is_batch(x.shape[dim]):
-        raise InputError("an order along the batch is not supported: all samples must be computed alike")
 
 
 @handles("bucketize")

@@ -13,6 +13,12 @@ from search_spaces.pytorch.recorder import HANDLERS, Recorder, handles
 from search_spaces.pytorch.shapes import expanded, permuted, reshaped, squeezed, unsqueezed
 
 
+def check_apart(r: Recorder, size: int, what: str) -> None:
+    """Refuse an operation on a dimension that is the batch, such as "a slice along" it."""
+    if r.is_batch(size):
+        raise InputError(f"{what} the batch is not supported: all samples must be computed alike")
+
+
 def sliced(r: Recorder, x: Tensor, axis: int, start: int, end: int, step: int = 1) -> Tensor:
     """Elements start to end - 1 along an axis; InputError along the batch."""
     if r.is_constant(x):
@@ -22,8 +28,7 @@ def sliced(r: Recorder, x: Tensor, axis: int, start: int, end: int, step: int = 
     if start >= end and step > 0:  # such as the prefix tokens of a network that has none
         return torch.empty([0 if i == axis else size for i, size in enumerate(x.shape)], dtype=x.dtype)
     given = {"axes": (axis,), "ends": (end,), "starts": (start,)}
-    if r.is_batch(x.shape[axis]):
-        raise InputError("a slice along the batch is not supported: all samples must be computed alike")
+    check_apart(r, x.shape[axis], "a slice along")
     return r.view_of(
         x, r.add_node("Slice", x, **given) if step == 1 else r.add_node("Slice", x, **given, steps=(step,))
     )
@@ -91,8 +96,7 @@ def _getitem(r: Recorder, input: Tensor, index: Any) -> Tensor:
         elif isinstance(item, bool):
             raise InputError("indexing by a boolean is not supported")
         elif isinstance(item, int):
-            if r.is_batch(x.shape[axis]):
-                raise InputError("an index into the batch is not supported: all samples must be computed alike")
+            check_apart(r, x.shape[axis], "an index into")
             x = _select(r, x, axis, item)
             continue
         elif isinstance(item, slice):
@@ -172,8 +176,8 @@ def _diagonal(r: Recorder, input: Tensor, offset: int = 0, dim1: int = 0, dim2: 
     """Elements at equal places of two dimensions, which become the last one."""
     axes = [dim1 % input.dim(), dim2 % input.dim()]
     rows, columns = (input.shape[axis] for axis in axes)
-    if r.is_batch(rows) or r.is_batch(columns):
-        raise InputError("a diagonal along the batch is not supported: all samples must be computed alike")
+    for size in (rows, columns):
+        check_apart(r, size, "a diagonal along")
     rest = [axis for axis in range(input.dim()) if axis not in axes]
     flat = reshaped(r, permuted(r, input, *rest, *axes), [*(input.shape[axis] for axis in rest), rows * columns])
     places = torch.arange(rows * columns).reshape(rows, columns).diagonal(offset)

@@ -14,7 +14,7 @@ from search_spaces.graph.ir import Value
 from search_spaces.pytorch.parts import sliced
 from search_spaces.pytorch.recorder import Recorder, handles
 from search_spaces.pytorch.reductions import reduced
-from search_spaces.pytorch.shapes import Sizes, each, reshaped
+from search_spaces.pytorch.shapes import Sizes, per_dimension, reshaped
 
 
 @handles("max_pool1d", "max_pool2d", "max_pool3d", "_max_pool2d")
@@ -38,14 +38,18 @@ def _max_windows(
     """Attributes of MaxPool for the arguments of torch's function."""
     kernel, strides, sides = _windows(x, kernel_size, stride, padding)
     attrs = {"kernel_shape": kernel, "strides": strides, "pads": (*sides, *sides)}
-    return {**attrs, "dilations": each(dilation, len(kernel)), "ceil_mode": int(ceil_mode)}
+    return {**attrs, "dilations": per_dimension(dilation, len(kernel)), "ceil_mode": int(ceil_mode)}
 
 
 def _windows(x: Tensor, kernel_size: Sizes, stride: Sizes | None, padding: Sizes) -> tuple[tuple[int, ...], ...]:
     """Kernel, strides and padding for each spatial dimension; without strides, windows do not overlap."""
     rank = x.dim() - 2
-    kernel = each(kernel_size, rank)
-    return kernel, kernel if stride is None or stride == [] else each(stride, rank), each(padding, rank, 0)
+    kernel = per_dimension(kernel_size, rank)
+    return (
+        kernel,
+        kernel if stride is None or stride == [] else per_dimension(stride, rank),
+        per_dimension(padding, rank, 0),
+    )
 
 
 @handles("max_unpool1d", "max_unpool2d", "max_unpool3d")

@@ -8,7 +8,7 @@ from torch import Tensor
 from search_spaces.common.errors import InputError
 from search_spaces.pytorch.arithmetic import Number
 from search_spaces.pytorch.casts import converted
-from search_spaces.pytorch.parts import sliced
+from search_spaces.pytorch.parts import check_apart, sliced
 from search_spaces.pytorch.recorder import Recorder, handles
 from search_spaces.pytorch.shapes import expanded, reshaped
 
@@ -24,8 +24,7 @@ def _scattered(
         reduction: ONNX's name of the function of old and new elements; None if new elements replace old ones.
     """
     axis = dim % input.dim()
-    if r.is_batch(input.shape[axis]):
-        raise InputError("scattering along the batch is not supported: all samples must be computed alike")
+    check_apart(r, input.shape[axis], "scattering along")
     new = src if isinstance(src, Tensor) else torch.tensor(src)
     new = converted(r, new, input.dtype)
     if not new.dim():
@@ -43,7 +42,7 @@ def _scatter(
 ) -> Tensor:  # fmt: skip
     new = value if src is None else src
     if new is None:
-        raise TypeError("src or value is missing")
+        raise InputError("scatter needs src or value")
     return _scattered(r, input, dim, index, new, _REDUCTIONS[reduce] if reduce else None)
 
 

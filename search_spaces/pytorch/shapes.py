@@ -15,7 +15,7 @@ from search_spaces.pytorch.recorder import Recorder, handles
 Sizes = int | Sequence[int]
 
 
-def each(value: Sizes | None, rank: int, default: int = 1) -> tuple[int, ...]:
+def per_dimension(value: Sizes | None, rank: int, default: int = 1) -> tuple[int, ...]:
     """A size per spatial dimension; one number stands for all."""
     if value is None or (not isinstance(value, int) and not len(value)):
         return (default,) * rank
