@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import sys
+import warnings
 from typing import Any
+
+if sys.platform not in ("linux", "darwin"):
+    warnings.warn("rlm-nas is made for Linux and macOS, not tested here: on Windows, use WSL", stacklevel=2)
 
 # Imported on first use, because optuna and torch take seconds to load and the command line must be fast.
 _HOME = {

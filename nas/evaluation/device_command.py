@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import math
 import os
@@ -19,6 +18,7 @@ from time import sleep
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
+from filelock import lock_descriptor
 
 from nas.evaluation.latency import Latency
 from search_spaces.common.errors import InputError, unknown
@@ -198,7 +198,8 @@ def _last_line(output: str) -> str:
 def _alone(command: str) -> Iterator[None]:
     """Hold a lock that one process on this machine can hold per command."""
     digest = hashlib.sha256(command.encode()).hexdigest()[:16]
-    path = Path(tempfile.gettempdir(), f"nas-device-{os.getuid()}-{digest}.lock")
+    user = os.getuid() if hasattr(os, "getuid") else "own"  # elsewhere, each user has a temporary folder
+    path = Path(tempfile.gettempdir(), f"nas-device-{user}-{digest}.lock")
     with open(path, "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        lock_descriptor(file.fileno())  # until the file is closed, or the process ends
         yield

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from pathlib import Path
+
+from filelock import lock_descriptor
 
 LOG_NAME = "nas.log"
 
@@ -38,12 +39,12 @@ class _LogFile(logging.FileHandler):
     def _open(self) -> TextIOWrapper:
         file = super()._open()
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.close()
-            raise
+            is_writer = lock_descriptor(file.fileno(), blocking=False)
         except OSError:  # a file system without locks
-            pass
+            is_writer = True
+        if not is_writer:
+            file.close()
+            raise BlockingIOError(f"another process writes {self.baseFilename}")
         return file
 
     def emit(self, record: logging.LogRecord) -> None:

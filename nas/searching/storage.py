@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import threading
@@ -13,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from filelock import lock_descriptor
 from optuna.exceptions import ExperimentalWarning, StorageInternalError
 from optuna.storages import (
     BaseStorage,
@@ -32,6 +32,7 @@ _SQLITE = b"SQLite format 3\0"
 _CREATED_TWICE = ("already exists", "duplicate", "unique constraint")  # errors of databases, in lower case
 PROXY_TIMEOUT_SECONDS = 10
 HEARTBEAT_SECONDS = 20  # between two heartbeats of a worker
+LOCK_POLL_SECONDS = 0.005  # between two attempts to lock a journal, which takes about a millisecond to write
 GRACE_SECONDS = 60  # a worker without a heartbeat for so long counts as gone
 
 
@@ -76,7 +77,7 @@ class JournalFile(JournalFileBackend):
         lines = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs)
         try:
             with open(self.path, "rb+") as file:
-                fcntl.flock(file, fcntl.LOCK_EX)
+                lock_descriptor(file.fileno(), poll_interval=LOCK_POLL_SECONDS)  # until the file is closed
                 file.seek(_size_of_whole_lines(file))
                 file.truncate()
                 file.write(lines.encode())

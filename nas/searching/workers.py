@@ -35,6 +35,7 @@ _RUNNING, _FINISHED = "running", "finished"
 MAX_RESTARTS = 2  # of a trial, so that a trial that kills each process does not end the search
 FATAL = f"it ended {MAX_RESTARTS + 1} processes in a row: it may need too much memory"  # why such a trial fails
 RECLAIM_INTERVAL_SECONDS = 2.0
+_PROC = "/proc"
 
 
 class Worker:
@@ -156,24 +157,26 @@ def _owner(trial: FrozenTrial) -> str:
 
 def _started(pid: int) -> str | None:
     """Start time of a process, unique across reboots; None if there is no such process or it is a zombie."""
+    if not Path(_PROC, "self").exists():
+        return _started_at(pid)
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        stat = Path(_PROC, str(pid), "stat").read_text()
         fields = stat.rpartition(")")[2].split()  # after the name, which may contain anything
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
+        boot = Path(_PROC, "sys/kernel/random/boot_id").read_text()[:8]
     except OSError:
-        return None if Path("/proc/self/stat").exists() else _exists(pid)
+        return None
     return None if fields[0] == "Z" else f"{boot}-{fields[19]}"
 
 
-def _exists(pid: int) -> str | None:
-    """A constant instead of the start time, on systems without /proc; None if there is no such process."""
+def _started_at(pid: int) -> str | None:
+    """The same on systems without /proc. On Linux, this time would change when the system's clock is set."""
+    import psutil
+
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else f"{process.create_time():.6f}"
+    except psutil.NoSuchProcess:
         return None
-    except PermissionError:
-        pass  # another user's
-    return "running"
 
 
 def _epochs(attrs: Mapping[str, Any]) -> int:

@@ -44,9 +44,13 @@ class _WithoutWeights(TorchFunctionMode):
         if name == "__deepcopy__":  # its argument `memo` may hold many tensors
             return func(*args, **kwargs)
         if name == "__get__":
-            # Not the meta device, so that constants created on a weight's device are computed.
-            return torch.device("cpu") if function_name(func) == "device" else func(*args, **kwargs)
-        if name == "empty" and sys._getframe(2).f_globals.get("__name__", "").startswith("torch.nn.modules."):
+            attribute = function_name(func)
+            if attribute == "device":  # not the meta device, so that constants created on a weight's device are computed
+                return torch.device("cpu")
+            if attribute == "is_meta" and _caller_is_torchs_layer("_load_from_state_dict"):
+                return True  # of the loaded tensor: torch would warn for each weight that the meta device drops it
+            return func(*args, **kwargs)
+        if name == "empty" and _caller_is_torchs_layer():
             kwargs = {**kwargs, "device": "meta"}
         elif name.endswith("_") and not name.endswith("__") and name not in _RESHAPING:
             target = args[0] if args else kwargs.get("tensor")
@@ -55,6 +59,13 @@ class _WithoutWeights(TorchFunctionMode):
         elif len({x.is_meta for x in tensors_in((args, kwargs))}) > 1:
             return func(*mapped(without_data, args), **mapped(without_data, kwargs))
         return func(*args, **kwargs)
+
+
+def _caller_is_torchs_layer(method: str = "") -> bool:
+    """True if the intercepted function was called by the code of one of torch's layers, in `method` if given."""
+    caller = sys._getframe(3)
+    is_torchs = str(caller.f_globals.get("__name__", "")).startswith("torch.nn.modules.")
+    return is_torchs and method in ("", caller.f_code.co_name)
 
 
 def _need_not_be_drawn(target: Tensor) -> bool:

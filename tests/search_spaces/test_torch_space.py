@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -195,3 +196,27 @@ def test_sizes_of_lazy_layers_follow_from_the_example_input() -> None:
     arch = space.architecture({"width": 4})
     assert space.params(arch) == 4 * 9 + 4 + 4 * 36 * 10 + 10
     assert space.num_classes == 10
+
+
+def test_weights_that_build_loads_are_loaded_without_warnings() -> None:
+    pretrained = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.GRU(30, 5))
+    weights = pretrained.state_dict()
+
+    def build(trial: Any) -> nn.Module:
+        features = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+        features.load_state_dict({name: x for name, x in weights.items() if not name.startswith("2.")})
+        with torch.no_grad():
+            features[0].bias.copy_(weights["0.bias"])
+        warnings.warn("the user's own", stacklevel=1)
+        return nn.Sequential(features, nn.Flatten(), nn.Linear(3600, trial.suggest_int("classes", 2, 9)))
+
+    space = TorchSpace(build, torch.zeros(1, 3, 32, 32))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        architecture = space.sample(np.random.default_rng(0))
+        assert space.params(architecture) == 3 * 4 * 9 + 4 + 2 * 4 + 3601 * architecture.as_dict()["classes"]  # type: ignore[operator]
+    assert {str(warning.message) for warning in caught} == {"the user's own"}
+    features = space.module(architecture)[0]  # type: ignore[index]
+    assert torch.equal(features[0].weight, pretrained[0].weight), "training begins with the loaded weights"
+    with pytest.warns(UserWarning, match="no-op"):  # outside of `build`, torch's warning stays
+        nn.Linear(2, 2, device="meta").load_state_dict(nn.Linear(2, 2).state_dict())
