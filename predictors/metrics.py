@@ -12,6 +12,13 @@ from search_spaces.common.errors import InputError
 Kind = Literal["accuracy", "measured", "exact"]
 Direction = Literal["maximize", "minimize"]
 EXACT = ("params", "flops")
+DIRECTIONS: dict[str, Direction] = {
+    "max": "maximize",
+    "maximize": "maximize",
+    "min": "minimize",
+    "minimize": "minimize",
+}
+"""Words for directions, in lower case."""
 DECODING_ORDER: dict[Kind, int] = {"exact": 0, "accuracy": 1, "measured": 2}
 
 
@@ -55,27 +62,31 @@ class Metric:
     def parse(cls, text: str) -> Metric:
         """Parse a metric's name with optional suffixes for direction and kind.
 
-        Examples: `"pixel3_latency_ms"`, `"top1:max"`, `"energy:measured:min"`. Without suffixes the name decides:
-        accuracies, precisions, scores and throughputs are maximized; everything else, including losses, errors and
-        drops (`top1_error`), is minimized.
+        Examples: `"pixel3_latency_ms"`, `"top1:max"`, `"top1:maximize"`, `"energy:measured:min"`. Without suffixes the
+        name decides: accuracies, precisions, scores and throughputs are maximized; everything else, including losses,
+        errors and drops (`top1_error`), is minimized.
 
         Raises:
-            InputError: if the name is empty, or a suffix is neither a direction nor a kind.
+            InputError: if the name is empty, or a suffix is neither a direction nor a kind, or there are two of one.
         """
-        name, *suffixes = text.strip().split(":")
+        name, *suffixes = (part.strip() for part in text.split(":"))
         if not name:
             raise InputError(f"empty metric in {text!r}: give a metric name")
         metric = cls._guess(name)
+        directions = [suffix for suffix in suffixes if suffix.lower() in DIRECTIONS]
+        kinds = [suffix for suffix in suffixes if suffix in DECODING_ORDER]
         for suffix in suffixes:
-            if suffix in ("max", "min"):
-                metric = replace(metric, direction="maximize" if suffix == "max" else "minimize")
-            elif suffix in DECODING_ORDER:
-                metric = replace(metric, kind=suffix)
-            else:
+            if suffix not in (*directions, *kinds):
                 raise InputError(
                     f"bad suffix {suffix!r} in {text!r}: use {name}:max or {name}:min, and one of the kinds "
                     f"{', '.join(DECODING_ORDER)} if the name does not imply it"
                 )
+        if len(directions) > 1 or len(kinds) > 1:
+            raise InputError(f"{text!r} has more than one direction or kind: give one of each")
+        if directions:
+            metric = replace(metric, direction=DIRECTIONS[directions[0].lower()])
+        if kinds:
+            metric = replace(metric, kind=kinds[0])
         return metric
 
     @classmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,7 +20,7 @@ from nas.searching.evaluators import TableEvaluator, evaluate_one
 from nas.searching.evolution import random_unseen
 from nas.searching.identity import IDENTITY_KEY, begun_with, check_same, is_unused
 from nas.searching.jobs import check_jobs, helpers
-from nas.searching.objectives import Constraint, parse_constraints, parse_objectives
+from nas.searching.objectives import ConstraintsLike, ObjectivesLike, parse_constraints, parse_objectives
 from nas.searching.patience import StorageError
 from nas.searching.prior import PRIOR_KEY, PriorObservations, add_prior_observations
 from nas.searching.progress import GrowingFront, SearchProgress
@@ -59,13 +59,13 @@ _MANY_UNFINISHED = 20  # with more unfinished trials, all trials are read at onc
 
 def search(
     space: SearchSpace,
-    objectives: str | Iterable[str | Metric],
+    objectives: ObjectivesLike,
     evaluator: Evaluator,
     sampler: str | BaseSampler,
     evaluations: int,
     seed: int = 0,
     storage: str | Path | BaseStorage | None = None,
-    constraints: str | Iterable[str | Constraint] | None = None,
+    constraints: ConstraintsLike = None,
     progress: Callable[[SearchProgress], None] | None = None,
     name: str = "search",
     sampler_options: Mapping[str, Any] | None = None,

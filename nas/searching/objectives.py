@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from predictors.metrics import COST, Metric
+from predictors.metrics import COST, DIRECTIONS, Metric
 from search_spaces.common.errors import InputError
 
+ObjectivesLike = str | Metric | Mapping[str, str] | Iterable[str | Metric]
+"""What users may give as objectives: see `parse_objectives`."""
 
-def parse_objectives(objectives: str | Iterable[str | Metric]) -> tuple[Metric, ...]:
-    """Parse objectives: a comma-separated string, or an iterable of strings (see `Metric.parse`) and Metrics.
 
-    Raises InputError for an empty list, a bad direction or a repeated metric.
+def parse_objectives(objectives: ObjectivesLike) -> tuple[Metric, ...]:
+    """Parse objectives, whose order is kept.
+
+    Args:
+        objectives: a comma-separated string (`"top1,params"`), one Metric, a list or another sequence of strings (see
+            `Metric.parse`) and Metrics, or a dictionary from metric to direction (`{"top1": "max", "params": "min"}`,
+            also with `"maximize"` and `"minimize"`).
+
+    Raises:
+        InputError: for an empty list, a bad direction, a repeated metric, or anything else that is no objective.
     """
-    items = objectives.split(",") if isinstance(objectives, str) else list(objectives)
-    parsed = tuple(item if isinstance(item, Metric) else Metric.parse(item) for item in items)
+    if isinstance(objectives, Mapping):
+        parsed = tuple(_with_direction(name, direction) for name, direction in objectives.items())
+    else:
+        parsed = tuple(_objective(item) for item in _listed(objectives, Metric, _OBJECTIVES_REMEDY))
     if not parsed:
         raise InputError("no objectives: give at least one metric name")
     metrics = [objective.name for objective in parsed]
@@ -28,6 +39,39 @@ def parse_objectives(objectives: str | Iterable[str | Metric]) -> tuple[Metric, 
         if metrics.count(metric) > 1:
             raise InputError(f"objective {metric!r} is given twice: name each metric once")
     return parsed
+
+
+_OBJECTIVES_REMEDY = 'write "top1:max,params", ["top1:max", "params"] or {"top1": "max", "params": "min"}'
+
+
+def _with_direction(name: object, direction: object) -> Metric:
+    """The objective of one entry of a dictionary."""
+    if isinstance(name, str) and isinstance(direction, str) and direction.strip().lower() in DIRECTIONS:
+        return Metric.parse(f"{name}:{direction}")
+    raise InputError(f"bad objective {{{name!r}: {direction!r}}}: {_OBJECTIVES_REMEDY}")
+
+
+def _objective(item: object) -> Metric:
+    """The objective of one entry of a list."""
+    if isinstance(item, Metric):
+        return item
+    if not isinstance(item, str):
+        raise InputError(f"bad objective {item!r}: {_OBJECTIVES_REMEDY}")
+    return Metric.parse(item)
+
+
+def _listed(items: object, single: type, remedy: str) -> list[object]:
+    """The entries of a comma-separated string, of one object of the type `single`, or of an ordered collection.
+
+    Sets are refused: the order of objectives matters, and Python's sets have another order in each process.
+    """
+    if isinstance(items, str):
+        return list(items.split(","))
+    if isinstance(items, single):
+        return [items]
+    if isinstance(items, Set | bytes) or not isinstance(items, Iterable):
+        raise InputError(f"{items!r} cannot be read: {remedy}")
+    return list(items)
 
 
 # Costs that `Metric` guesses without a word for them.
@@ -45,7 +89,7 @@ def to_losses(values: np.ndarray, objectives: Sequence[Metric]) -> np.ndarray:
     return np.asarray(values, dtype=float) * [objective.sign for objective in objectives]
 
 
-_CONSTRAINT = re.compile(r"\s*(\S.*?)\s*(<=|>=)\s*(\S+)\s*")
+_CONSTRAINT = re.compile(r"\s*([^\s<>=][^<>=]*?)\s*(<=|>=)\s*([^\s<>=]+)\s*")
 
 
 @dataclass(frozen=True)
@@ -84,9 +128,42 @@ class Constraint:
         return f"{self.metric} {self.op} {self.bound:.12g}"
 
 
-def parse_constraints(constraints: str | Iterable[str | Constraint] | None) -> tuple[Constraint, ...]:
-    """Parse constraints: a comma-separated string, or an iterable of strings and Constraints. Raises InputError."""
+ConstraintsLike = str | Constraint | Mapping[str, str] | Iterable[str | Constraint] | None
+"""What users may give as constraints: see `parse_constraints`."""
+
+
+def parse_constraints(constraints: ConstraintsLike) -> tuple[Constraint, ...]:
+    """Parse constraints.
+
+    Args:
+        constraints: None for no constraint, a comma-separated string (`"params <= 2e5, top1 >= 90"`), one Constraint, a
+            list or another sequence of strings and Constraints, or a dictionary from metric to bound
+            (`{"params": "<= 2e5"}`).
+
+    Raises:
+        InputError: for anything else. A bare number is refused, since it does not say which side is good.
+    """
     if constraints is None:
         return ()
-    items = constraints.split(",") if isinstance(constraints, str) else constraints
-    return tuple(item if isinstance(item, Constraint) else Constraint.parse(item) for item in items)
+    if isinstance(constraints, Mapping):
+        return tuple(_bounded(metric, bound) for metric, bound in constraints.items())
+    return tuple(_constraint(item) for item in _listed(constraints, Constraint, _CONSTRAINTS_REMEDY))
+
+
+_CONSTRAINTS_REMEDY = 'write "params <= 2e5", ["params <= 2e5", "top1 >= 90"] or {"params": "<= 2e5", "top1": ">= 90"}'
+
+
+def _bounded(metric: object, bound: object) -> Constraint:
+    """The constraint of one entry of a dictionary."""
+    if not isinstance(metric, str) or not isinstance(bound, str):
+        raise InputError(f"bad constraint {{{metric!r}: {bound!r}}}: {_CONSTRAINTS_REMEDY}")
+    return Constraint.parse(f"{metric} {bound}")
+
+
+def _constraint(item: object) -> Constraint:
+    """The constraint of one entry of a list."""
+    if isinstance(item, Constraint):
+        return item
+    if not isinstance(item, str):
+        raise InputError(f"bad constraint {item!r}: {_CONSTRAINTS_REMEDY}")
+    return Constraint.parse(item)

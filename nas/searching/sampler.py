@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from optuna.trial import TrialState
 from nas.searching.acquisition import ACQUISITIONS
 from nas.searching.duplicates import repeat_exactly
 from nas.searching.evolution import best_first, evolve, random_unseen
-from nas.searching.objectives import Constraint, parse_constraints, parse_objectives
+from nas.searching.objectives import Constraint, ConstraintsLike, ObjectivesLike, parse_constraints, parse_objectives
 from nas.searching.optuna_adapter import set_system_attr, stored_trials
 from nas.searching.pareto import non_dominated
 from nas.searching.replay import CHOICES_KEY, ReplaySampler
@@ -88,7 +88,7 @@ class PredictorSampler(ReplaySampler):
         self,
         space: SearchSpace,
         predictor: Callable[[], Predictor],
-        objectives: str | Iterable[str | Metric],
+        objectives: ObjectivesLike,
         *,
         n_startup: int = 10,
         refit_every: int = 5,
@@ -97,7 +97,7 @@ class PredictorSampler(ReplaySampler):
         seed: int = 0,
         given: Sequence[str] = (),
         acquisition: str = "ehvi",
-        constraints: str | Iterable[str | Constraint] | None = None,
+        constraints: ConstraintsLike = None,
     ) -> None:
         if min(n_startup, refit_every, pool, fresh) < 1:
             raise InputError("n_startup, refit_every, pool and fresh must be at least 1")

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import optuna
 
-from nas.searching.objectives import Constraint
+from nas.searching.objectives import ConstraintsLike, ObjectivesLike
 from nas.searching.sampler import PredictorSampler
 from predictors import create, list_predictors
-from predictors.metrics import Metric
 from predictors.registry import is_predictor, predictor_class
 from search_spaces.common import plug_ins
 from search_spaces.common.errors import unknown
@@ -61,10 +60,10 @@ def sampler_label(name: str) -> str:
 def create_sampler(
     name: str,
     space: SearchSpace,
-    objectives: str | Iterable[str | Metric],
+    objectives: ObjectivesLike,
     seed: int = 0,
     *,
-    constraints: str | Iterable[str | Constraint] | None = None,
+    constraints: ConstraintsLike = None,
     predictor: Callable[[], Predictor] | None = None,
     **options: Any,
 ) -> BaseSampler:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,7 @@ from nas.searching.evaluators import TableEvaluator
 from nas.searching.identity import begun_with
 from nas.searching.jobs import check_jobs, helpers
 from nas.searching.loop import MAX_FAILURES, open_study
-from nas.searching.objectives import Constraint, parse_constraints, parse_objectives
+from nas.searching.objectives import ConstraintsLike, ObjectivesLike, parse_constraints, parse_objectives
 from nas.searching.progress import GrowingFront, SearchProgress
 from nas.searching.record import EPOCH_KEY, SPREAD_KEY, EvaluatorError, TrialRecord
 from nas.searching.result import PREDICTED_KEY, SETTINGS_KEY, SearchResult
@@ -43,7 +43,6 @@ from nas.searching.trial_log import describe_trial, has_result
 from nas.searching.trials import FAILED_KEY, TrialReader, is_evaluated
 from nas.searching.weights import WEIGHTS_FOLDER_KEY, WeightFolder
 from nas.searching.workers import FATAL, Worker
-from predictors.metrics import Metric
 from search_spaces.common import plug_ins
 from search_spaces.common.errors import InputError, describe
 from search_spaces.common.seeds import check_seed
@@ -68,7 +67,7 @@ _POLL_SECONDS = 0.2
 
 def search_by_cost(
     space: SearchSpace,
-    objectives: str | Iterable[str | Metric],
+    objectives: ObjectivesLike,
     evaluator: Evaluator,
     policy: str,
     fidelities: Sequence[int],
@@ -76,7 +75,7 @@ def search_by_cost(
     cost: str = EPOCHS,
     seed: int = 0,
     storage: str | Path | BaseStorage | None = None,
-    constraints: str | Iterable[str | Constraint] | None = None,
+    constraints: ConstraintsLike = None,
     progress: Callable[[SearchProgress], None] | None = None,
     name: str = "search",
     joins: bool = False,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -52,6 +54,88 @@ def test_direction_and_kind_can_be_declared_and_survive_printing() -> None:
 def test_bad_objectives_say_what_to_do(text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         parse_objectives(text)
+
+
+DIRECTIONS = {"max": "maximize", "maximize": "maximize", "min": "minimize", "minimize": "minimize"}
+NAMES = st.sampled_from(["params", "quality", "top1", "pixel3_latency_ms", "accuracy", "val_loss", "flops"])
+
+
+@given(st.dictionaries(NAMES, st.sampled_from(sorted(DIRECTIONS)), min_size=1), st.booleans())
+def test_a_dictionary_gives_each_metric_its_direction(directions: dict[str, str], loud: bool) -> None:
+    written = {f" {name} ": word.upper() if loud else word for name, word in directions.items()}
+    objectives = parse_objectives(written)
+    assert [(o.name, o.direction) for o in objectives] == [(n, DIRECTIONS[word]) for n, word in directions.items()]
+    assert parse_objectives([f"{name}:{word}" for name, word in directions.items()]) == objectives
+    assert parse_objectives([str(objective) for objective in objectives]) == objectives
+
+
+@pytest.mark.parametrize(
+    "objectives",
+    [
+        None,
+        5,
+        b"params",
+        {"params", "flops"},  # without an order
+        frozenset({"params"}),
+        {"params": 1},
+        {"params": True},
+        {"params": None},
+        {"params": "up"},
+        {"params": "min:max"},
+        {"params": {"direction": "max"}},
+        {"params:min": "max"},
+        {1: "max"},
+        {"": "max"},
+        {},
+        [None],
+        [("params", "max")],
+        [["params"]],
+        [{"params": "max"}],
+        "params:min:max",
+        "params:exact:measured",
+        {"params": "max", "params ": "min"},
+    ],
+)
+def test_what_is_no_objective_is_refused_in_one_line(objectives: Any) -> None:
+    with pytest.raises(InputError) as refusal:
+        parse_objectives(objectives)
+    assert "\n" not in str(refusal.value)
+
+
+@given(st.dictionaries(NAMES, st.tuples(st.sampled_from(["<=", ">="]), st.integers(-99, 99)), min_size=1))
+def test_a_dictionary_gives_each_metric_its_bound(bounds: dict[str, tuple[str, int]]) -> None:
+    constraints = parse_constraints({metric: f"{op} {bound}" for metric, (op, bound) in bounds.items()})
+    assert {c.metric: (c.op, c.bound) for c in constraints} == bounds
+    assert parse_constraints(", ".join(map(str, constraints))) == constraints
+
+
+@pytest.mark.parametrize(
+    "constraints",
+    [
+        5,
+        {"params <= 1"},
+        {"params": 2e5},
+        {"params": ("<=", 2e5)},
+        {"params": "2e5"},
+        {"params": "< 2e5"},
+        {"params": "= 2e5"},
+        {"params": "<= nan"},
+        {"params": "<= 1 <= 2"},
+        {1: "<= 2"},
+        [None],
+        [("params", "<=", 2)],
+        "1 <= params <= 2",
+    ],
+)
+def test_what_is_no_constraint_is_refused_in_one_line(constraints: Any) -> None:
+    with pytest.raises(InputError) as refusal:
+        parse_constraints(constraints)
+    assert "\n" not in str(refusal.value)
+
+
+def test_one_metric_or_constraint_is_a_list_of_one() -> None:
+    assert parse_objectives(Metric.parse("params")) == parse_objectives("params")
+    assert parse_constraints(Constraint("params", "<=", 2)) == parse_constraints("params <= 2")
 
 
 def test_unknown_metric_names_the_nearest() -> None:
