@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 FORMAT = "rlm-nas predictor"
-FORMAT_VERSION = 9
+FORMAT_VERSION = 10
 FILES = {"config.json": 20_000_000, "model.safetensors": 2_000_000_000}  # most bytes of each
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Self
@@ -28,9 +29,12 @@ from predictors.sampling import SamplingPredictor
 from predictors.scores import Scores
 from search_spaces.common.errors import InputError
 from search_spaces.pytorch import without_weights
+from search_spaces.text import TEXT_VERSION, fingerprint
 
 if TYPE_CHECKING:
     from predictors.rlm.backbone import T5GemmaReader
+
+log = logging.getLogger(__name__)
 
 BASE = "rlm-base"
 MAX_CACHED_TEXTS = 30_000  # cached states take 120 MB
@@ -78,7 +82,7 @@ class RLM(SamplingPredictor):
         self.steps, self.kernel_steps = steps, kernel_steps
         self._model: Model | None = None
         self._cache: dict[str, np.ndarray] = {}
-        self._store(np.empty((0, 0), np.float32), {})
+        self._store([], np.empty((0, 0), np.float32), {})
 
     @classmethod
     def of(cls, model: Model) -> Self:
@@ -121,18 +125,19 @@ class RLM(SamplingPredictor):
             tune(model, texts, values, self.steps, self.seed, frozen, self.progress)
             if not self.backbone:
                 self._reader, self._cache = model, {}
-        self._store(self._read(texts), values)
+        self._store(fingerprints(texts), self._read(texts), values)
         if self.kernel_steps:
             self._model = copy.deepcopy(model)
             rows = np.random.default_rng(self.seed).permutation(len(texts))[:MAX_KERNEL_ROWS]
             contexts = [self._context(rows, name, []) for name in values]
             fit_kernels(self._model.reader.kernels, contexts, self.kernel_steps, self.progress)
-            self._store(self._states, values)  # its contexts had the kernels from before
+            self._store(self._texts, self._states, values)  # its contexts had the kernels from before
         return self
 
-    def _store(self, states: np.ndarray, values: dict[str, np.ndarray]) -> None:
-        """Store the examples: states (n, S) and values (n,) per metric."""
-        self._states, self._values, self._metrics = states, values, tuple(values)
+    def _store(self, texts: list[str], states: np.ndarray, values: dict[str, np.ndarray]) -> None:
+        """Store the examples: fingerprints of n texts, their states (n, S) and values (n,) per metric."""
+        self._texts, self._states = texts, states
+        self._values, self._metrics = values, tuple(values)
         self._neighbours: list[float] | None = None
         self._widening: dict[str, float] = {}
         self._scales = {name: _scale(name, v[~np.isnan(v)]) for name, v in values.items()}
@@ -162,7 +167,8 @@ class RLM(SamplingPredictor):
 
         def fit_rows(rows: np.ndarray, metrics: Sequence[str]) -> RLM:
             part = copy.copy(self)
-            part._store(self._states[rows], {name: self._values[name][rows] for name in metrics})
+            kept = [self._texts[row] for row in rows]
+            part._store(kept, self._states[rows], {name: self._values[name][rows] for name in metrics})
             return part
 
         numbers = np.unique(list(groups), return_inverse=True)[1].ravel()
@@ -170,29 +176,38 @@ class RLM(SamplingPredictor):
         return self
 
     def examples_of(self, architectures: Inputs) -> dict[str, np.ndarray]:
-        """Stored values (n,) per metric of n architectures; NaN for those that are not among the examples."""
-        stored, asked = ([state.tobytes() for state in some] for some in (self._states, self.states(architectures)))
-        known = {n: {k: x for k, x in zip(stored, v, strict=True) if x == x} for n, v in self._values.items()}
-        return {name: np.array([found.get(key, np.nan) for key in asked]) for name, found in known.items()}
+        """Stored values (n,) per metric of n architectures; NaN for those that are not among the examples.
+
+        An architecture is known by its text: states differ in their last digits from one processor to another.
+        """
+        asked = fingerprints(as_texts(architectures))
+        known: dict[str, np.ndarray] = {}
+        for name, column in self._values.items():
+            there = ~np.isnan(column)
+            value_of = dict(zip(np.array(self._texts)[there].tolist(), column[there], strict=True))
+            known[name] = np.array([value_of.get(text, np.nan) for text in asked])
+        return known
 
     def extend(self, architectures: Inputs, metrics: Metrics) -> None:
         """Add further examples; new values of a stored architecture are merged with, or replace, its old ones."""
         texts, new = as_texts(architectures), as_targets(architectures, metrics)
-        place = {state.tobytes(): row for row, state in enumerate(self._states)}
-        states = list(self._states)
+        place = {text: row for row, text in enumerate(self._texts)}
+        stored, states = list(self._texts), list(self._states)
         rows = []
-        for state in self._read(texts):
-            rows.append(place.setdefault(state.tobytes(), len(states)))
-            states += [state] if rows[-1] == len(states) else []
+        for text, state in zip(fingerprints(texts), self._read(texts), strict=True):
+            rows.append(place.setdefault(text, len(stored)))
+            if rows[-1] == len(stored):
+                stored.append(text)
+                states.append(state)
         values = {}
         for name in {**self._values, **new}:
-            values[name] = np.full(len(states), np.nan)
-            values[name][: len(self._states)] = self._values.get(name, np.nan)
+            values[name] = np.full(len(stored), np.nan)
+            values[name][: len(self._texts)] = self._values.get(name, np.nan)
             for row, value in zip(rows, new.get(name, ()), strict=False):
                 if not np.isnan(value):
                     values[name][row] = value
         widening = {name: self._widening.get(name, 1.0) for name in values}
-        self._store(np.array(states, np.float32), values)
+        self._store(stored, np.array(states, np.float32), values)
         self._widening = widening
 
     def states(self, architectures: Inputs) -> np.ndarray:
@@ -338,6 +353,8 @@ class RLM(SamplingPredictor):
             "model": asdict(self.model.config),
             "metrics": list(self.metrics),
             "widening": self._widening,
+            "text_version": TEXT_VERSION,
+            "texts": " ".join(self._texts),  # one string takes less room than a list of thousands
         }
         tensors = with_prefix("model", halves if is_half else whole)
         if self.metrics:
@@ -358,11 +375,25 @@ class RLM(SamplingPredictor):
             states = np.concatenate([tensors["states"].astype(np.float32), tensors["common"]], 1)
             if not self.backbone and states.shape[1:] != (sizes.encoder.outputs,):
                 raise InputError("damaged checkpoint: its examples do not have the size of its model's states")
-            self._store(states, examples(config, {**tensors, "states": states}, "states"))
+            texts = config["texts"].split()
+            if len(texts) != len(states):
+                raise InputError(f"damaged checkpoint: {len(texts)} fingerprints of {len(states)} examples")
+            if config["text_version"] != TEXT_VERSION:
+                log.warning(
+                    "the checkpoint knows its %d examples by texts of version %s; this release writes version %s and "
+                    "may not recognise them: make the checkpoint again",
+                    len(texts), config["text_version"], TEXT_VERSION,
+                )  # fmt: skip
+            self._store(texts, states, examples(config, {**tensors, "states": states}, "states"))
             self._widening = {name: float(config.get("widening", {}).get(name, 1.0)) for name in self.metrics}
             if not all(1 <= factor < np.inf for factor in self._widening.values()):
                 raise InputError("damaged checkpoint: the factors that widen its intervals are not numbers from 1")
         return self
+
+
+def fingerprints(texts: Sequence[str]) -> list[str]:
+    """Fingerprints of n texts, by which examples are recognised on every machine."""
+    return [fingerprint(text) for text in texts]
 
 
 def _rounded(states: np.ndarray) -> np.ndarray:

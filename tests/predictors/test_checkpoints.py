@@ -122,6 +122,33 @@ def test_damaged_examples_are_refused(saved: Path, change: Callable[[dict[str, n
 
 
 @pytest.mark.parametrize("saved", ["rlm"], indirect=True)
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda c: c.pop("texts"),
+        lambda c: c.update(texts=""),
+        lambda c: c.update(texts=c["texts"] + " 0123456789abcdef"),
+        lambda c: c.update(texts=c["texts"].split()),
+        lambda c: c.pop("text_version"),
+    ],
+)
+def test_examples_without_a_fingerprint_each_are_refused(
+    saved: Path, change: Callable[[dict[str, Any]], object]
+) -> None:
+    _change(saved, change)
+    _refused(saved, "damaged checkpoint")
+
+
+@pytest.mark.parametrize("saved", ["rlm"], indirect=True)
+def test_a_checkpoint_whose_texts_have_another_version_warns_that_they_may_not_be_recognised(
+    saved: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    _change(saved, lambda config: config.update(text_version=0))
+    predictors.load(saved)
+    assert "knows its 24 examples by texts of version 0" in caplog.text
+
+
+@pytest.mark.parametrize("saved", ["rlm"], indirect=True)
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_weights_that_are_not_finite_are_refused(saved: Path, value: float) -> None:
     _change_tensors(saved, lambda t: t["model.encoder.out.weight"].__setitem__((0, 0), value))
