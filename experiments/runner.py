@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from search_spaces.common.errors import InputError
+from search_spaces.common.errors import NasError
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 FirstSeed = Annotated[int, typer.Option(min=0, help="The first seed.")]
@@ -22,5 +22,5 @@ def run_command(main: Callable[..., None]) -> None:
     """Run `main` as a command. Bad input ends it with one line on standard error and exit status 1."""
     try:
         typer.run(main)
-    except InputError as error:
+    except NasError as error:
         sys.exit(f"{Path(sys.argv[0]).stem}: {error}")

@@ -60,7 +60,7 @@ def load(name: str | Path, of: type[Predictor] | None = None) -> Predictor:
         reason = " ".join(str(error).split())[:300]
         if not isinstance(error, InputError):
             reason = f"damaged checkpoint ({type(error).__name__}: {reason})"
-        raise InputError(f"{folder}: {reason}") from None
+        raise InputError(f"{folder}: {reason}") from error
 
 
 @lru_cache(maxsize=8)

@@ -53,9 +53,9 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     except InputError:
         raise
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise InputError(f"{folder}: not a checkpoint ({Path(error.filename).name} is missing)") from None
+        raise InputError(f"{folder}: not a checkpoint ({Path(error.filename).name} is missing)") from error
     except (ValueError, SafetensorError, RecursionError) as error:
-        raise InputError(f"{folder}: damaged checkpoint ({str(error)[:200]})") from None
+        raise InputError(f"{folder}: damaged checkpoint ({str(error)[:200]})") from error
     if not isinstance(config, dict) or config.get("format") != FORMAT:
         raise InputError(f"{folder}: config.json does not describe a predictor")
     if config.get("version") != FORMAT_VERSION:
@@ -109,7 +109,7 @@ def examples(config: Mapping[str, Any], tensors: Mapping[str, np.ndarray], input
     try:
         return as_targets([""] * len(kept), values)
     except InputError as error:
-        raise InputError(f"damaged checkpoint: {error}") from None
+        raise InputError(f"damaged checkpoint: {error}") from error
 
 
 def without_prefix(part: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -87,8 +87,8 @@ def as_given(architectures: Inputs, metrics: Metrics | None) -> dict[str, np.nda
     for name, values in (metrics or {}).items():
         try:
             array = np.asarray(values, np.float64)
-        except (TypeError, ValueError):
-            raise InputError(f"metric {name!r} has a value that is not a number") from None
+        except (TypeError, ValueError) as error:
+            raise InputError(f"metric {name!r} has a value that is not a number") from error
         if array.shape != (len(architectures),):
             raise InputError(f"metric {name!r} has shape {array.shape} for {len(architectures)} architectures")
         if np.isinf(array).any():

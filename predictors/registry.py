@@ -77,4 +77,4 @@ def create(name: str, seed: int = 0, **options: Any) -> Predictor:
     try:
         return predictor_class(name)(seed=seed, **options)
     except TypeError as error:
-        raise InputError(f"predictor {name!r} does not take these options: {error}") from None
+        raise InputError(f"predictor {name!r} does not take these options: {error}") from error

@@ -246,8 +246,8 @@ class SearchSpace:
         """
         try:
             choices = ast.literal_eval(native)
-        except (ValueError, SyntaxError):
-            raise InputError(f"not a dictionary of choices: {native[:200]!r}") from None
+        except (ValueError, SyntaxError) as error:
+            raise InputError(f"not a dictionary of choices: {native[:200]!r}") from error
         if not isinstance(choices, dict):
             raise InputError(f"not a dictionary of choices: {native[:200]!r}")
         return self.architecture(choices)

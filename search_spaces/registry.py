@@ -54,7 +54,7 @@ def get_space(name: str, **options: Any) -> SearchSpace:
     try:
         return space(**options)
     except TypeError as error:
-        raise InputError(f"space {name!r} does not take these options, {options}: {error}") from None
+        raise InputError(f"space {name!r} does not take these options, {options}: {error}") from error
 
 
 def _named(name: str) -> type[SearchSpace]:

@@ -76,14 +76,16 @@ def _naming(source: str, action: Callable[[], str]) -> str:
     try:
         return action()
     except InputError as error:
-        raise error if source.partition(":")[0] in str(error) else InputError(f"{source}: {error}") from None
+        if source.partition(":")[0] in str(error):
+            raise
+        raise InputError(f"{source}: {error}") from error
 
 
 def _content(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as text ({error})") from None
+        raise InputError(f"{path}: cannot be read as text ({error})") from error
 
 
 def _of_code(reference: str) -> Graph:

@@ -53,7 +53,7 @@ def _check_architecture(space: SearchSpace, arch: Architecture) -> None:
     try:
         space._built(built)
     except InputError as error:
-        raise AssertionError(f"ask must make the choices of build: {error}") from None
+        raise AssertionError(f"ask must make the choices of build: {error}") from error
     assert tuple(built.choices.items()) == arch.choices, "ask must make the choices of build, in the same order"
     assert space.parse(space.format(arch)) == arch, f"parse(format(arch)) must equal arch: {space.format(arch)}"
 

@@ -158,8 +158,8 @@ def _kept(out: Path | None, settings: dict[str, Any]) -> dict[str, Any] | None:
         return None
     try:
         kept = json.loads(path.read_text())
-    except ValueError:
-        raise InputError(f"{path}: damaged; delete it to check the space again") from None
+    except ValueError as error:
+        raise InputError(f"{path}: damaged; delete it to check the space again") from error
     if kept.get("settings") != settings:
         raise InputError(f"{path}: made with other settings or code; give another --out folder")
     return kept

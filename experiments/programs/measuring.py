@@ -109,8 +109,8 @@ def _compiled(language: str, text: str, out: Path) -> Path:
 def _run(command: list[str], launcher: Path, program: Program) -> Run:
     try:
         done = subprocess.run([launcher, *command], capture_output=True, text=True, timeout=TIME_LIMIT_S)
-    except subprocess.TimeoutExpired:
-        raise InputError(f"a program of {program.families} in {program.language} ran over {TIME_LIMIT_S} s") from None
+    except subprocess.TimeoutExpired as error:
+        raise InputError(f"a program of {program.families} in {program.language} ran over {TIME_LIMIT_S} s") from error
     lines = done.stderr.strip().splitlines()
     if done.returncode or len(lines) != 1:
         raise InputError(f"a program of {program.families} in {program.language} failed: {lines[0] if lines else ''}")

@@ -90,11 +90,11 @@ def _until(deadline: float, url: str, download: Callable[[], bytes]) -> bytes:
     threading.Thread(target=run, daemon=True).start()
     try:
         answer = answers.get(timeout=max(0.0, deadline - time.monotonic()))
-    except Empty:
+    except Empty as error:
         raise InputError(
             f"{url}: the downloads took more than {MAX_SECONDS:g} s: repeat the command, which resumes with this file, "
             "or give another base URL"
-        ) from None
+        ) from error
     if isinstance(answer, Exception):
         raise answer
     return answer

@@ -94,7 +94,7 @@ def _read(path: Path) -> pyarrow.Table:
             else csv.read_csv(path, parse_options=csv.ParseOptions(newlines_in_values=True))
         )
     except (OSError, pyarrow.ArrowException) as error:
-        raise InputError(f"{path}: cannot be read as a table ({' '.join(str(error).split())[:200]})") from None
+        raise InputError(f"{path}: cannot be read as a table ({' '.join(str(error).split())[:200]})") from error
     if table.num_rows == 0:
         raise InputError(f"{path}: the table has no rows")
     return table
@@ -112,7 +112,7 @@ def _numbers(table: pyarrow.Table, column: str, path: Path) -> np.ndarray:
     try:
         values = np.array([np.nan if v is None or v == "" else float(v) for v in table[column].to_pylist()])
     except (TypeError, ValueError) as error:
-        raise InputError(f"{path}: the column {column!r} has a value that is not a number ({error})") from None
+        raise InputError(f"{path}: the column {column!r} has a value that is not a number ({error})") from error
     if np.isinf(values).any():
         row = int(np.flatnonzero(np.isinf(values))[0]) + 1
         raise InputError(f"{path}, row {row}: {column!r} is infinite; leave missing values empty")

@@ -27,7 +27,7 @@ from nas.cli.spaces import spaces
 from nas.cli.text import text
 from nas.cli.train import train
 from nas.cli.worker import worker
-from search_spaces.common.errors import InputError, user_errors_as_input
+from search_spaces.common.errors import NasError, user_errors_as_input
 
 app = typer.Typer(
     name="nas",
@@ -109,7 +109,7 @@ def main() -> None:
     try:
         with user_errors_as_input():
             app()
-    except InputError as error:
+    except NasError as error:
         print(f"nas: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)
     except OSError as error:

@@ -140,16 +140,16 @@ def parse_sizes(text: str) -> tuple[int, ...]:
     """Parse the integers of `--sizes`."""
     try:
         return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise InputError(f"--sizes {text}: write whole numbers separated by commas") from None
+    except ValueError as error:
+        raise InputError(f"--sizes {text}: write whole numbers separated by commas") from error
 
 
 def parse_numbers(text: str, option: str) -> list[float]:
     """Parse the numbers of an option."""
     try:
         return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise InputError(f"{option} {text}: write numbers separated by commas") from None
+    except ValueError as error:
+        raise InputError(f"{option} {text}: write numbers separated by commas") from error
 
 
 def output_folder(source: str, out: Path | None) -> Path:

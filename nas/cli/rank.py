@@ -102,7 +102,7 @@ def _own(path: Path) -> Own:
         try:
             text = network_text(source)
         except InputError as error:
-            raise InputError(f"{path}, line {line}: {error}") from None
+            raise InputError(f"{path}, line {line}: {error}") from error
         if text in texts:
             raise InputError(f"{path}, line {line}: {source} is measured above: keep one row, or their means")
         texts.append(text)

@@ -340,5 +340,5 @@ def _budget(fidelities: str | None, budget: float | None, cost: str) -> Budget |
         return None
     try:
         return Budget(tuple(int(part) for part in fidelities.split(",")), budget, cost)
-    except ValueError:
-        raise InputError(f"--fidelities {fidelities}: write whole numbers separated by commas") from None
+    except ValueError as error:
+        raise InputError(f"--fidelities {fidelities}: write whole numbers separated by commas") from error

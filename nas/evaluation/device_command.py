@@ -160,8 +160,8 @@ def _output(command: str, timeout: float) -> str:
         )
         try:
             process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            raise DeviceError(f"the command took more than {timeout:g} s") from None
+        except subprocess.TimeoutExpired as error:
+            raise DeviceError(f"the command took more than {timeout:g} s") from error
         finally:
             if process.poll() is None:
                 with suppress(ProcessLookupError):

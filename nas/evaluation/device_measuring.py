@@ -62,7 +62,7 @@ def measure(
             device.add(text, space.format(pool[text]), None, str(error))
             failures += 1
             if failures == MAX_FAILURES:
-                raise InputError(f"{failures} consecutive networks could not be timed; the last: {error}") from None
+                raise InputError(f"{failures} consecutive networks could not be timed; the last: {error}") from error
             continue
         device.add(text, space.format(pool[text]), latency)
         failures = 0

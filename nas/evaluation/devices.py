@@ -106,7 +106,7 @@ class PredictedDevice:
         try:
             return dict(json.loads((self.folder / self.ABOUT).read_text()))
         except (OSError, ValueError) as error:
-            raise InputError(f"{self.folder / self.ABOUT}: cannot be read ({error})") from None
+            raise InputError(f"{self.folder / self.ABOUT}: cannot be read ({error})") from error
 
     def begin(self, about: dict[str, Any]) -> None:
         """Create the folder, or open it if it was created with the same `about`.

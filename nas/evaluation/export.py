@@ -68,7 +68,7 @@ def load_weights(path: Path) -> tuple[State, dict[str, str]]:
             raise InputError(f"{path}: larger than {MAX_WEIGHT_BYTES / 1e9:.0f} GB, the limit for weights")
         with safe_open(path, "pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: no such file") from error
     except (OSError, SafetensorError) as error:
-        raise InputError(f"{path}: not readable as safetensors ({' '.join(str(error).split())[:200]})") from None
+        raise InputError(f"{path}: not readable as safetensors ({' '.join(str(error).split())[:200]})") from error

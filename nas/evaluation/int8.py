@@ -59,7 +59,7 @@ def quantize(model: onnx.ModelProto, samples: np.ndarray | None = None) -> bytes
                 )  # fmt: skip
         except Exception as error:  # ONNX Runtime's errors share no public base class
             reason = " ".join(str(error).split())[:200]
-            raise InputError(f"ONNX Runtime cannot quantize the network: {reason}") from None
+            raise InputError(f"ONNX Runtime cannot quantize the network: {reason}") from error
         return integers.read_bytes()
 
 

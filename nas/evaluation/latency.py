@@ -116,7 +116,7 @@ def open_session(model: bytes | str, threads: int = 1, provider: str = CPU) -> o
     try:
         return onnxruntime.InferenceSession(model, options, providers=[provider])
     except Exception as error:  # ONNX Runtime's errors share no public base class
-        raise InputError(f"ONNX Runtime cannot run the model: {' '.join(str(error).split())[:200]}") from None
+        raise InputError(f"ONNX Runtime cannot run the model: {' '.join(str(error).split())[:200]}") from error
 
 
 def random_inputs(session: onnxruntime.InferenceSession, batch: int) -> dict[str, np.ndarray]:

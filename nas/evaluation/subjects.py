@@ -42,7 +42,7 @@ def subject_of_file(path: str, source: str | None) -> Subject:
     try:
         graph = from_model(model)
     except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+        raise InputError(f"{path}: {error}") from error
     takes = graph.shapes[graph.inputs[0]]
     sizes = tuple(d for d in takes[1:] if isinstance(d, int))
     is_fixed = len(sizes) == len(takes) - 1

@@ -75,7 +75,7 @@ def training_task(settings: Mapping[str, Any]) -> TrainingTask:
     try:
         return TrainingTask(**settings)
     except TypeError as error:
-        raise InputError(f"training with {dict(settings)}: a value has the wrong type ({error})") from None
+        raise InputError(f"training with {dict(settings)}: a value has the wrong type ({error})") from error
 
 
 @dataclass(frozen=True)

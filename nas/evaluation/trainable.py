@@ -102,7 +102,7 @@ class Trainable:
             module.load_state_dict(dict(state))
         except RuntimeError as error:
             reason = " ".join(str(error).split())[:200]
-            raise InputError(f"the weights belong to another network ({reason})") from None
+            raise InputError(f"the weights belong to another network ({reason})") from error
         if isinstance(module, GraphModule):
             return self.graph, module.numbers()
         return record_with_numbers(module, self.example)

@@ -359,7 +359,7 @@ class _Training:
             state: dict[str, Any] = torch.load(path, map_location=self.device, weights_only=True)
             settings = json.loads(state["settings"])
         except Exception as error:  # torch's errors on damaged files share no base class
-            raise InputError(f"{path}: not a training checkpoint ({type(error).__name__}): remove it") from None
+            raise InputError(f"{path}: not a training checkpoint ({type(error).__name__}): remove it") from error
         for key, value in self.settings.items():
             if settings.get(key) != value:
                 raise InputError(f"{path}: this checkpoint is of a training that differs in {key}: give another folder")
@@ -395,5 +395,5 @@ def _device(name: str) -> torch.device:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise InputError(f"device {name!r} is not available here ({reason}); use cpu") from None
+        raise InputError(f"device {name!r} is not available here ({reason}); use cpu") from error
     return device

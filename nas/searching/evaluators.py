@@ -12,8 +12,7 @@ from nas.evaluation.devices import devices_of
 from nas.evaluation.int8 import score_metrics as int8_scores
 from nas.evaluation.metrics import check_metrics
 from nas.evaluation.trainable import Trainable
-from nas.searching.record import EvaluatorError
-from search_spaces.common.errors import InputError
+from search_spaces.common.errors import EvaluatorError, InputError
 from search_spaces.text import fingerprint
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nas.evaluation.threads import set_default_threads
-from search_spaces.common.errors import InputError
+from search_spaces.common.errors import NasError
 
 INTERRUPT_SECONDS = 30.0  # between two interrupts; enqueueing a trial again takes less
 
@@ -52,5 +52,5 @@ if __name__ == "__main__":
         main()
     except KeyboardInterrupt:
         sys.exit(130)
-    except InputError as error:
+    except NasError as error:
         sys.exit(str(error))

@@ -74,8 +74,8 @@ def join(
     by_cost = "fidelities" in settings
     try:
         (check_policy if by_cost else check_sampler)(settings["sampler"])
-    except InputError:
-        raise InputError(f"study {name!r} uses a sampler that has no name: join it from a script") from None
+    except InputError as error:
+        raise InputError(f"study {name!r} uses a sampler that has no name: join it from a script") from error
     metrics = TrialReader(found.space, found.objectives, parse_constraints(settings["constraints"])).metrics
     if by_cost and settings["cost"] not in (EPOCHS, SECONDS, *metrics):
         metrics = (*metrics, settings["cost"])

@@ -21,10 +21,9 @@ from nas.searching.evolution import random_unseen
 from nas.searching.identity import IDENTITY_KEY, begun_with, check_same, is_unused
 from nas.searching.jobs import check_jobs, helpers
 from nas.searching.objectives import ConstraintsLike, ObjectivesLike, parse_constraints, parse_objectives
-from nas.searching.patience import StorageError
 from nas.searching.prior import PRIOR_KEY, PriorObservations, add_prior_observations
 from nas.searching.progress import GrowingFront, SearchProgress
-from nas.searching.record import EvaluatorError, TrialRecord
+from nas.searching.record import TrialRecord
 from nas.searching.result import SETTINGS_KEY, SearchResult
 from nas.searching.rows import among_rows, sampler_of_rows
 from nas.searching.samplers import create_sampler, sampler_label
@@ -35,7 +34,7 @@ from nas.searching.weights import WEIGHTS_FOLDER_KEY, WeightFolder
 from nas.searching.workers import FATAL, Worker
 from predictors.metrics import Metric
 from search_spaces.common import plug_ins
-from search_spaces.common.errors import InputError, describe
+from search_spaces.common.errors import EvaluatorError, InputError, StorageError, describe
 from search_spaces.common.seeds import check_seed
 from search_spaces.repeatable import check_repeatable
 
@@ -304,8 +303,6 @@ class _Search:
         """Evaluate one trial and store its values. False if it evaluated no new architecture."""
         try:
             architecture = self.reader.space.choose(trial)
-        except StorageError:
-            raise
         except InputError as error:
             self._fail(trial, describe(error))
             return False

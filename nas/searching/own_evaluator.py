@@ -13,8 +13,8 @@ import numpy as np
 
 from nas.evaluation.measurement import Measurement, measurement_of
 from nas.evaluation.trainable import State, Trainable
-from nas.searching.record import EvaluatorError, plain_number
-from search_spaces.common.errors import InputError, exits_as_errors
+from nas.searching.record import plain_number
+from search_spaces.common.errors import EvaluatorError, InputError, exits_as_errors
 from search_spaces.common.plug_ins import function_from_file
 
 if TYPE_CHECKING:
@@ -182,15 +182,15 @@ class FunctionEvaluator:
             raise EvaluatorError(f"the evaluator returned {measured[0]!r}, which nas measures itself: rename it")
         try:
             return {str(metric): plain_number(value) for metric, value in values.items()}
-        except (TypeError, ValueError):
-            raise EvaluatorError(f"the evaluator returned a value that is not a number: {dict(values)}") from None
+        except (TypeError, ValueError) as error:
+            raise EvaluatorError(f"the evaluator returned a value that is not a number: {dict(values)}") from error
 
     def _check_signature(self) -> None:
         try:
             inspect.signature(self.function).bind(*_ARGUMENTS, **self.options)
         except TypeError as error:
             given = ", ".join((*_ARGUMENTS, *self.options))
-            raise InputError(f"the evaluator must take ({given}): {error}") from None
+            raise InputError(f"the evaluator must take ({given}): {error}") from error
 
 
 def _go_on(epoch: int, metrics: Mapping[str, float]) -> bool:
@@ -212,7 +212,7 @@ def _parsed(file: Path) -> ast.Module:
     try:
         return ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError) as error:
-        raise InputError(f"{file}: cannot be read as Python ({error})") from None
+        raise InputError(f"{file}: cannot be read as Python ({error})") from error
 
 
 def _beside(folder: Path, tree: ast.Module) -> Iterator[Path]:

@@ -14,7 +14,7 @@ from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from optuna.storages import BaseStorage
 
 from nas.searching.interrupts import interrupts_wait
-from search_spaces.common.errors import InputError
+from search_spaces.common.errors import InputError, StorageError
 
 TIMEOUT = "NAS_STORAGE_TIMEOUT"  # environment variable, which helper processes of a search inherit
 DEFAULT_TIMEOUT_SECONDS = 600.0
@@ -37,17 +37,13 @@ log = logging.getLogger(__name__)
 Storage = TypeVar("Storage", bound=BaseStorage)
 
 
-class StorageError(InputError):
-    """A storage cannot be read or written. This is not the fault of a trial."""
-
-
 def timeout_seconds() -> float:
     """How long calls wait for a storage that does not answer. Raises InputError for a bad environment variable."""
     text = os.environ.get(TIMEOUT, "")
     try:
         return float(text) if text else DEFAULT_TIMEOUT_SECONDS
-    except ValueError:
-        raise InputError(f"{TIMEOUT}={text}: write a number of seconds") from None
+    except ValueError as error:
+        raise InputError(f"{TIMEOUT}={text}: write a number of seconds") from error
 
 
 def set_timeout(seconds: float) -> None:

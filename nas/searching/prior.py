@@ -87,7 +87,7 @@ def read_prior_observations(path: Path, space: SearchSpace, metrics: Sequence[st
             counts = {metric: COUNTS[metric](space.graph(architecture)) for metric in metrics if metric in COUNTS}
             row = [float(counts[metric] if metric in counts else table.columns[metric][i]) for metric in metrics]
         except InputError as error:
-            raise InputError(f"{path}, line {line}: {error}") from None
+            raise InputError(f"{path}, line {line}: {error}") from error
         if np.isfinite(row).all() and found.setdefault(architecture, row) != row:
             raise InputError(f"{path}, line {line}: {notation} has other values above: keep one row, or their means")
     return found

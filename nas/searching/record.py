@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from nas.searching import optuna_adapter
-from search_spaces.common.errors import InputError
+from search_spaces.common.errors import EvaluatorError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,10 +22,6 @@ FURTHER_KEY = "nas:further"  # trial user attribute: values of metrics that are 
 SPREAD_KEY = "nas:spread"  # trial user attribute: by repeated metric, low and high value and what these are
 MAX_EPOCH = 2**31 - 1  # the largest that a database stores
 WEIGHTS_KEY = "nas:weights"  # trial user attribute: path to which the trained weights were written
-
-
-class EvaluatorError(InputError):
-    """The evaluator broke its contract. This is not the fault of a network, so the search ends."""
 
 
 class TrialRecord:

@@ -24,8 +24,8 @@ from optuna.storages import (
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
-from nas.searching.patience import StorageError, patient
-from search_spaces.common.errors import InputError
+from nas.searching.patience import patient
+from search_spaces.common.errors import InputError, StorageError
 
 _FIRST_BYTES = b'{"op_code"'
 _SQLITE = b"SQLite format 3\0"

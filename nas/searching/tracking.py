@@ -196,9 +196,9 @@ def tracking(trackers: Sequence[str], search: str, reader: TrialReader) -> Itera
             try:
                 found.append(Tracker(BACKENDS[kind][0](target, search), tracker, reader))
             except ImportError as error:
-                raise InputError(f"{tracker}: {error}: pip install 'rlm-nas[tracking]'") from None
+                raise InputError(f"{tracker}: {error}: pip install 'rlm-nas[tracking]'") from error
             except Exception as error:
-                raise InputError(f"{tracker} cannot be opened: {describe(error)}") from None
+                raise InputError(f"{tracker} cannot be opened: {describe(error)}") from error
         yield found
     finally:
         for opened in found:

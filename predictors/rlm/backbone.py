@@ -50,7 +50,7 @@ class T5GemmaReader:
             raise InputError(
                 f"{name}: no T5Gemma could be loaded ({reason}). Give a folder with config.json, tokenizer.json and "
                 "model.safetensors, or a hub name whose licence you accepted (log in with `hf auth login`)"
-            ) from None
+            ) from error
 
     @torch.inference_mode()
     def states(self, texts: Sequence[str]) -> np.ndarray:

@@ -1,4 +1,15 @@
-"""The exception for bad input, and helpers for one-line messages."""
+"""The project's exceptions, and helpers for one-line messages.
+
+    NasError                    every error that this project raises on purpose
+    ├── InputError              bad input: the message names the file or value and the remedy
+    │   ├── Infeasible          raised by a space's `build` for choices that exclude each other
+    │   └── CheckpointError     a checkpoint is damaged, or of another format or predictor
+    ├── StorageError            a storage of trials cannot be read or written
+    └── EvaluatorError          an evaluator broke its contract
+
+The command line prints the message of each as one line, without its traceback, and exits with status 2. The original
+exception is kept as the cause (`raise … from error`).
+"""
 
 from __future__ import annotations
 
@@ -15,11 +26,12 @@ NEAR_NAMES = 5  # of more names, it lists so many similar ones
 _PROJECT = Path(__file__).parents[2]
 
 
-class InputError(ValueError):
-    """Bad input. The one-line message names the file or value and the remedy.
+class NasError(Exception):
+    """An error that this project raises on purpose. Its message is one line for the user."""
 
-    The command line prints it without a traceback and exits with status 2.
-    """
+
+class InputError(NasError, ValueError):
+    """Bad input. The one-line message names the file or value and the remedy."""
 
 
 class Infeasible(InputError):
@@ -30,6 +42,18 @@ class Infeasible(InputError):
     """
 
 
+class CheckpointError(InputError):
+    """A checkpoint of a predictor is missing a file, is damaged, or is of another format or predictor."""
+
+
+class StorageError(NasError):
+    """A storage of trials cannot be read or written. This is not the fault of a trial."""
+
+
+class EvaluatorError(NasError):
+    """An evaluator broke its contract. This is not the fault of a network, so the search ends."""
+
+
 @contextmanager
 def exits_as_errors() -> Iterator[None]:
     """Turn `SystemExit` of user code into RuntimeError, so that the process does not end silently."""
@@ -37,13 +61,13 @@ def exits_as_errors() -> Iterator[None]:
         yield
     except SystemExit as error:
         ended = RuntimeError(f"the code ended the process: SystemExit({error.code!r})")
-        raise ended.with_traceback(error.__traceback__) from None
+        raise ended.with_traceback(error.__traceback__) from error
 
 
 def describe(error: BaseException) -> str:
     """One-line description of an error, with file and line if user code raised it."""
     message = " ".join(str(error).split())
-    if isinstance(error, InputError):
+    if isinstance(error, NasError):
         return message
     return f"{where(error)}{type(error).__name__}{': ' if message else ''}{message}"
 
@@ -53,7 +77,7 @@ def user_errors_as_input() -> Iterator[None]:
     """Turn an error that user code raised into InputError; mistakes of this project stay as they are."""
     try:
         yield
-    except InputError:
+    except NasError:
         raise
     except Exception as error:
         if not where(error):

@@ -251,8 +251,8 @@ def enum(element: str) -> int:
     """ONNX's number of an element type; InputError for an unknown type."""
     try:
         return TensorProto.DataType.Value(element.upper())
-    except ValueError:
-        raise InputError(f"element type {element!r} is not supported") from None
+    except ValueError as error:
+        raise InputError(f"element type {element!r} is not supported") from error
 
 
 @lru_cache(maxsize=64)
@@ -308,7 +308,9 @@ def infer(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
     try:
         inferred = onnx.shape_inference.infer_node_outputs(found, node, types, data, None, versions, IR_VERSION)
     except Exception as error:  # of several kinds, most of them from the native library
-        raise InputError(f"{op} does not take shapes {_listed(shapes)}: {' '.join(str(error).split())[:160]}") from None
+        raise InputError(
+            f"{op} does not take shapes {_listed(shapes)}: {' '.join(str(error).split())[:160]}"
+        ) from error
     shape = shape_of(inferred.get("y", onnx.TypeProto()))
     if shape is None:
         raise InputError(f"{op}: the shape of the output depends on the data, so the text cannot show it")

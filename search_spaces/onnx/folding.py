@@ -89,7 +89,7 @@ def _array(tensor: onnx.TensorProto) -> np.ndarray:
     try:
         return onnx.numpy_helper.to_array(tensor)
     except (ValueError, TypeError) as error:
-        raise InputError(f"tensor {tensor.name!r} is damaged: {error}") from None
+        raise InputError(f"tensor {tensor.name!r} is damaged: {error}") from error
 
 
 def is_weight(known: Known) -> bool:
@@ -215,7 +215,7 @@ class Folder:
                 evaluator = ReferenceEvaluator(node, opsets={"": self.opset})
                 return [np.asarray(a) for a in evaluator.run(None, dict(zip(names, arrays, strict=True)))]
         except Exception as error:  # the file's numbers may cause any error
-            raise InputError(f"constants do not match: {' '.join(str(error).split())[:160]}") from None
+            raise InputError(f"constants do not match: {' '.join(str(error).split())[:160]}") from error
 
     def _fold_shape(self, node: onnx.NodeProto, operands: list[Known | None]) -> list[Known] | None:
         """The outputs of a node with learned operands: learned tensors whose shapes are inferred."""

@@ -39,10 +39,10 @@ def load_model(path: str) -> onnx.ModelProto:
                 _load_external(tensor, folder, path)
     except InputError:
         raise
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: no such file") from error
     except Exception as error:  # protobuf's errors have no public base class; damaged fields may cause any error
-        raise InputError(f"{path}: not an ONNX model ({_line(error)})") from None
+        raise InputError(f"{path}: not an ONNX model ({_line(error)})") from error
     return model
 
 
@@ -112,7 +112,7 @@ def prepared(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[TensorProto]
     try:
         onnx.checker.check_model(light)
     except Exception as error:  # the checker's own, and those of damaged fields
-        raise InputError(f"not a valid ONNX model: {_line(error)[:300]}") from None
+        raise InputError(f"not a valid ONNX model: {_line(error)[:300]}") from error
     return _converted(light), weights
 
 
@@ -171,7 +171,7 @@ def _converted(model: onnx.ModelProto) -> onnx.ModelProto:
         raise InputError(
             f"the model uses opset {version} and cannot be converted: export it with opset {_OLDEST_OPSET} or later "
             f"({_line(error)})"
-        ) from None
+        ) from error
     if version < _FIRST_WITH_COORDINATES:
         _set_coordinates(converted.graph.node)
     return converted

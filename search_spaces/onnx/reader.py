@@ -220,7 +220,7 @@ class Reader:
                 if not self._fold(node):
                     self._compute(node)
             except InputError as error:
-                raise InputError(f"{node.op_type} (node {node.name!r}): {error}") from None
+                raise InputError(f"{node.op_type} (node {node.name!r}): {error}") from error
 
     def _fold(self, node: onnx.NodeProto) -> bool:
         """Store the node's outputs as known values; False if they are not known without running the model."""

@@ -34,7 +34,7 @@ def from_model(model: onnx.ModelProto) -> Graph:
         return for_any_batch(graph)  # fusion removes nodes that need the batch size
     except InputError:
         raise
-    except RecursionError:
-        raise InputError("the model is nested too deeply") from None
+    except RecursionError as error:
+        raise InputError("the model is nested too deeply") from error
     except Exception as error:  # damaged fields, such as names that are not UTF-8, may cause any error
-        raise InputError(f"damaged ONNX model: {type(error).__name__}: {' '.join(str(error).split())[:200]}") from None
+        raise InputError(f"damaged ONNX model: {type(error).__name__}: {' '.join(str(error).split())[:200]}") from error

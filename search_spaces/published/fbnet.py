@@ -137,8 +137,8 @@ def _blocks(native: str) -> list[Any]:
         return native.split("-")
     try:
         return list(ast.literal_eval(native.strip()))
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        raise InputError(f"not a list of {LAYERS} FBNet blocks: {native[:200]!r}") from None
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        raise InputError(f"not a list of {LAYERS} FBNet blocks: {native[:200]!r}") from error
 
 
 def _block_name(block: object) -> str:

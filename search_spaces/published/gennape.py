@@ -47,8 +47,8 @@ def literal(native: str, what: str) -> Any:
     """Parse a Python literal; InputError otherwise, with `what` as description of the notation."""
     try:
         return ast.literal_eval(native)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        raise InputError(f"not {what}: {native[:200]!r}") from None
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
+        raise InputError(f"not {what}: {native[:200]!r}") from error
 
 
 # --- chains of operations: convolutions and at most one supplement ---------------------------------------------------

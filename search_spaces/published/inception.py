@@ -92,8 +92,8 @@ class Inception(Family):
             choices: dict[str, Choice] = {}
             for number in range(STAGES):
                 choices |= _stage_choices(f"stage{number}", stages[number])
-        except (TypeError, LookupError, ValueError):
-            raise InputError(f"not {what}: {native[:200]!r}") from None
+        except (TypeError, LookupError, ValueError) as error:
+            raise InputError(f"not {what}: {native[:200]!r}") from error
         arch = self._chosen(ReplayChooser(choices))
         if literal(self.format(arch), what) != stages:
             raise InputError(f"inception: these channels or numbers of stages are not in the space: {native[:200]!r}")

@@ -272,8 +272,8 @@ def _read(native: str) -> tuple[Edges, list[str]]:
     try:
         cell = ast.literal_eval(native)
         matrix, operations = [list(row) for row in cell["matrix"]], list(cell["ops"])
-    except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError):
-        raise InputError(f'not a literal {{"matrix": [[…], …], "ops": […]}}: {native[:200]!r}') from None
+    except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError) as error:
+        raise InputError(f'not a literal {{"matrix": [[…], …], "ops": […]}}: {native[:200]!r}') from error
     size = len(operations)
     if not 2 <= size <= MAX_VERTICES or [len(row) for row in matrix] != [size] * size:
         raise InputError(f"not a NAS-Bench-101 cell: matrix and ops must be of one size, 2 to 7: {native[:200]!r}")

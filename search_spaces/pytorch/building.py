@@ -37,7 +37,7 @@ class _WithoutWeights(TorchFunctionMode):
             raise InputError(
                 f"{function_name(func).strip('_')} reads a weight's numbers, but architectures are built without them: "
                 "leave out what depends on them, such as orthogonal parametrizations"
-            ) from None
+            ) from error
 
     def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name = getattr(func, "__name__", "")

@@ -53,7 +53,7 @@ def _imported(library: str) -> Any:
         prepare_torchvision()
         return importlib.import_module(library)
     except ImportError as error:
-        raise InputError(f"{library} cannot be imported ({error}): install it with `pip install {library}`") from None
+        raise InputError(f"{library} cannot be imported ({error}): install it with `pip install {library}`") from error
 
 
 def timm_networks(pattern: str) -> list[str]:

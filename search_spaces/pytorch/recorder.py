@@ -372,7 +372,7 @@ class Recorder(TorchFunctionMode):
         except TypeError as error:
             if error.__traceback__ is None or error.__traceback__.tb_next is not None:
                 raise
-            raise InputError(f"torch's function {name!r} is not supported with these arguments ({error})") from None
+            raise InputError(f"torch's function {name!r} is not supported with these arguments ({error})") from error
         return self.assign(args[0], made) if in_place and made is not args[0] else made
 
     def _inside(self, func: python_types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -102,7 +102,7 @@ def bind(attrs: ItemAttrs, arguments: Attrs) -> Attrs:
     try:
         return tuple([(name, given[value.name] if isinstance(value, Ref) else value) for name, value in attrs])
     except KeyError as error:
-        raise InputError(f"a call does not give the function's parameter {error.args[0]}") from None
+        raise InputError(f"a call does not give the function's parameter {error.args[0]}") from error
 
 
 @lru_cache(maxsize=65536)

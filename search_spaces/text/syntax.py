@@ -184,7 +184,7 @@ def _parsed(text: str, error: type[Exception] = InputError) -> onnx.ModelProto:
     try:
         return onnx.parser.parse_model(text)
     except Exception as found:  # the native parser raises many types
-        raise error(f"not ONNX text: {' '.join(str(found).split())[:300]}") from None
+        raise error(f"not ONNX text: {' '.join(str(found).split())[:300]}") from found
 
 
 def _main_block(graph: onnx.GraphProto) -> _Main:

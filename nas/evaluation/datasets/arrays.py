@@ -55,12 +55,12 @@ def _load(path: Path) -> dict[str, np.ndarray]:
             check_bytes(path, sum(entry.file_size for entry in archive.infolist()))
         with np.load(path, allow_pickle=False) as arrays:
             return {name: np.atleast_1d(arrays[name]) for name in arrays if name in names}
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: no such file") from error
     except InputError:
         raise
     except (OSError, ValueError, zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, EOFError) as error:
-        raise InputError(f"{path}: not a readable .npz file ({' '.join(str(error).split())[:200]})") from None
+        raise InputError(f"{path}: not a readable .npz file ({' '.join(str(error).split())[:200]})") from error
 
 
 def check_bytes(path: Path, count: int) -> None:

@@ -118,7 +118,7 @@ def _rows(path: Path) -> Iterator[tuple[str, list[float]]]:
             for row in reader:
                 yield row["file"], [_number(path, reader.line_num, name, row[name]) for name in columns]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path}: cannot be read ({error})") from None
+        raise InputError(f"{path}: cannot be read ({error})") from error
 
 
 def _number(path: Path, line: int, column: str, text: str | None) -> float:
@@ -139,7 +139,7 @@ def _opened(path: Path) -> Iterator[Image]:
         with Image.open(path) as image:
             yield image
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise InputError(f"{path}: not a readable image ({' '.join(str(error).split())[:200]})") from None
+        raise InputError(f"{path}: not a readable image ({' '.join(str(error).split())[:200]})") from error
 
 
 def _first_shape(path: Path) -> tuple[int, int, int]:

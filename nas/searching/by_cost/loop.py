@@ -34,17 +34,16 @@ from nas.searching.jobs import check_jobs, helpers
 from nas.searching.loop import MAX_FAILURES, open_study
 from nas.searching.objectives import ConstraintsLike, ObjectivesLike, parse_constraints, parse_objectives
 from nas.searching.progress import GrowingFront, SearchProgress
-from nas.searching.record import EPOCH_KEY, SPREAD_KEY, EvaluatorError, TrialRecord
+from nas.searching.record import EPOCH_KEY, SPREAD_KEY, TrialRecord
 from nas.searching.result import PREDICTED_KEY, SETTINGS_KEY, SearchResult
 from nas.searching.rows import among_rows
 from nas.searching.samplers import sampler_label
-from nas.searching.storage import StorageError
 from nas.searching.trial_log import describe_trial, has_result
 from nas.searching.trials import FAILED_KEY, TrialReader, is_evaluated
 from nas.searching.weights import WEIGHTS_FOLDER_KEY, WeightFolder
 from nas.searching.workers import FATAL, Worker
 from search_spaces.common import plug_ins
-from search_spaces.common.errors import InputError, describe
+from search_spaces.common.errors import EvaluatorError, InputError, StorageError, describe
 from search_spaces.common.seeds import check_seed
 from search_spaces.repeatable import check_repeatable
 

@@ -13,9 +13,9 @@ from nas.evaluation.trainable import Trainable
 from nas.searching.by_cost.runs import Fidelities
 from nas.searching.evaluators import MeasuredEvaluator, TableEvaluator
 from nas.searching.own_evaluator import FunctionEvaluator
-from nas.searching.record import EvaluatorError, whole_epoch
+from nas.searching.record import whole_epoch
 from predictors.metrics import Metric, at_fidelity, split_fidelity
-from search_spaces.common.errors import InputError
+from search_spaces.common.errors import EvaluatorError, InputError
 from search_spaces.text import fingerprint
 
 if TYPE_CHECKING:

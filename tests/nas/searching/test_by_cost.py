@@ -29,10 +29,9 @@ from nas.searching.by_cost.loop import search_by_cost
 from nas.searching.by_cost.runs import BEGUN_KEY, COST_KEY, UNTIL_KEY, VALUES_KEY, Fidelities
 from nas.searching.evaluators import MeasuredEvaluator
 from nas.searching.own_evaluator import FunctionEvaluator
-from nas.searching.record import EvaluatorError
 from nas.searching.result import SearchResult
 from nas.searching.trials import FAILED_KEY
-from search_spaces.common.errors import InputError
+from search_spaces.common.errors import EvaluatorError, InputError
 from tests.nas.searching.spaces import Widths
 
 OBJECTIVES = "usefulness_accuracy,params"

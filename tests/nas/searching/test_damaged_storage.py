@@ -16,7 +16,7 @@ from nas import search
 from nas.comparison.runs import open_studies
 from nas.searching.joining import join
 from search_spaces import Architecture, get_space
-from search_spaces.common.errors import InputError
+from search_spaces.common.errors import InputError, NasError, StorageError
 
 SPACE = get_space("tiny-resnet")
 
@@ -55,9 +55,9 @@ def test_a_journal_with_meaningless_lines_is_refused(
     logs = [json.loads(line) for line in path.read_text().splitlines()]
     change(logs)
     path.write_text("".join(f"{json.dumps(log)}\n" for log in logs))
-    with pytest.raises(InputError, match="damaged"):
+    with pytest.raises(NasError, match="damaged"):
         searched(path, 4)
-    with suppress(InputError):  # values may still be read
+    with suppress(NasError):  # values may still be read
         open_studies(path)
 
 
@@ -67,7 +67,7 @@ def test_a_database_with_settings_that_are_not_json_is_refused(tmp_path: Path) -
     with sqlite3.connect(tmp_path / "j.db") as database:
         database.execute("""update study_user_attributes set value_json = '{"a": 1' where key = 'nas:settings'""")
     for read in (searched, open_studies, join):
-        with pytest.raises(InputError, match=r"j\.db is damaged: a stored attribute is not JSON"):
+        with pytest.raises(StorageError, match=r"j\.db is damaged: a stored attribute is not JSON"):
             read(url)
 
 

@@ -14,12 +14,12 @@ from nas import search
 from nas.searching.joining import read_search
 from nas.searching.loop import MAX_FAILURES
 from nas.searching.objectives import parse_constraints, parse_objectives
-from nas.searching.patience import StorageError
 from nas.searching.record import TrialRecord
 from nas.searching.storage import JournalFile
 from nas.searching.trials import TrialReader
 from nas.searching.workers import MAX_RESTARTS
 from search_spaces import Architecture, Infeasible, InputError, SearchSpace, get_space
+from search_spaces.common.errors import StorageError
 from search_spaces.graph.builder import Network, Tensor
 
 SPACE = get_space("tiny-resnet")

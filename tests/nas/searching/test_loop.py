@@ -23,7 +23,7 @@ from nas.searching.loop import MAX_REPEATS
 from nas.searching.progress import FRAME_POINTS, SearchProgress
 from nas.searching.storage import open_storage
 from search_spaces import Architecture, SearchSpace, get_space, to_text
-from search_spaces.common.errors import InputError
+from search_spaces.common.errors import InputError, StorageError
 
 SPACE = get_space("tiny-resnet")
 OBJECTIVES = "depth_accuracy,flops"
@@ -325,14 +325,14 @@ def test_a_journal_damaged_in_the_middle_is_refused(tmp_path: Path) -> None:
     search(SPACE, OBJECTIVES, Costs(), "random", 3, storage=tmp_path / "j.log")
     content = (tmp_path / "j.log").read_bytes()
     (tmp_path / "j.log").write_bytes(content[:300] + b"\0\0" + content[302:])
-    with pytest.raises(InputError, match="damaged"):
+    with pytest.raises(StorageError, match="damaged"):
         search(SPACE, OBJECTIVES, Costs(), "random", 3, storage=tmp_path / "j.log")
 
 
 def test_a_storage_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for storage in (tmp_path, tmp_path / "file" / "j.log"):
-        with pytest.raises(InputError, match=str(storage)):
+        with pytest.raises(StorageError, match=str(storage)):
             search(SPACE, OBJECTIVES, Costs(), "random", 3, storage=storage)
     for url in ("sqlite:////nowhere/at/all.db", "nodb://user:secret@host/db"):
         with pytest.raises(InputError, match="cannot open the database") as caught:
@@ -350,7 +350,7 @@ def test_a_full_disk_stops_the_search_and_keeps_what_was_found(tmp_path: Path, m
     def full_disk(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    with pytest.raises(InputError, match=r"j\.log: No space left on device"):
+    with pytest.raises(StorageError, match=r"j\.log: No space left on device"):
         search(SPACE, OBJECTIVES, Filling(), "random", 20, storage=tmp_path / "j.log")
     monkeypatch.undo()
     assert len(search(SPACE, OBJECTIVES, Costs(), "random", 20, storage=tmp_path / "j.log").evaluated.values) == 20

@@ -19,9 +19,10 @@ from optuna.trial import TrialState
 
 from nas import search
 from nas.searching import patience
-from nas.searching.patience import StorageError, patient
+from nas.searching.patience import patient
 from nas.searching.storage import open_storage
 from search_spaces import Architecture, get_space
+from search_spaces.common.errors import StorageError
 
 SPACE = get_space("tiny-resnet")
 EVALUATIONS = 6

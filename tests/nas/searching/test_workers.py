@@ -30,7 +30,7 @@ from nas.searching.storage import open_storage
 from nas.searching.trials import began
 from nas.searching.workers import Worker
 from search_spaces import get_space
-from search_spaces.common.errors import InputError
+from search_spaces.common.errors import InputError, StorageError
 
 WORKER = """
 import sys, os, time, socket
@@ -232,7 +232,7 @@ def test_one_of_two_processes_starts_or_gives_back_a_trial_in_an_sqlite_file(
 
     def second_comes_between(*_: object) -> None:
         """Called after the first process has read the trial's state, before it writes the new one."""
-        with suppress(storage.StorageError):
+        with suppress(StorageError):
             taken.append(second.set_trial_state_values(id_, state))
 
     monkeypatch.setattr(first, "check_trial_is_updatable", second_comes_between)
