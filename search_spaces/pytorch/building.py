@@ -45,7 +45,8 @@ class _WithoutWeights(TorchFunctionMode):
             return func(*args, **kwargs)
         if name == "__get__":
             attribute = function_name(func)
-            if attribute == "device":  # not the meta device, so that constants created on a weight's device are computed
+            if attribute == "device":
+                # Not the meta device, so that constants that are created on a weight's device are computed.
                 return torch.device("cpu")
             if attribute == "is_meta" and _caller_is_torchs_layer("_load_from_state_dict"):
                 return True  # of the loaded tensor: torch would warn for each weight that the meta device drops it
