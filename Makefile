@@ -2,22 +2,28 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-fast lint docs clean
+.PHONY: demo test test-fast test-all lint docs clean
 
 # One thread: the demo's matrices are small. On busy cores, threads that wait for each other made it four times slower.
-demo: .venv/ready
+demo: .venv/package
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m experiments.demo
 
 # One thread for each of two processes: threads that wait for each other on busy cores take several times as long. Each
 # process starts with one half of the tests, so that the tests of a file share their fixtures. A process that has finished
 # takes tests from the other one. The slowest tests are listed at the end.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --durations 60 --durations-min 3
+
+# What a contributor needs: of the exhaustive groups of tests, representatives (tests/groups.py).
 test: .venv/ready
+	$(PYTEST) -m "not exhaustive"
+
+# Everything.
+test-all: .venv/ready
 	$(PYTEST)
 
 # The daily loop: without tests that are slow or that need real tables.
 test-fast: .venv/ready
-	$(PYTEST) -m "not slow and not data"
+	$(PYTEST) -m "not slow and not data and not exhaustive"
 
 lint: .venv/ready
 	$(BIN)/ruff check .
@@ -28,10 +34,16 @@ lint: .venv/ready
 docs: .venv/ready
 	$(BIN)/mkdocs build --strict --site-dir results/site
 
-.venv/ready: pyproject.toml constraints.txt
+# The package alone is what the demo needs; tests, documentation and pretraining need more.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+.venv/package: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.11") if sys.version_info < (3, 11) else 0'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(INSTALL) -e .
+	touch .venv/package
+
+.venv/ready: .venv/package
+	$(INSTALL) -e '.[dev]'
 	touch .venv/ready
 
 clean:

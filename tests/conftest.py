@@ -14,6 +14,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from search_spaces import SearchSpace
 from search_spaces.graph.builder import Network, Tensor
+from tests.groups import GROUPS, group_of, left_out
 
 settings.register_profile("brief", max_examples=40)  # where a test says no other number
 settings.load_profile("brief")
@@ -72,9 +73,31 @@ def nas_data() -> Path:
     return folder
 
 
+def _id(nodeid: str) -> str:
+    """Id of a test relative to `tests/`."""
+    return nodeid.removeprefix("tests/")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests as `data` that use the fixture `nas_data`, or that are skipped without NAS_DATA."""
+    """Mark tests as `data` that need tables, and as `exhaustive` those that `make test` leaves out."""
+    exhaustive = left_out(_id(item.nodeid) for item in items)
     for item in items:
         reasons = [str(mark.kwargs.get("reason", "")) for mark in item.iter_markers("skipif")]
         if "nas_data" in getattr(item, "fixturenames", ()) or any("NAS_DATA" in reason for reason in reasons):
             item.add_marker(pytest.mark.data)
+        if _id(item.nodeid) in exhaustive:
+            item.add_marker(pytest.mark.exhaustive)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print the seconds of each group of exhaustive tests, and of all other tests."""
+    seconds: dict[str, float] = dict.fromkeys([*GROUPS, "all other tests"], 0.0)
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                listed = group_of(_id(report.nodeid))
+                seconds[listed[0] if listed else "all other tests"] += report.duration
+    if sum(seconds.values()) > 60:
+        terminalreporter.section("seconds by group of tests")
+        for group, total in seconds.items():
+            terminalreporter.write_line(f"{total:8.0f}  {group}")

@@ -1,0 +1,95 @@
+"""Groups of tests that are exhaustive: `make test` runs representatives of each, `make test-all` runs all of them.
+
+A group checks one claim for every model, space, page or table that the project has. While one works on the code, a few
+of them say nearly as much as all. They are listed here, and nowhere else, so that it is plain what `make test` leaves
+out. The time of each group is printed at the end of a run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+GROUPS: Mapping[str, Mapping[str, int]] = {
+    # group: {test file, or file::function: how many of its tests are representatives, in their order}
+    "models of libraries through both exporters": {
+        "search_spaces/pytorch/test_exporters.py::test_exporters_and_modules_give_one_text": 2,
+        "search_spaces/pytorch/test_round_trip.py::test_configurations_of_hugging_face_are_spaces": 1,
+        "search_spaces/test_sources.py::test_networks_of_other_libraries_are_read": 0,
+    },
+    "all networks of published tables": {
+        "search_spaces/published/test_nasbench201.py::test_costs_of_all_networks_equal_the_table": 1,
+        "search_spaces/published/test_nasbench201.py::test_pruned_networks_are_6040": 0,
+        "search_spaces/published/test_nasbench101.py::test_texts_are_one_to_one_with_the_isomorphism_classes_of_up_to_"
+        "five_vertices": 0,
+        "search_spaces/published/test_ofa.py::test_costs_of_all_networks_equal_the_table": 0,
+        "search_spaces/published/test_nds.py::test_flops_of_all_darts_networks_equal_the_table": 0,
+        "nas/benchmarks/test_populations.py::test_no_two_networks_of_a_random_population_share_a_text": 1,
+        "experiments/checks/test_exactness.py": 0,
+    },
+    "conformance of every space": {
+        "search_spaces/test_spaces.py::test_space_conforms": 2,
+        "search_spaces/published/test_nds.py::test_space_passes_the_conformance_suite": 1,
+        "search_spaces/published/test_ofa.py::test_every_promise_of_a_search_space_is_kept": 1,
+        "search_spaces/text/test_distinct.py::test_texts_are_one_to_one_with_computations": 2,
+        "search_spaces/text/test_distinct.py::test_names_and_order_do_not_change_the_text": 2,
+        "search_spaces/text/test_program.py::test_no_reordering_changes_the_text_of_a_network": 2,
+        "nas/evaluation/test_module.py::test_random_architectures_compute_what_onnx_runtime_computes": 2,
+        "nas/evaluation/test_proxies.py::test_all_are_finite_in_every_space": 2,
+        "experiments/checks/test_spaces.py": 1,
+    },
+    "quick runs of experiments": {
+        "experiments/test_quick.py": 1,
+        "experiments/test_pareto.py": 1,
+        "experiments/test_front_by_cost.py": 0,
+        "experiments/test_zoo.py": 2,
+        "experiments/programs/test_programs.py": 2,
+        "experiments/pretraining/test_corpus.py": 1,
+        "experiments/pretraining/test_short_trainings.py": 2,
+        "experiments/checks/test_fuzz.py": 1,
+        "experiments/checks/test_killed.py": 0,
+    },
+    "blocks of the documentation": {
+        "docs/test_pages.py::test_every_block_of_a_page_runs": 2,
+        "docs/test_pages.py::test_every_block_about_predictors_runs": 0,
+        "docs/test_pages.py::test_every_block_about_models_of_libraries_runs": 0,
+        "docs/test_pages.py::test_every_block_about_training_runs_and_the_shipped_network_has_the_reported_accuracy": 0,
+        "docs/test_pages.py::test_one_page_of_ones_own_ends_with_a_front_of_trained_networks": 0,
+    },
+    "searches of the demo's table": {
+        "nas/comparison/test_studies.py::test_a_search_of_the_demos_table_is_ahead_of_random_after_20_evaluations": 0,
+    },
+    "exports to text and back": {
+        "search_spaces/onnx/test_any_onnx.py::test_export_becomes_text_and_a_model_again": 2,
+        "search_spaces/onnx/test_any_onnx.py::test_exporters_of_torch_give_one_text": 1,
+        "search_spaces/onnx/test_hostile_sizes.py": 3,
+    },
+}
+
+
+def group_of(test: str) -> tuple[str, str] | None:
+    """The group of a test, and the entry that lists it; None if it is in no group.
+
+    Args:
+        test: id of the test relative to `tests/`, as in `docs/test_site.py::test_the_site_is_built`.
+    """
+    function = test.partition("[")[0]
+    for group, entries in GROUPS.items():
+        for entry in (function, function.partition("::")[0]):
+            if entry in entries:
+                return group, entry
+    return None
+
+
+def left_out(tests: Iterable[str]) -> set[str]:
+    """The tests that `make test` leaves out: all of a group but its representatives."""
+    taken: Counter[str] = Counter()
+    exhaustive = set()
+    for test in tests:
+        if (listed := group_of(test)) is None:
+            continue
+        group, entry = listed
+        taken[entry] += 1
+        if taken[entry] > GROUPS[group][entry]:
+            exhaustive.add(test)
+    return exhaustive
