@@ -7,7 +7,7 @@ import gzip
 import io
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,16 +17,25 @@ from predictors.metrics import Metric
 from search_spaces.common.errors import InputError
 
 ARCHITECTURE_COLUMNS = ("arch", "architecture")
+ORIGIN_COLUMNS = ("sampler", "seed", "trial", "evaluations")  # of a search's networks; they are no metrics
 MAX_BYTES = 1 << 30  # of uncompressed text, about ten million rows; stops decompression bombs
 
 
 @dataclass(frozen=True)
 class CsvTable:
-    """Architecture strings (n), their line numbers (n), and float64 columns (n,) with NaN for empty cells."""
+    """A table.
+
+    Attributes:
+        archs: architecture strings (n).
+        lines: their line numbers (n).
+        columns: float64 columns (n,) with NaN for empty cells.
+        skipped: names of the columns that were not read.
+    """
 
     archs: list[str]
     lines: list[int]
     columns: dict[str, np.ndarray]
+    skipped: list[str]
 
 
 def read_bytes(path: Path) -> bytes:
@@ -38,7 +47,11 @@ def read_bytes(path: Path) -> bytes:
 
 
 def parse_csv(
-    data: bytes, path: Path, arch_columns: Sequence[str] = ARCHITECTURE_COLUMNS, ignore: Sequence[str] = ()
+    data: bytes,
+    path: Path,
+    arch_columns: Sequence[str] = ARCHITECTURE_COLUMNS,
+    ignore: Container[str] = (),
+    only: Container[str] | None = None,
 ) -> CsvTable:
     """Parse a CSV table, which may be gzip-compressed.
 
@@ -47,6 +60,7 @@ def parse_csv(
         path: the file's path, for error messages.
         arch_columns: names of the architecture column; the first one that exists is used.
         ignore: columns to skip. All others must hold finite numbers or empty cells.
+        only: columns to read. All others may hold anything; `CsvTable.skipped` names them.
 
     Raises:
         InputError: the table is malformed; the message names file, line, column and value.
@@ -54,7 +68,7 @@ def parse_csv(
     reader = csv.reader(io.StringIO(_decode(data, path), newline=""))
     try:
         header = [name.strip() for name in next(reader, [])]
-        arch_column = _check_header(header, arch_columns, path)
+        arch_column = _check_header(header, arch_columns, path, only)
         rows, lines = [], []
         for row in reader:
             if not row:
@@ -69,10 +83,11 @@ def parse_csv(
         raise InputError(f"{path}: the table has no rows")
     cells = dict(zip(header, zip(*rows, strict=True), strict=True))
     archs = [arch.strip() for arch in cells.pop(arch_column)]
-    columns = {name: _numbers(cells[name], lines, name, path) for name in cells if name not in ignore}
+    read = [name for name in cells if name not in ignore and (only is None or name in only)]
+    columns = {name: _numbers(cells[name], lines, name, path) for name in read}
     for name, values in columns.items():
         _check_sign(values, lines, name, path)
-    return CsvTable(archs, lines, columns)
+    return CsvTable(archs, lines, columns, [name for name in cells if name not in read])
 
 
 def _decode(data: bytes, path: Path) -> str:
@@ -89,9 +104,11 @@ def _decode(data: bytes, path: Path) -> str:
         raise InputError(f"{path}: not UTF-8 text at byte {error.start}") from error
 
 
-def _check_header(header: list[str], arch_columns: Sequence[str], path: Path) -> str:
-    """The name of the architecture column."""
+def _check_header(header: list[str], arch_columns: Sequence[str], path: Path, only: Container[str] | None) -> str:
+    """The name of the architecture column. Columns that are not read may have any names."""
     for name in header:
+        if only is not None and name not in only and name not in arch_columns:
+            continue
         if not name or header.count(name) > 1:
             raise InputError(f"{path}: each column needs a unique name; {name!r} is empty or repeated")
     for name in arch_columns:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nas.benchmarks.cache import cache_folder, sha256
-from nas.benchmarks.csv_file import parse_csv, read_bytes
+from nas.benchmarks.csv_file import ORIGIN_COLUMNS, parse_csv, read_bytes
 from nas.benchmarks.populations import POPULATIONS
 from nas.benchmarks.table import FORMAT_VERSION, Benchmark, Header, Table, canonical
 from nas.benchmarks.text_cache import text_version
@@ -18,7 +18,7 @@ from search_spaces.common import plug_ins
 from search_spaces.common.errors import InputError, unknown
 
 NAMES = (*POPULATIONS, "nasbench201")
-IDENTIFIERS = ("index", "isomorphism_class")  # columns that identify a row; they are no metrics
+IDENTIFIERS = ("index", "isomorphism_class", *ORIGIN_COLUMNS)  # columns that identify a row; they are no metrics
 PACKAGE_DATA = Path(__file__).parent / "data"
 
 

@@ -99,7 +99,9 @@ def latency_commands(commands: list[str] | None, settings: list[str] | None) -> 
 
 def warn_of_missing_weights(studies: Studies, folder: Path) -> None:
     """Warn on standard error of networks on the front whose trained weights are damaged or on another machine."""
-    missing = studies.first.missing_weights(folder)
+    from nas.searching.distinct import missing_weights
+
+    missing = missing_weights(studies.front_networks, folder)
     if missing:
         names, paths = ", ".join(map(str, missing)), list(missing.values())
         shown = ", ".join(paths[:_SHOWN]) + (", …" if len(paths) > _SHOWN else "")

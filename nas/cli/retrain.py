@@ -61,28 +61,27 @@ def retrain(
     studies = open_studies(source, None, study, space, trust)
     if studies.not_built:
         raise InputError(studies.not_built)
-    front = studies.front
+    front = studies.front_networks
     if point >= len(front):
         raise InputError(f"--point {point}: the front of {source} has networks 0 to {len(front) - 1}")
     _check_order(Path(source), studies)
-    result, name = studies.first, network_name(point, len(front))
+    network, name = front[point], network_name(point, len(front))
+    result = studies.searches[network.representative.search]
     origin = result.study.user_attrs.get(SOURCE_KEY, {})
     if trust and evaluator is None:
         evaluator = origin.get("evaluator", {}).get("function")
     settings = {**parse_settings(training, "--training"), **given_only(epochs=epochs)}
     how = Retraining(settings, device or "cpu", dataset, evaluator)
-    architecture = result.space.parse(front[point]["architecture"])
     folder = out or output_folder(source, None) / "retrained" / name
     with progress_bar(f"training network {name}", quiet) as bar:
-        summary = train_again(result.space, architecture, origin, how, folder / name, bar)
+        summary = train_again(result.space, network.architecture, origin, how, folder / name, bar)
     if as_json:
-        print_json({"point": point, "folder": str(folder), "searched": front[point], **summary})
+        print_json({"point": point, "folder": str(folder), "searched": network.summary(studies.objectives), **summary})
         return
-    metrics = dict.fromkeys([*summary["values"], *front[point]])
+    searched = {objective.name: network.values[objective.name] for objective in studies.objectives} | network.further
     rows = [
-        {"metric": metric, "searched": front[point].get(metric, ""), "retrained": summary["values"].get(metric, "")}
-        for metric in metrics
-        if metric != "architecture"
+        {"metric": metric, "searched": searched.get(metric, ""), "retrained": summary["values"].get(metric, "")}
+        for metric in dict.fromkeys([*summary["values"], *searched])
     ]
     print_table(f"Network {name}: {summary['architecture']}", rows)
     print(f"written to {folder}")

@@ -202,8 +202,8 @@ def search(
     from nas.cli.measured import open_measured, warn_of_missing_weights
     from nas.comparison.runs import SearchOptions, run_measured_studies, run_predicted_studies, run_studies
     from nas.reporting.folders import save_studies
+    from nas.searching.labels import sampler_label
     from nas.searching.patience import set_timeout
-    from nas.searching.samplers import sampler_label
     from nas.searching.storage import address
     from search_spaces import get_space
 
@@ -256,14 +256,16 @@ def search(
             )
         save_studies(folder, studies)
     warn_of_missing_weights(studies, folder)
-    _show(studies, limits, f"{objectives} on {benchmark or space}", names[0], seed, as_json)
+    _show(studies, limits, f"{objectives} on {benchmark or space}", as_json)
     print(f"written to {folder}")
 
 
-def _show(studies: Studies, constraints: list[str], problem: str, sampler: str, seed: int, as_json: bool) -> None:
-    """Print the summary and the first search's front; exit with JSON, or if no network satisfies the constraints."""
+def _show(studies: Studies, constraints: list[str], problem: str, as_json: bool) -> None:
+    """Print the summary and the front; exit with JSON, or if no network satisfies the constraints."""
+    from nas.searching.labels import sampler_label
+
     front, failures = studies.front, studies.failures
-    nearest = [] if front else studies.first.least_violating
+    nearest = [] if front else studies.least_violating
     if failures:
         print(f"nas: {len(failures)} trials failed; the last: {failures[-1]['reason']}", file=sys.stderr)
     if nearest:
@@ -276,17 +278,27 @@ def _show(studies: Studies, constraints: list[str], problem: str, sampler: str, 
         raise typer.Exit(1)
     truth = "the true hypervolume" if studies.benchmark else "the hypervolume of the best front found"
     print_table(f"{problem}: share of {truth}", studies.table())
-    rows = [with_arrows(row, studies.objectives) for row in _without_choices(front)]
-    print_table(f"Pareto front of {sampler}, seed {seed}", rows)
+    several, first = len(studies.searches), studies.first.settings
+    of = f"all {several} searches" if several > 1 else f"{sampler_label(first['sampler'])}, seed {first['seed']}"
+    print_table(f"Pareto front of {of}", [with_arrows(row, studies.objectives) for row in _shown_front(studies)])
 
 
-def _without_choices(front: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows for display: networks by file name, because their choices may be long."""
+def _shown_front(studies: Studies) -> list[dict[str, Any]]:
+    """Rows for display: networks by file name, because their choices may be long, and where each comes from.
+
+    A single search needs no sampler and seed, and a front without repeated evaluations no number of evaluations.
+    """
     from nas.searching.networks import network_name
 
-    named = [{"network": f"front/{network_name(place, len(front))}"} for place in range(len(front))]
+    front = studies.front_networks
+    shown = ["sampler", "seed"] if len(studies.searches) > 1 else []
+    shown += ["evaluations"] if any(len(network.evaluations) > 1 for network in front) else []
     return [
-        name | {k: v for k, v in row.items() if k != "architecture"} for name, row in zip(named, front, strict=True)
+        {"network": f"front/{network_name(place, len(front))}"}
+        | {objective.name: network.values[objective.name] for objective in studies.objectives}
+        | network.further
+        | {name: network.origin[name] for name in shown}
+        for place, network in enumerate(front)
     ]
 
 

@@ -28,6 +28,7 @@ from nas.searching.evaluators import (
     TableEvaluator,
 )
 from nas.searching.identity import begun_with
+from nas.searching.labels import sampler_label
 from nas.searching.loop import search
 from nas.searching.objectives import Constraint, parse_constraints, parse_objectives
 from nas.searching.pareto import Reference
@@ -35,7 +36,7 @@ from nas.searching.prior import read_prior_observations
 from nas.searching.progress import Progress, labelled
 from nas.searching.reading import is_untrusted, load_studies, read_study
 from nas.searching.result import SETTINGS_KEY, SearchResult
-from nas.searching.samplers import check_sampler, is_guided, sampler_label
+from nas.searching.samplers import check_sampler, is_guided
 from nas.searching.tracking import check_trackers, tracking
 from nas.searching.trial_log import log_missing
 from nas.searching.trials import TrialReader

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from nas.benchmarks import Benchmark
+from nas.searching.distinct import DistinctNetwork, distinct_networks, least_violating, mean, networks_csv
 from nas.searching.pareto import Reference
 from nas.searching.reading import RecordedSpace
 from nas.searching.result import SearchResult
@@ -38,6 +38,36 @@ class Studies:
     point: np.ndarray | None = None
 
     @property
+    def searches(self) -> list[SearchResult]:
+        """The results of all searches."""
+        return [result for group in self.results.values() for result in group]
+
+    @cached_property
+    def networks(self) -> list[DistinctNetwork]:
+        """The distinct networks of all searches together, the front first, with all metrics of the benchmark."""
+        networks = distinct_networks(
+            (one for number, result in enumerate(self.searches) for one in result.evaluations(number)), self.objectives
+        )
+        for network in networks if self.benchmark is not None else ():
+            self._look_up(network)
+        return networks
+
+    def _look_up(self, network: DistinctNetwork) -> None:
+        """Add the table's other metrics: means over the network's evaluated architectures."""
+        assert self.benchmark is not None
+        measured = network.representative.values
+        rows = [self.benchmark.query(architecture) for architecture in network.architectures]
+        for name in self.benchmark.metrics:
+            known = [row[name] for row in rows if row[name] == row[name]]
+            if known and name not in measured:
+                network.values[name] = mean(known)
+
+    @property
+    def front_networks(self) -> list[DistinctNetwork]:
+        """The Pareto front of all searches together."""
+        return [network for network in self.networks if network.on_front]
+
+    @property
     def first(self) -> SearchResult:
         """The first sampler's first seed."""
         return next(iter(self.results.values()))[0]
@@ -50,7 +80,7 @@ class Studies:
     @property
     def failures(self) -> list[dict[str, str]]:
         """Failed trials of all searches, with reasons."""
-        return [failure for group in self.results.values() for result in group for failure in result.failures]
+        return [failure for result in self.searches for failure in result.failures]
 
     def curves(self) -> dict[str, np.ndarray]:
         """Hypervolume ratios (seeds, evaluations) of each sampler: share of the reference's hypervolume, 0 to 1.
@@ -97,6 +127,7 @@ class Studies:
             **self._yardstick(),
             "objectives": [str(o) for o in self.objectives],
             "table": self.table(),
+            "front": self.front,
             "samplers": {
                 name: {
                     "evaluations": [len(r.evaluated.architectures) for r in results],
@@ -122,31 +153,23 @@ class Studies:
 
     @property
     def front(self) -> list[dict[str, Any]]:
-        """The first search's front with all measured metrics of its networks, such as test scores."""
-        first = self.first
-        further = {first.space.format(arch): values for arch, values in first.further.items()}
-        return [row | further.get(row["architecture"], {}) for row in first.front]
+        """The front of all searches together as rows: a network, its measured metrics, and where it comes from."""
+        return [network.summary(self.objectives) for network in self.front_networks]
 
+    @property
+    def least_violating(self) -> list[dict[str, Any]]:
+        """The networks of all searches with the smallest violations of the constraints."""
+        return least_violating(self.networks, self.objectives)
+
+    @property
     def front_csv(self) -> str:
-        """The front as CSV, with all metrics of the benchmark, or with params and FLOPs of measured networks.
+        """The front of all searches together as CSV (`nas.searching.distinct.networks_csv`)."""
+        return networks_csv(self.front_networks, self.objectives)
 
-        Missing values are empty, as `read_prior_observations` expects.
-        """
-        rows = [{**row, **self._metrics_of(row["architecture"])} for row in self.front]
-        columns = ["architecture", *(o.name for o in self.objectives), *(name for row in rows for name in row)]
-        text = io.StringIO()
-        writer = csv.DictWriter(text, dict.fromkeys(columns), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({name: "" if value != value else value for name, value in row.items()} for row in rows)
-        return text.getvalue()
-
-    def _metrics_of(self, architecture: str) -> dict[str, float]:
-        """The table's values of an architecture, or its exact costs without a table."""
-        space = self.first.space
-        arch = space.parse(architecture)
-        if self.benchmark is not None:
-            return self.benchmark.query(arch)
-        return {} if self.not_built else {"params": space.params(arch), "flops": space.flops(arch)}
+    @property
+    def networks_csv(self) -> str:
+        """All networks as CSV, with test scores of the front only."""
+        return networks_csv(self.networks, self.objectives)
 
 
 def _finite(value: float) -> float | None:

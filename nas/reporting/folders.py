@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nas.comparison.compare import Score
-from nas.reporting.collecting import distinct, labelled
 from nas.reporting.plots import plot_kendall, plot_learning_curves, plot_ranks
 from nas.reporting.report import write_report
 from nas.reporting.study_figures import plot_studies
+from nas.searching.networks import save_front
 from search_spaces.common.files import replacing
 
 if TYPE_CHECKING:
@@ -21,23 +21,22 @@ if TYPE_CHECKING:
 
 
 def save_studies(folder: Path, studies: Studies) -> None:
-    """Write `summary.json`, `front.csv`, `front/*.onnx|txt`, the figures of `plot_studies` and `report.html`.
+    """Write the result folder of searches.
 
-    `front.csv` and `front/NN` are the front of the first sampler's first seed. Networks of other searches on the front
-    of all searches are `front/SEARCH-trial-N`.
+    `front.csv` and `front/NN.onnx|txt` are the front of all searches together, `networks.csv` all networks,
+    `summary.json` all figures; then the figures of `plot_studies` and `report.html`.
     """
+    texts = {
+        "front.csv": studies.front_csv,
+        "networks.csv": studies.networks_csv,
+        "summary.json": json.dumps(studies.summary(), indent=1) + "\n",
+    }
     if studies.not_built is None:
-        searches = dict(labelled(studies))
-        others = {
-            network.file: (searches[network.search], network.architecture)
-            for network in distinct(studies)
-            if network.file and network.place is None
-        }
-        studies.first.save(folder, others)
-    with replacing(folder / "front.csv") as path:
-        path.write_text(studies.front_csv(), encoding="utf-8")
-    with replacing(folder / "summary.json") as path:
-        path.write_text(json.dumps(studies.summary(), indent=1) + "\n")
+        save_front(folder, studies.front_networks, texts)
+    else:
+        for name, text in texts.items():
+            with replacing(folder / name) as path:
+                path.write_text(text, encoding="utf-8")
     plot_studies(folder, studies)
     write_report(folder / "report.html", studies)
 

@@ -18,6 +18,7 @@ from nas.reporting.drawing import draw_blocks
 from nas.reporting.plots import metric_label
 from nas.reporting.proposals import propose
 from nas.searching.by_cost.reading import is_by_cost, read_runs
+from nas.searching.distinct import ORIGIN_COLUMNS
 from nas.searching.loop import SOURCE_KEY
 from nas.searching.objectives import parse_constraints
 from nas.searching.result import SETTINGS_KEY
@@ -50,6 +51,7 @@ def page_data(studies: Studies, models: Path) -> dict[str, Any]:
         "has_space": bool(studies.first.space.name),
         "searches": [label for label, _ in labelled(studies)],
         "objectives": len(studies.objectives),
+        "origin_columns": ORIGIN_COLUMNS,
         "metrics": [{"name": m.name, "label": metric_label(m.name), "sign": m.sign} for m in metrics],
         "constraints": [
             {"metric": c.metric, "sign": 1 if c.op == "<=" else -1, "bound": c.bound}
@@ -90,6 +92,8 @@ def _network(network: Network, names: Sequence[str], links: Mapping[str, str]) -
         "search": network.search,
         "evaluation": network.evaluation,
         "trial": network.trial,
+        "origin": [network.origin.get(name) for name in ORIGIN_COLUMNS],
+        "others": network.others,
         "plan": network.plan,
         "values": [network.values.get(name) for name in names],
         "spreads": [network.spreads.get(name) for name in names],
@@ -98,7 +102,6 @@ def _network(network: Network, names: Sequence[str], links: Mapping[str, str]) -
         "feasible": network.violation <= 0,
         "violation": network.violation,
         "place": network.place,
-        "same_as": network.same_as,
         "text": network.text,
         "drawings": draw_blocks(network.text) if network.text else {},
         "model": links.get(network.file or ""),

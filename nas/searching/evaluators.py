@@ -181,6 +181,8 @@ class MeasuredEvaluator:
     def evaluate(self, architecture: Architecture, record: TrialRecord | None = None) -> list[float]:
         """Values (m,) of one architecture. Its learning curve, further values and weights go into the record."""
         network = Trainable.of(self.space, architecture)
+        if record:
+            record.identify(network)
         name = fingerprint(network.text)
         known = self._known.get(name)
         if known is not None and (record is None or self._serves(known, record)):

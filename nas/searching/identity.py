@@ -23,8 +23,8 @@ from optuna.trial import TrialState
 from nas.evaluation import memory
 from nas.evaluation.machine import machine, versions
 from nas.searching.evaluators import MeasuredEvaluator
+from nas.searching.labels import sampler_label
 from nas.searching.own_evaluator import FunctionEvaluator
-from nas.searching.samplers import sampler_label
 from nas.searching.sources import measured_metrics, source_of, used_settings
 from nas.searching.trials import is_evaluated
 from nas.searching.workers import Worker

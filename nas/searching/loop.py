@@ -20,13 +20,14 @@ from nas.searching.evaluators import TableEvaluator, evaluate_one
 from nas.searching.evolution import random_unseen
 from nas.searching.identity import IDENTITY_KEY, begun_with, check_same, is_unused
 from nas.searching.jobs import check_jobs, helpers
+from nas.searching.labels import sampler_label
 from nas.searching.objectives import ConstraintsLike, ObjectivesLike, parse_constraints, parse_objectives
 from nas.searching.prior import PRIOR_KEY, PriorObservations, add_prior_observations
 from nas.searching.progress import GrowingFront, SearchProgress
 from nas.searching.record import TrialRecord
 from nas.searching.result import SETTINGS_KEY, SearchResult
 from nas.searching.rows import among_rows, sampler_of_rows
-from nas.searching.samplers import create_sampler, sampler_label
+from nas.searching.samplers import create_sampler
 from nas.searching.storage import address, open_storage
 from nas.searching.trial_log import describe_trial
 from nas.searching.trials import FAILED_KEY, TrialReader, is_evaluated
@@ -311,13 +312,15 @@ class _Search:
             trial.set_user_attr("repeat", True)
             self._tell(trial, self.observed[architecture])
             return False
+        record = TrialRecord(self.study, trial, self.weights)
         try:
-            values = evaluate_one(self.evaluator, architecture, TrialRecord(self.study, trial, self.weights))
+            values = evaluate_one(self.evaluator, architecture, record)
         except (StorageError, EvaluatorError):
             raise
         except Exception as error:
             self._fail(trial, describe(error))
             return True
+        record.identify_architecture(self.reader.space, architecture)
         self._tell(trial, values[self.columns])
         return True
 

@@ -1,22 +1,63 @@
-"""The files of one network on a front: ONNX model, text and, if it was trained, its weights."""
+"""The folder of a front: each network's ONNX model, text and, if it was trained, its weights; and tables."""
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nas.searching.weights import Weights, write_weights
+from nas.searching.weights import Weights, find_weights, write_weights
+from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from nas.searching.distinct import DistinctNetwork, Evaluation
     from search_spaces import Architecture, SearchSpace
+
+MAX_ATTEMPTS = 10  # to replace a folder that other processes replace, too
 
 
 def network_name(place: int, count: int) -> str:
     """File name of the network at a place (from 0) on a front of `count` networks, such as 03 for the fourth."""
     return f"{place:0{max(2, len(str(count - 1)))}d}"
+
+
+def save_front(folder: Path, front: Sequence[DistinctNetwork], texts: Mapping[str, str]) -> None:
+    """Write the networks of a front to `folder/front`, and text files by name.
+
+    Everything is written to a temporary folder first, so that the folder never holds half a result.
+
+    Raises:
+        InputError: the files cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".partial-") as temporary:
+            partial = Path(temporary)
+            (partial / "front").mkdir()
+            for place, network in enumerate(front):
+                stem = partial / "front" / network_name(place, len(front))
+                _write_evaluated(stem, network.representative, folder)
+            for name, text in texts.items():
+                (partial / name).write_text(text, encoding="utf-8")
+            _replace_folder(folder / "front", partial)
+            for name in texts:
+                os.replace(partial / name, folder / name)
+    except OSError as error:
+        raise InputError(f"cannot write the result to {folder}: {error.strerror}") from error
+
+
+def _write_evaluated(stem: Path, evaluation: Evaluation, results: Path) -> None:
+    """Write the files of an evaluated network, with its stored weights if there are any, and with their own values."""
+    weights = find_weights(evaluation.weights, results) if evaluation.weights else None
+    notation = evaluation.space.format(evaluation.architecture)
+    values = {"architecture": notation} | evaluation.further | evaluation.values
+    write_network(stem, evaluation.space, evaluation.architecture, values, weights)
 
 
 def write_network(
@@ -37,3 +78,16 @@ def write_network(
     state, about = (None, {}) if weights is None else load_weights(kept)
     save_onnx(stem.with_suffix(".onnx"), network, state, {"values": json.dumps(values), **about})
     stem.with_suffix(".txt").write_text(network.text, encoding="utf-8")
+
+
+def _replace_folder(path: Path, written: Path) -> None:
+    """Move the folder `written / path.name` to `path`, even while other processes do the same."""
+    for attempt in range(MAX_ATTEMPTS):
+        with suppress(FileNotFoundError):
+            os.replace(path, written / f"replaced-{attempt}")
+        try:
+            os.replace(written / path.name, path)
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or attempt == MAX_ATTEMPTS - 1:
+                raise

@@ -129,6 +129,8 @@ class FunctionEvaluator:
     def evaluate(self, architecture: Architecture, record: TrialRecord | None = None) -> list[float]:
         """Values (m,) of one architecture. Its learning curve, further values and weights go into the record."""
         network = Trainable.of(self.space, architecture)
+        if record:
+            record.identify(network)
         found: dict[str, float] = {}
         if self.measurement.metrics:
             measured = self.measurement(network, self.space.to_onnx(architecture)).values

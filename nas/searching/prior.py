@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from optuna.trial import FixedTrial, TrialState, create_trial
 
-from nas.benchmarks.csv_file import parse_csv, read_bytes
+from nas.benchmarks.csv_file import ORIGIN_COLUMNS, parse_csv, read_bytes
+from nas.evaluation.trainable import Trainable
 from nas.searching.optuna_adapter import add_trials, first_generation, stored_trials
+from nas.searching.record import NETWORK_KEY, NetworkId
 from nas.searching.trials import FAILED_KEY, TrialReader, is_evaluated
 from predictors.exact import COUNTS
 from search_spaces.common.errors import InputError
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
     from search_spaces import Architecture, SearchSpace
 
+log = logging.getLogger(__name__)
 PRIOR_KEY = "nas:prior"  # trial user attribute: the values are a prior observation
 PriorObservations = Mapping["Architecture", Sequence[float]]
 """Values by architecture, in the order of the evaluator's metrics."""
@@ -57,17 +61,26 @@ def _finished(
         constraints=violations if violations and not failure else None,
         params=chosen.params,
         distributions=chosen.distributions,
-        user_attrs={PRIOR_KEY: True} | ({FAILED_KEY: failure} if failure else {}),
+        user_attrs={PRIOR_KEY: True} | ({FAILED_KEY: failure} if failure else _identity(reader.space, architecture)),
         system_attrs=system_attrs,
     )
 
 
+def _identity(space: SearchSpace, architecture: Architecture) -> dict[str, Any]:
+    """The trial attribute that identifies the network; {} if it cannot be built."""
+    try:
+        return {NETWORK_KEY: NetworkId.of(Trainable.of(space, architecture)).stored}
+    except InputError:
+        return {}
+
+
 def read_prior_observations(path: Path, space: SearchSpace, metrics: Sequence[str]) -> dict[Architecture, list[float]]:
-    """Read prior observations from a CSV file, such as `front.csv` of another search. Incomplete rows are skipped.
+    """Read prior observations from a CSV file. Incomplete rows are skipped.
 
     Args:
-        path: a file with a column `architecture` or `arch`, in the space's notation, and a column for each metric.
-            Parameters and FLOPs are counted in the networks.
+        path: a file with a column `architecture` or `arch`, in the space's notation, and a column for each metric, such
+            as `front.csv` and `networks.csv` of another search, and the table that its report saves. Parameters and
+            FLOPs are counted in the networks. Other columns are ignored with a warning that names them.
         space: the search space.
         metrics: the m metrics of the evaluator.
 
@@ -77,9 +90,13 @@ def read_prior_observations(path: Path, space: SearchSpace, metrics: Sequence[st
     Raises:
         InputError: the file is unreadable or malformed. The message names the line or column.
     """
-    table = parse_csv(read_bytes(path), path)
+    table = parse_csv(read_bytes(path), path, only={*metrics} - COUNTS.keys())
     if missing := [metric for metric in metrics if metric not in table.columns and metric not in COUNTS]:
-        raise InputError(f"{path}: no column {missing[0]!r}; its columns: {', '.join(table.columns)}")
+        raise InputError(
+            f"{path}: no column {missing[0]!r}; its columns: {', '.join([*table.columns, *table.skipped])}"
+        )
+    if unknown := [name for name in table.skipped if name not in (*ORIGIN_COLUMNS, *COUNTS)]:
+        log.warning("%s: not used, as they are no metrics of this search: %s", path, ", ".join(unknown))
     found: dict[Architecture, list[float]] = {}
     for i, (notation, line) in enumerate(zip(table.archs, table.lines, strict=True)):
         try:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nas.evaluation.trainable import Trainable
 from nas.searching import optuna_adapter
-from search_spaces.common.errors import EvaluatorError
+from predictors.exact import COUNTS
+from search_spaces.common.errors import EvaluatorError, InputError
+from search_spaces.text import fingerprint
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,12 +19,40 @@ if TYPE_CHECKING:
     import optuna
 
     from nas.searching.weights import WeightFolder, Weights
+    from search_spaces import Architecture, SearchSpace
 
 EPOCH_KEY = "nas:epoch:"  # prefix of trial user attributes `nas:epoch:N`: values by metric after epoch N
 FURTHER_KEY = "nas:further"  # trial user attribute: values of metrics that are no objectives, such as test scores
 SPREAD_KEY = "nas:spread"  # trial user attribute: by repeated metric, low and high value and what these are
+NETWORK_KEY = "nas:network"  # trial user attribute: the network's identity, see `NetworkId.stored`
 MAX_EPOCH = 2**31 - 1  # the largest that a database stores
 WEIGHTS_KEY = "nas:weights"  # trial user attribute: path to which the trained weights were written
+
+
+class NetworkId(NamedTuple):
+    """What identifies a network, and its exact costs.
+
+    Attributes:
+        text: fingerprint of the network's text; the choices if the network cannot be built.
+        counts: params and FLOPs; empty if the network cannot be built.
+    """
+
+    text: str
+    counts: dict[str, int]
+
+    @classmethod
+    def of(cls, network: Trainable) -> NetworkId:
+        return cls(fingerprint(network.text), {name: count(network.graph) for name, count in COUNTS.items()})
+
+    @classmethod
+    def of_stored(cls, stored: Mapping[str, Any]) -> NetworkId:
+        """The identity that `stored` wrote."""
+        return cls(str(stored["text"]), {name: int(stored[name]) for name in COUNTS if name in stored})
+
+    @property
+    def stored(self) -> dict[str, Any]:
+        """Plain values for the trial's user attribute `nas:network`."""
+        return {"text": self.text, **self.counts}
 
 
 class TrialRecord:
@@ -39,6 +70,19 @@ class TrialRecord:
     def __init__(self, study: optuna.Study, trial: optuna.Trial, weights: WeightFolder | None) -> None:
         self.study, self.trial, self.weights = study, trial, weights
         self.reported = 0
+        self._identified = False
+
+    def identify(self, network: Trainable) -> None:
+        """Store what identifies the network, once: duplicates are then told without building any network again."""
+        if not self._identified:
+            self.trial.set_user_attr(NETWORK_KEY, NetworkId.of(network).stored)
+            self._identified = True
+
+    def identify_architecture(self, space: SearchSpace, architecture: Architecture) -> None:
+        """As `identify`, if the network has not been identified and can be built."""
+        if not self._identified:
+            with suppress(InputError):  # an evaluator may know values of choices that build no network
+                self.identify(Trainable.of(space, architecture))
 
     def report(self, epoch: int, metrics: Mapping[str, float]) -> bool:
         """Record values after an epoch. False if one is not finite, as when the training has diverged.

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-import csv
-import errno
 import json
-import os
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from optuna.trial import TrialState
 
-from nas.searching.networks import network_name, write_network
+from nas.evaluation.trainable import Trainable
+from nas.searching.distinct import (
+    KNOWN,
+    DistinctNetwork,
+    Evaluation,
+    distinct_networks,
+    least_violating,
+    missing_weights,
+    networks_csv,
+)
+from nas.searching.labels import sampler_label
+from nas.searching.networks import save_front
 from nas.searching.objectives import to_losses
-from nas.searching.pareto import Reference, hypervolume, non_dominated
+from nas.searching.pareto import Reference, hypervolume
 from nas.searching.prior import PRIOR_KEY
-from nas.searching.record import FURTHER_KEY, SPREAD_KEY, WEIGHTS_KEY
+from nas.searching.record import FURTHER_KEY, NETWORK_KEY, SPREAD_KEY, WEIGHTS_KEY, NetworkId
 from nas.searching.trials import FAILED_KEY, is_evaluated
-from nas.searching.weights import find_weights
 from predictors.metrics import Metric
 from search_spaces.common.errors import InputError
 
@@ -35,8 +42,6 @@ if TYPE_CHECKING:
 
 SETTINGS_KEY = "nas:settings"  # study user attribute: the settings that the search was started with
 PREDICTED_KEY = "nas:predicted"  # trial system attribute: by predicted metric, mean and standard deviation
-SHOWN_VIOLATIONS = 5  # networks that are shown if none satisfies the constraints
-MAX_ATTEMPTS = 10  # to replace a folder that other processes replace, too
 
 
 class Evaluated(NamedTuple):
@@ -50,45 +55,60 @@ class Evaluated(NamedTuple):
 class SearchResult:
     """The result of a search.
 
+    `evaluated` and all arrays (n, …) have a row per architecture. `networks` and `front` have an entry per network:
+    architectures of equal texts are one, whose values are means (`nas.searching.distinct`). The hypervolume counts
+    every architecture with its own values, as benchmarks do.
+
     Attributes:
         study: the Optuna study.
         space: the search space.
         objectives: m objectives.
         evaluated: n architectures and their values.
-        violation: (n,) largest violation of a constraint, relative to its bound; at most 0 if all are satisfied, NaN if
+        violations: (n, c) violation of each constraint, relative to its bound; at most 0 if it is satisfied, NaN if
             unknown.
         bounded: (n,) values of each metric that has a constraint and is no objective.
         prior: (n,) True for prior observations, which are no evaluations.
+        trials: n lists of the finished trials of each architecture, in their order. The first one's values count.
     """
 
     study: optuna.Study
     space: SearchSpace
     objectives: tuple[Metric, ...]
     evaluated: Evaluated
-    violation: np.ndarray
+    violations: np.ndarray
     bounded: dict[str, np.ndarray]
     prior: np.ndarray
+    trials: list[list[FrozenTrial]]
 
     @classmethod
     def of_study(cls, study: optuna.Study, reader: TrialReader) -> SearchResult:
         """Collect the finished trials of a study."""
-        found: dict[Architecture, FrozenTrial] = {}
+        trials: dict[Architecture, list[FrozenTrial]] = {}
         for trial in filter(is_evaluated, study.get_trials(deepcopy=False)):
             architecture = reader.architecture(trial.params)
             if architecture is not None:
-                found.setdefault(architecture, trial)
-        values = np.array([reader.values(trial) for trial in found.values()]).reshape(-1, len(reader.metrics))
+                trials.setdefault(architecture, []).append(trial)
+        first = [own[0] for own in trials.values()]
+        values = np.array([reader.values(trial) for trial in first]).reshape(-1, len(reader.metrics))
         # A study of the user's own stores the violations of its constraints, not the constraints.
         known = set(map(str, reader.constraints))
-        stored = [
-            max((v for name, v in t.constraints.items() if name not in known), default=0.0) for t in found.values()
-        ]
+        stored = [max((v for name, v in t.constraints.items() if name not in known), default=0.0) for t in first]
         m = len(reader.objectives)
         bounded = dict(zip(reader.metrics[m:], values[:, m:].T, strict=True))
-        violation = np.maximum(reader.violation(values), np.array(stored, dtype=float))
-        evaluated = Evaluated(list(found), values[:, :m])
-        prior = np.array([PRIOR_KEY in trial.user_attrs for trial in found.values()], bool)
-        return cls(study, reader.space, reader.objectives, evaluated, violation, bounded, prior)
+        violations = np.column_stack([reader.violations(values), np.array(stored, dtype=float)])
+        evaluated = Evaluated(list(trials), values[:, :m])
+        prior = np.array([PRIOR_KEY in trial.user_attrs for trial in first], bool)
+        return cls(study, reader.space, reader.objectives, evaluated, violations, bounded, prior, [*trials.values()])
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that the search was started with; {} for a study that the user made."""
+        return dict(self.study.user_attrs.get(SETTINGS_KEY, {}))
+
+    @property
+    def violation(self) -> np.ndarray:
+        """(n,) largest violation of a constraint, relative to its bound; 0 if all are satisfied, NaN if unknown."""
+        return self.violations.max(axis=1, initial=0.0)
 
     @property
     def feasible(self) -> np.ndarray:
@@ -102,14 +122,8 @@ class SearchResult:
 
     @property
     def least_violating(self) -> list[dict[str, Any]]:
-        """The evaluations with the smallest violations: architecture, objectives, bounded metrics, violation."""
-        order = np.argsort(self.violation, kind="stable")  # NaN comes last
-        rows = [i for i in order if np.isfinite(self.evaluated.values[i]).all()][:SHOWN_VIOLATIONS]
-        bounded = [{name: float(values[i]) for name, values in self.bounded.items()} for i in rows]
-        return [
-            self._row(i) | values | {"violation": float(self.violation[i])}
-            for i, values in zip(rows, bounded, strict=True)
-        ]
+        """The networks with the smallest violations: architecture, objectives, bounded metrics, violation."""
+        return least_violating(self.networks, self.objectives)
 
     @property
     def failures(self) -> list[dict[str, str]]:
@@ -120,35 +134,76 @@ class SearchResult:
                 found.setdefault(str(trial.params), str(trial.user_attrs[FAILED_KEY]))
         return [{"choices": choices, "reason": reason} for choices, reason in found.items()]
 
+    @cached_property
+    def networks(self) -> list[DistinctNetwork]:
+        """The distinct networks with finite objectives, the front first (`nas.searching.distinct`)."""
+        return distinct_networks(self.evaluations(), self.objectives)
+
+    def evaluations(self, search: int = 0) -> Iterator[Evaluation]:
+        """The evaluations with finite objectives. `search` is the search's number among those that are merged."""
+        names, sampler = [objective.name for objective in self.objectives], self.settings.get("sampler")
+        for row in np.flatnonzero(self._is_finite).tolist():
+            architecture, is_prior = self.evaluated.architectures[row], self.prior[row]
+            values = dict(zip(names, self.evaluated.values[row].tolist(), strict=True))
+            yield Evaluation(
+                search,
+                row,
+                self.space,
+                architecture,
+                self._network_ids[row],
+                self.trial_numbers[architecture],
+                sampler=KNOWN if is_prior else sampler_label(sampler or self.study.study_name),
+                seed="" if is_prior else self.settings.get("seed", ""),
+                values=values | {name: float(column[row]) for name, column in self.bounded.items()},
+                further=self.further.get(architecture, {}),
+                spreads=self.spreads.get(architecture, {}),
+                violations=self.violations[row].tolist(),
+                predicted=self.expected.get(architecture, {}),
+                weights=self._recorded_weights.get(architecture),
+            )
+
     @property
-    def _front(self) -> list[int]:
-        """Indices of the feasible non-dominated evaluations, sorted by the first objective, best first."""
-        losses = to_losses(self.feasible_values, self.objectives)
-        front = np.flatnonzero(non_dominated(losses))
-        return front[np.lexsort(losses[front].T[::-1])].tolist()
+    def _is_finite(self) -> np.ndarray:
+        """Mask (n,) of the evaluations with finite objectives."""
+        return np.isfinite(self.evaluated.values).all(axis=1)
 
     @property
     def front(self) -> list[dict[str, Any]]:
-        """The Pareto front as rows: an architecture in the space's notation and its objective values."""
-        return [self._row(i) for i in self._front]
+        """The Pareto front as rows, sorted by the first objective: a network in the space's notation, and objectives.
 
-    def _row(self, i: int) -> dict[str, Any]:
-        """An evaluated architecture, in the space's notation, and its objective values."""
-        values = dict(zip([o.name for o in self.objectives], self.evaluated.values[i].tolist(), strict=True))
-        return {"architecture": self.space.format(self.evaluated.architectures[i])} | values
+        A network that was evaluated several times, also as a duplicate, is one row with the means.
+        """
+        return [network.row(self.objectives) for network in self.networks if network.on_front]
 
-    @property
+    @cached_property
+    def _network_ids(self) -> list[NetworkId]:
+        """(n,) identities of the evaluated networks: stored ones, or made from the networks of older searches."""
+        stored = self._attribute(NETWORK_KEY)
+        return [
+            NetworkId.of_stored(stored[architecture])
+            if architecture in stored
+            else self._identify(architecture, may_build=is_finite)
+            for architecture, is_finite in zip(self.evaluated.architectures, self._is_finite.tolist(), strict=True)
+        ]
+
+    def _identify(self, architecture: Architecture, may_build: bool) -> NetworkId:
+        """The network's identity; its choices stand for one that failed, or whose space cannot build it now."""
+        if may_build:
+            with suppress(InputError):  # the space's code is missing, not trusted, or has changed
+                return NetworkId.of(Trainable.of(self.space, architecture))
+        return NetworkId(repr(architecture.choices), {})
+
+    @cached_property
     def expected(self) -> dict[Architecture, dict[str, tuple[float, float]]]:
         """Mean and standard deviation by metric that the sampler predicted before a network was measured."""
-        found: dict[Architecture, dict[str, tuple[float, float]]] = {}
-        for trial in self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
-            predicted = trial.system_attrs.get(PREDICTED_KEY, {})
+        stored = ((architecture, trial.system_attrs.get(PREDICTED_KEY, {})) for architecture, trial in self._complete)
+        expected: dict[Architecture, dict[str, tuple[float, float]]] = {}
+        for architecture, predicted in stored:
             if len(predicted) >= len(self.objectives):
                 # Objectives come first. `Study.set_metric_names` may have renamed them.
                 names = [o.name for o in self.objectives] + list(predicted)[len(self.objectives) :]
-                renamed = dict(zip(names, predicted.values(), strict=True))
-                found.setdefault(self.space.architecture(trial.params, others=True), renamed)
-        return found
+                expected.setdefault(architecture, dict(zip(names, predicted.values(), strict=True)))
+        return expected
 
     @property
     def predicted(self) -> dict[str, np.ndarray]:
@@ -168,21 +223,18 @@ class SearchResult:
         }
         return {name: kept for name, column in columns.items() if len(kept := column[column[:, 1] > 0])}
 
-    @property
+    @cached_property
     def further(self) -> dict[Architecture, dict[str, float]]:
         """Values of metrics that are no objectives, such as test scores. Report them for the final front only."""
         return self._attribute(FURTHER_KEY)
 
-    @property
+    @cached_property
     def trial_numbers(self) -> dict[Architecture, int]:
         """Number of the first finished trial of each architecture, as in the study and in its log."""
-        found: dict[Architecture, int] = {}
-        for trial in filter(is_evaluated, self.study.get_trials(deepcopy=False)):
-            with suppress(InputError):  # incomplete choices
-                found.setdefault(self.space.architecture(trial.params, others=True), trial.number)
-        return found
+        first = (trials[0].number for trials in self.trials)
+        return dict(zip(self.evaluated.architectures, first, strict=True))
 
-    @property
+    @cached_property
     def spreads(self) -> dict[Architecture, dict[str, tuple[float, float, str]]]:
         """Spread of repeated measurements by metric: low value, high value, and what these are."""
         return self._attribute(SPREAD_KEY)
@@ -196,17 +248,26 @@ class SearchResult:
         Returns:
             By place on the front, the path to which the weights were written.
         """
-        recorded, front = self._attribute(WEIGHTS_KEY), [self.evaluated.architectures[i] for i in self._front]
-        paths = {place: recorded[arch] for place, arch in enumerate(front) if arch in recorded}
-        return {place: path for place, path in paths.items() if find_weights(path, folder) is None}
+        return missing_weights([network for network in self.networks if network.on_front], folder)
+
+    @cached_property
+    def _recorded_weights(self) -> dict[Architecture, str]:
+        """The paths to which trained weights were written; those of dominated networks have been removed."""
+        return self._attribute(WEIGHTS_KEY)
 
     def _attribute(self, key: str) -> dict[Architecture, Any]:
         """A user attribute of the first complete trial of each architecture that has it."""
-        found: dict[Architecture, Any] = {}
-        for trial in self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
+        values: dict[Architecture, Any] = {}
+        for architecture, trial in self._complete:
             if key in trial.user_attrs:
-                found.setdefault(self.space.architecture(trial.params, others=True), trial.user_attrs[key])
-        return found
+                values.setdefault(architecture, trial.user_attrs[key])
+        return values
+
+    @property
+    def _complete(self) -> Iterator[tuple[Architecture, FrozenTrial]]:
+        """The complete trials with their architectures."""
+        for architecture, trials in zip(self.evaluated.architectures, self.trials, strict=True):
+            yield from ((architecture, trial) for trial in trials if trial.state == TrialState.COMPLETE)
 
     def hypervolume(self, reference: Reference | Sequence[float]) -> float:
         """Hypervolume of the feasible evaluations.
@@ -226,66 +287,24 @@ class SearchResult:
             raise InputError(f"the reference point has shape {point.shape}; give {len(self.objectives)} values")
         return hypervolume(to_losses(values, self.objectives), to_losses(point, self.objectives))
 
-    def save(self, folder: str | Path, others: Mapping[str, tuple[SearchResult, Architecture]] | None = None) -> None:
-        """Write `front.csv`, `summary.json` and the front's networks (`nas.searching.networks`).
+    def save(self, folder: str | Path) -> None:
+        """Write `front.csv`, `networks.csv`, `summary.json` and the front's networks (`nas.searching.networks`).
 
         Everything is written to a temporary folder first, so that the folder never holds half a result.
-
-        Args:
-            folder: the result folder.
-            others: networks of other searches to write beside those of the front, by file name.
 
         Raises:
             InputError: the files cannot be written.
         """
-        folder = Path(folder)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=folder, prefix=".partial-") as temporary:
-                self._write(Path(temporary), folder)
-                for name, (result, architecture) in (others or {}).items():
-                    result._write_network(Path(temporary, "front", name), architecture, folder)
-                _replace_folder(folder / "front", Path(temporary))
-                for name in ("front.csv", "summary.json"):
-                    os.replace(Path(temporary, name), folder / name)
-        except OSError as error:
-            raise InputError(f"cannot write the result to {folder}: {error.strerror}") from error
-
-    def _write(self, folder: Path, results: Path) -> None:
-        (folder / "front").mkdir()
-        front = self._front
-        for row, i in enumerate(front):
-            name = network_name(row, len(front))
-            self._write_network(folder / "front" / name, self.evaluated.architectures[i], results)
-        columns = ["architecture", *(objective.name for objective in self.objectives)]
-        with open(folder / "front.csv", "w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, columns)
-            writer.writeheader()
-            writer.writerows(self.front)
+        front = [network for network in self.networks if network.on_front]
         summary = {
-            **self.study.user_attrs.get(SETTINGS_KEY, {}),
+            **self.settings,
             "evaluations": len(self.evaluated.architectures),
             "front": self.front,
             "failures": self.failures,
         }
-        (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-
-    def _write_network(self, stem: Path, architecture: Architecture, results: Path) -> None:
-        """Write the files of an evaluated network, with its stored weights if there are any."""
-        recorded = self._attribute(WEIGHTS_KEY).get(architecture)
-        values = self._row(self.evaluated.architectures.index(architecture)) | self.further.get(architecture, {})
-        weights = None if recorded is None else find_weights(recorded, results)
-        write_network(stem, self.space, architecture, values, weights)
-
-
-def _replace_folder(path: Path, written: Path) -> None:
-    """Move the folder `written / path.name` to `path`, even while other processes do the same."""
-    for attempt in range(MAX_ATTEMPTS):
-        with suppress(FileNotFoundError):
-            os.replace(path, written / f"replaced-{attempt}")
-        try:
-            os.replace(written / path.name, path)
-            return
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or attempt == MAX_ATTEMPTS - 1:
-                raise
+        texts = {
+            "front.csv": networks_csv(front, self.objectives),
+            "networks.csv": networks_csv(self.networks, self.objectives),
+            "summary.json": json.dumps(summary, indent=2) + "\n",
+        }
+        save_front(Path(folder), front, texts)

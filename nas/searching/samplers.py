@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import optuna
@@ -49,12 +48,6 @@ def check_sampler(name: str) -> None:
 def is_guided(name: str) -> bool:
     """True if a sampler is a predictor that guides the search: by name, or `FILE.py:CLASS`, whose file is run."""
     return bool(predictor_class(name)) if plug_ins.is_file(name) else is_predictor(name)
-
-
-def sampler_label(name: str) -> str:
-    """A sampler's name in tables, studies and folders: `mine.Nearest` for `folder/mine.py:Nearest`."""
-    path, _, of_class = name.partition(":")
-    return ".".join(filter(None, (Path(path).stem, of_class))) if plug_ins.is_file(name) else name
 
 
 def create_sampler(

@@ -99,8 +99,12 @@ class TrialReader:
         It is 0 if all constraints are satisfied, and 0.5 if a value is one and a half times its upper bound. A bound of
         0 counts as 1.
         """
-        worst = np.zeros(values.shape[:-1])
-        for constraint in self.constraints:
+        return self.violations(values).max(axis=-1, initial=0.0)
+
+    def violations(self, values: np.ndarray) -> np.ndarray:
+        """Violation (..., c) of each of the c constraints, relative to its bound; at most 0 if it is satisfied."""
+        relative = np.empty((*values.shape[:-1], len(self.constraints)))
+        for column, constraint in enumerate(self.constraints):
             violation = constraint.violation(values[..., self.metrics.index(constraint.metric)])
-            worst = np.maximum(worst, violation / (abs(constraint.bound) or 1.0))
-        return worst
+            relative[..., column] = violation / (abs(constraint.bound) or 1.0)
+        return relative

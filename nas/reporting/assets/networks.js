@@ -96,7 +96,7 @@ function frontOf(candidates) {
   for (const [network, own] of sorted) {
     const dominates = ([, other]) =>
       other.every((value, i) => value <= own[i]) && other.some((value, i) => value < own[i]);
-    if (network.same_as === null && !front.some(dominates)) front.push([network, own]);
+    if (!front.some(dominates)) front.push([network, own]);
   }
   return front.map(([network]) => network);
 }

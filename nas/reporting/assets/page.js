@@ -144,6 +144,8 @@ function showNetwork() {
 const spreadNote = ([low, high, meaning]) =>
   high > low ? `${number(low, 4)} to ${number(high, 4)}: ${meaning}` : meaning;
 
+const MAX_OTHERS = 5; // evaluations of a network that are named besides its own
+
 function standing(network) {
   if (!network.evaluation) {
     const predicted = network.predicted.some(Boolean) ? ": values are predictions ± one standard deviation" : "";
@@ -155,8 +157,10 @@ function standing(network) {
     const which = broken(network);
     parts.push(...(which.length ? which : [`breaks a constraint by ${number(network.violation)}`]));
   }
-  if (network.same_as !== null) parts.push(`the same network as ${networks[network.same_as].name}`);
-  return `${parts.join(" · ")} · trial ${network.trial} of ${network.search}.`;
+  const others = network.others.map(([search, trial]) => `trial ${trial} of ${search}`);
+  const shown = others.slice(0, MAX_OTHERS).join("; ") + (others.length > MAX_OTHERS ? "; …" : "");
+  const repeated = others.length ? ` Evaluated ${others.length + 1} times, also as ${shown}: values are means.` : "";
+  return `${parts.join(" · ")} · trial ${network.trial} of ${network.search}.${repeated}`;
 }
 
 function files(network) {

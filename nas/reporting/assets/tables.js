@@ -77,11 +77,13 @@ function showTable(found) {
 
 function saveCsv() {
   const quoted = (value) => `"${String(value ?? "").replaceAll('"', '""')}"`;
-  const lines = [
-    ["architecture", ...metrics.map((metric) => metric.name), "search", "trial"].map(quoted).join(","),
-  ];
+  // Columns as in networks.csv. A metric that is named like a column of the origin takes its place.
+  const names = metrics.map((metric) => metric.name);
+  const origins = data.origin_columns.map((_, index) => index).filter((index) => !names.includes(data.origin_columns[index]));
+  const lines = [["architecture", ...names, ...origins.map((index) => data.origin_columns[index])].map(quoted).join(",")];
   for (const network of tableNetworks(recommendations())) {
-    lines.push([network.notation, ...network.values, network.search, network.trial].map(quoted).join(","));
+    const origin = origins.map((index) => network.origin[index]);
+    lines.push([network.notation, ...network.values, ...origin].map(quoted).join(","));
   }
   element("a", {
     href: URL.createObjectURL(new Blob([`${lines.join("\n")}\n`], { type: "text/csv" })),

@@ -31,13 +31,13 @@ from nas.searching.by_cost.stages import StagedEvaluator, staged
 from nas.searching.evaluators import TableEvaluator
 from nas.searching.identity import begun_with
 from nas.searching.jobs import check_jobs, helpers
+from nas.searching.labels import sampler_label
 from nas.searching.loop import MAX_FAILURES, open_study
 from nas.searching.objectives import ConstraintsLike, ObjectivesLike, parse_constraints, parse_objectives
 from nas.searching.progress import GrowingFront, SearchProgress
 from nas.searching.record import EPOCH_KEY, SPREAD_KEY, TrialRecord
 from nas.searching.result import PREDICTED_KEY, SETTINGS_KEY, SearchResult
 from nas.searching.rows import among_rows
-from nas.searching.samplers import sampler_label
 from nas.searching.trial_log import describe_trial, has_result
 from nas.searching.trials import FAILED_KEY, TrialReader, is_evaluated
 from nas.searching.weights import WEIGHTS_FOLDER_KEY, WeightFolder
@@ -320,6 +320,8 @@ class _Loop:
         self.failures.clear()
         self.ruled_out = 0
         trial.set_user_attr(VALUES_KEY, {metric: float(value) for metric, value in values.items()})
+        if until == self.stages.fidelities.last:
+            record.identify_architecture(self.reader.space, architecture)
         self._finish(trial, row, until)
 
     def _broken(self, known: Mapping[str, float]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import sys
 from pathlib import Path
@@ -74,12 +75,11 @@ def test_people_read_a_line_for_each_network_of_the_front(
     options = ("--objectives", "params,flops:max", "--evaluations", "12", "--out", str(tmp_path))
     assert run(monkeypatch, "search", *SPACE, *options) == 0
     shown = capsys.readouterr().out
-    front = (tmp_path / "front.csv").read_text().splitlines()[1:]
+    front = list(csv.DictReader((tmp_path / "front.csv").open()))
     assert len(front) > 3
     lines = [line for line in shown.splitlines() if "front/" in line]
     assert [line.split()[1] for line in lines] == [f"front/{place:02d}" for place in range(len(front))]
-    counted = [row.rsplit(",", 2)[1:] for row in front]
-    assert all(f"{float(params):,.0f}" in line for line, (params, _) in zip(lines, counted, strict=True))
+    assert all(f"{float(row['params']):,.0f}" in line for line, row in zip(lines, front, strict=True))
     assert max(map(len, shown.splitlines()[:-1])) <= 80
 
 

@@ -403,7 +403,7 @@ def test_saved_files_hold_the_front(result: SearchResult, tmp_path: Path) -> Non
 def test_saving_again_replaces_the_older_front(result: SearchResult, tmp_path: Path) -> None:
     result.save(tmp_path)
     search(SPACE, "flops", Costs(), "random", 5).save(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["front", "front.csv", "summary.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["front", "front.csv", "networks.csv", "summary.json"]
     assert sorted(path.name for path in (tmp_path / "front").iterdir()) == ["00.onnx", "00.txt"]
 
 
@@ -422,7 +422,7 @@ def test_searches_that_save_at_the_same_time_in_one_folder_leave_a_whole_front(
 
     monkeypatch.setattr(os, "replace", while_another_saves)
     result.save(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["front", "front.csv", "summary.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["front", "front.csv", "networks.csv", "summary.json"]
     assert len(list((tmp_path / "front").glob("*.onnx"))) == len(result.front)
 
 

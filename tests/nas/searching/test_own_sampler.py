@@ -15,9 +15,9 @@ from nas.reporting.page_data import page_data
 from nas.searching.by_cost.loop import search_by_cost
 from nas.searching.evaluators import MeasuredEvaluator
 from nas.searching.joining import join
+from nas.searching.labels import sampler_label
 from nas.searching.own_evaluator import FunctionEvaluator
 from nas.searching.result import SETTINGS_KEY
-from nas.searching.samplers import sampler_label
 from search_spaces import InputError, get_space
 from tests.nas.cli.test_search import run
 
