@@ -13,6 +13,7 @@ from search_spaces import choosers
 from search_spaces.base import Architecture, SearchSpace
 from search_spaces.choosers import Trial
 from search_spaces.common.errors import InputError, describe, where
+from search_spaces.common.torchvision import lacks_operators, prepare_torchvision
 from search_spaces.graph.ir import Graph, Shape, typed
 
 if TYPE_CHECKING:
@@ -116,7 +117,12 @@ class TorchSpace(SearchSpace):
     def _module(self, trial: Trial) -> nn.Module:
         from torch import nn
 
-        built = self.build(trial, **self._options)
+        try:
+            built = self.build(trial, **self._options)
+        except Exception as error:  # `build` may import a library that imports torchvision
+            if not (lacks_operators(error) and prepare_torchvision()):
+                raise
+            built = self.build(trial, **self._options)
         if not isinstance(built, nn.Module):
             raise InputError(f"{self.name}: build returned {type(built).__name__}: it must return a torch.nn.Module")
         return built
@@ -129,7 +135,7 @@ class TorchSpace(SearchSpace):
             module = self._built(choosers.ReplayChooser(arch.as_dict()))
         module = self.module(arch) if is_lazy(module) else module
         try:
-            return record(module, self.example_input)
+            return record(module, self.example_input, any_batch=True)
         except Exception as error:
             place = where(error) or f"{self.name}: "
             reason = describe(error).removeprefix(place)

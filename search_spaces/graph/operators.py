@@ -100,6 +100,8 @@ def _output_shape(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
     first = not any(name == "output" for name, _ in attrs)  # the indices of MaxPool are integers
     if op in SHAPES and plain and first and not (attrs and SHAPES[op] is broadcast_shape) and op != "Conv":
         return SHAPES[op](attrs, shapes)
+    if op == "Tile" and len(shapes) == 1:  # ONNX does not infer a dimension N or N times a number
+        return typed(SHAPES[op](attrs, shapes), element_type(shapes[0]))
     return standard.infer(op, attrs, shapes)
 
 

@@ -27,6 +27,7 @@ _ASSUMED = dict(
     zip(LETTERS, [(7, 11), (13, 17), (19, 23), (29, 31), (37, 41), (43, 47), (53, 59), (61, 67)], strict=True)
 )
 MAX_ELEMENTS = 1 << 18  # of one folded value
+FEW_ELEMENTS = 64  # results such as shapes, which are always computed
 MAX_TOTAL_ELEMENTS = 1 << 24  # of all folded values of a model
 
 _ELEMENTWISE = frozenset(
@@ -206,9 +207,9 @@ class Folder:
         from onnx.reference import ReferenceEvaluator
 
         size = _result_size(node, arrays)
-        self.spent += size
-        if size > MAX_ELEMENTS or self.spent > MAX_TOTAL_ELEMENTS:
+        if size > MAX_ELEMENTS or (size > FEW_ELEMENTS and self.spent + size > MAX_TOTAL_ELEMENTS):
             return None
+        self.spent += size
         names = [name for name, known in zip(node.input, operands, strict=True) if known is not None]
         try:
             with np.errstate(all="ignore"):

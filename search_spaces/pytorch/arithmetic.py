@@ -198,8 +198,12 @@ def _cross(r: Recorder, input: Tensor, other: Tensor, dim: int = -1) -> Tensor:
 
 
 @handles("diff")
-def _diff(r: Recorder, input: Tensor, n: int = 1, dim: int = -1) -> Tensor:
-    x, last = input, input.shape[dim] - 1
+def _diff(
+    r: Recorder, input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None
+) -> Tensor:
+    parts = [x for x in (prepend, input, append) if x is not None]
+    x = input if len(parts) == 1 else r.call(torch.cat, parts, dim)
+    last = x.shape[dim] - 1
     for size in range(last, last - n, -1):
         x = _subtract(r, r.call(torch.narrow, x, dim, 1, size), r.call(torch.narrow, x, dim, 0, size))
     return x

@@ -34,6 +34,15 @@ def function_name(func: Any) -> str:
     return getattr(func.__self__, "__name__", name) if name == "__get__" else name
 
 
+def is_in_place(name: str) -> bool:
+    """True for the name of a function that changes its first argument: `add_`, `__iadd__`, `__setitem__`."""
+    if name.startswith("__"):
+        return name == "__setitem__" or (
+            name.startswith("__i") and name not in ("__iter__", "__invert__", "__int__", "__index__")
+        )
+    return name.endswith("_") and not name.startswith("_")
+
+
 def tensors_in(x: Any) -> Iterator[Tensor]:
     """The tensors in nested arguments."""
     if isinstance(x, Tensor):
@@ -79,6 +88,13 @@ def call_without_data(func: Callable[..., Any], args: tuple[Any, ...], kwargs: d
         args = (args[0], *["meta" if isinstance(x, str | torch.device) else x for x in args[1:]])
         kwargs = {**kwargs, "device": "meta"} if "device" in kwargs else kwargs
     return func(*mapped(without_data, args), **mapped(without_data, kwargs))
+
+
+def without_numbers(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor:
+    """The result of a function that makes a tensor, without data."""
+    with torch.device("meta"):
+        made: Tensor = func(*mapped(without_data, args), **mapped(without_data, kwargs))
+    return made
 
 
 def without_dispatch(func: FunctionType) -> Callable[..., Any]:

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 _FACTORIES = {"zeros": 0, "ones": 0, "full": 0, "empty": 0, "rand": 0, "randn": 0}
 _METHODS = {"new_zeros": 1, "new_ones": 1, "new_full": 1, "new_empty": 1}
-_SIZED = frozenset({"expand", "reshape", "view", "repeat", "tile", "broadcast_to"})  # their numbers are sizes
+_SIZED = frozenset(
+    {"expand", "reshape", "view", "repeat", "tile", "broadcast_to", "flatten", "repeat_interleave"}
+)  # their numbers are sizes
 _LARGE = 1 << 20  # elements; larger constants are computed for two samples if these are equal
 
 
@@ -39,6 +41,21 @@ def compute(batch: int | None, name: str, func: Callable[..., Any], args: tuple[
     small = [1 if _holds(size, batch) else size for size in sizes]
     given = {name: value for name, value in kwargs.items() if name != "size"}
     return func(*args[:at], small, *rest, **given).expand(sizes)
+
+
+def joins_batch(batch: int | None, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> bool:
+    """True if a function of a constant makes a dimension of several times the batch size, such as heads of samples."""
+    if batch is None or name not in _SIZED or not args or not isinstance(args[0], Tensor) or args[0].is_meta:
+        return False
+    if not any(
+        _holds(size, batch) for size in (*args[0].shape, *tree_leaves((args[1:], kwargs))) if isinstance(size, int)
+    ):
+        return False
+    try:
+        made = func(*mapped(without_data, args), **mapped(without_data, kwargs))
+    except Exception:  # the function itself will say what is wrong
+        return False
+    return isinstance(made, Tensor) and any(size > batch and size % batch == 0 for size in made.shape)
 
 
 def _holds(size: int, batch: int | None) -> bool:
@@ -96,6 +113,8 @@ class Recorder(Protocol):
 
     def is_batch(self, size: int) -> bool: ...
 
+    def multiple(self, size: int) -> int: ...
+
     def keep(self, *numbers: Callable[[], Tensor]) -> None: ...
 
 
@@ -109,19 +128,37 @@ def add(recorder: Recorder, x: Tensor) -> int:
     if x.is_meta:
         return _add_buffer(recorder, x, None)
     if batched:
-        one, distinct = x, one_of_each(x)
-        for axis in batched:
-            one = one.narrow(axis, 0, 1)
-        if not bool((distinct == one).all()):
-            raise InputError("a constant differs between the samples of a batch")
-        target = tuple([0 if i in batched else size for i, size in enumerate(x.shape)])
-        fill = one.reshape(-1)[0].item()
-        if bool((one == fill).all()) and can_fill(fill, kind):
-            return add_filled(recorder.emit, fill, target, kind)
-        return recorder.emit("Expand", (add(recorder, one),), (("shape", target),))
+        return _add_for_samples(recorder, x, batched)
     array = x.detach().numpy() if x.dtype != torch.bfloat16 else x.detach().float().numpy()
     value = add_constant(recorder.emit, Known(typed(array.shape, kind), (array, array)))
     return _add_buffer(recorder, x, array) if value is None else value
+
+
+def _add_for_samples(recorder: Recorder, x: Tensor, batched: list[int]) -> int:
+    """Add a constant that is equal for all samples, from one sample; `batched` are its dimensions of batch size.
+
+    A dimension of 3 N is written as N, 3 and then joined.
+    """
+    one, distinct, kind = x, one_of_each(x), element(x.dtype)
+    for axis in batched:
+        one = one.narrow(axis, 0, 1)
+    if not bool((distinct == one).all()):
+        raise InputError("a constant differs between the samples of a batch")
+    source: list[int] = []  # the shape of one sample, and the target, in which 0 is the batch size
+    target: list[int] = []
+    for axis, size in enumerate(x.shape):
+        times = recorder.multiple(size)
+        target += [size] if axis not in batched else [0] if times == 1 else [0, times]
+        source += [1] * (len(target) - len(source)) if axis in batched else [size]
+    fill = one.reshape(-1)[0].item()
+    if bool((one == fill).all()) and can_fill(fill, kind):
+        value = add_filled(recorder.emit, fill, tuple(target), kind)
+    else:
+        value = recorder.emit("Expand", (add(recorder, one.reshape(source)),), (("shape", tuple(target)),))
+    if len(target) == x.dim():
+        return value
+    joined = tuple([-1 if axis in batched else size for axis, size in enumerate(x.shape)])
+    return recorder.emit("Reshape", (value,), (("shape", joined),))
 
 
 def _add_buffer(recorder: Recorder, x: Tensor, array: np.ndarray | None) -> int:

@@ -9,7 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from search_spaces.common.errors import InputError
-from search_spaces.pytorch.calls import DATA_DEPENDENT, call_without_data, function_name, mapped, tensors_in
+from search_spaces.pytorch.calls import (
+    DATA_DEPENDENT,
+    call_without_data,
+    function_name,
+    is_in_place,
+    mapped,
+    tensors_in,
+)
 
 
 class Derived(NamedTuple):
@@ -66,7 +73,7 @@ class DerivedWeights:
                 sources |= self.sources(x)
         made = call_without_data(func, args, kwargs)
         if args and made is args[0] and id(made) not in self.derived:
-            if not _is_in_place(function_name(func)):
+            if not is_in_place(function_name(func)):
                 return made  # such as `contiguous`
             raise InputError(f"{function_name(func).strip('_')} changes a weight in place, but weights must not change")
         if args and made is args[0]:  # changed in place: the call's argument is the tensor before the change
@@ -79,10 +86,6 @@ class DerivedWeights:
             for i, x in enumerate(made):
                 self.derived[id(x)] = Derived(x, (func, args, kwargs), i, sources)
         return made
-
-
-def _is_in_place(name: str) -> bool:
-    return name.startswith("__i") if name.startswith("__") else name.endswith("_")
 
 
 def _same(x: Tensor) -> Tensor:

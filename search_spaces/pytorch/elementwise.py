@@ -19,6 +19,8 @@ _UNARY = {
     "tan": "Tan", "atan": "Atan", "arctan": "Atan", "erf": "Erf", "sign": "Sign", "reciprocal": "Reciprocal",
     "hardswish": "HardSwish", "__invert__": "Not", "bitwise_not": "Not", "absolute": "Abs", "special_expit": "Sigmoid",
     "negative": "Neg", "__abs__": "Abs", "isnan": "IsNaN", "isinf": "IsInf", "sinh": "Sinh", "cosh": "Cosh",
+    "asin": "Asin", "arcsin": "Asin", "acos": "Acos", "arccos": "Acos", "asinh": "Asinh", "acosh": "Acosh",
+    "atanh": "Atanh", "special_erf": "Erf",
 }  # fmt: skip
 
 
@@ -76,6 +78,11 @@ def _one_hot(r: Recorder, input: Tensor, num_classes: int = -1) -> Tensor:
 @handles("data", "real")
 def _data(r: Recorder, input: Tensor) -> Tensor:
     return r.alias(input)
+
+
+@handles("isfinite")
+def _isfinite(r: Recorder, input: Tensor) -> Tensor:
+    return r.add("Not", r.add("Or", r.add("IsInf", input), r.add("IsNaN", input)))
 
 
 @handles("gelu")

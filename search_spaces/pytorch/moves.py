@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from search_spaces.common.errors import InputError
-from search_spaces.pytorch.parts import gathered, sliced
+from search_spaces.pytorch.parts import check_apart, gathered, sliced
 from search_spaces.pytorch.recorder import HANDLERS, Recorder, handles
 from search_spaces.pytorch.shapes import expanded, permuted, reshaped, sizes_of, unsqueezed
 
@@ -68,6 +68,8 @@ def _roll(r: Recorder, input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
 @handles("flip")
 def _flip(r: Recorder, input: Tensor, *dims: Any) -> Tensor:
     axes = tuple([d % input.dim() for d in sizes_of(dims)])
+    for axis in axes:
+        check_apart(r, input.shape[axis], "a flip of")
     backwards = {"starts": (-1,) * len(axes), "ends": (-_END,) * len(axes), "steps": (-1,) * len(axes)}
     return r.add_node("Slice", input, axes=axes, **backwards)
 
@@ -79,13 +81,17 @@ def _repeat(r: Recorder, input: Tensor, *repeats: Any, dims: Any = None) -> Tens
     x = input
     if len(times) > x.dim():
         x = reshaped(r, x, [1] * (len(times) - x.dim()) + list(x.shape))
-    if any(r.is_batch(n) for n in times):
-        alone = all(x.shape[i] == 1 and n == r.batch for i, n in enumerate(times) if r.is_batch(n))
-        if not alone:
-            raise InputError("repeating by the batch size is not supported")
-        x = expanded(r, x, [n if r.is_batch(n) else -1 for n in times])
-        times = [1 if r.is_batch(n) else n for n in times]
+    for axis in [i for i, n in enumerate(times) if r.is_batch(n)]:
+        x, times[axis] = _repeated(r, x, axis, times[axis]), 1
     return r.tensor(r.value(x)) if set(times) == {1} else r.add_node("Tile", x, repeats=tuple(times))
+
+
+def _repeated(r: Recorder, x: Tensor, axis: int, times: int) -> Tensor:
+    """The tensor this many times in a row along an axis; `times` is the batch size or a multiple."""
+    if x.shape[axis] == 1:
+        return expanded(r, x, [times if i == axis else -1 for i in range(x.dim())])
+    wide = expanded(r, unsqueezed(r, x, axis), [times if i == axis else -1 for i in range(x.dim() + 1)])
+    return reshaped(r, wide, [times * size if i == axis else size for i, size in enumerate(x.shape)])
 
 
 @handles("repeat_interleave")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -132,6 +133,10 @@ def gathered(r: Recorder, x: Tensor, axis: int, index: Any) -> Tensor:
     at = torch.tensor(index) if isinstance(index, list) else index
     if at.dtype == torch.bool:
         raise InputError("indexing by a mask depends on the data")
+    if axis == 0 and is_every_sample(r, x, at):
+        return r.alias(x)
+    if r.is_constant(at):  # places that are computed, such as those of experts, may be of any samples
+        check_apart(r, x.shape[axis], "an index into")
     if r.is_constant(at) and not at.is_meta and at.dim() and at.numel() == 1:  # the axis stays
         alone = r.add_node("Gather", x, axis=axis, indices=(int(at),))
         return reshaped(r, alone, [*x.shape[:axis], *at.shape, *x.shape[axis + 1 :]])
@@ -139,31 +144,79 @@ def gathered(r: Recorder, x: Tensor, axis: int, index: Any) -> Tensor:
 
 
 def _picked(r: Recorder, x: Tensor, items: list[Any]) -> Tensor:
-    """Elements at several index tensors at once: one per sample, or constant ones on neighbouring axes."""
+    """Elements at several index tensors at once: some of each sample, or constant places on neighbouring axes."""
+    for axis in reversed([i for i, item in enumerate(items) if type(item) is int]):  # torch selects numbers first
+        check_apart(r, x.shape[axis], "an index into")
+        x = _select(r, x, axis, items[axis])
+        items = [*items[:axis], *items[axis + 1 :]]
     whole = slice(None)
-    first = next(i for i, item in enumerate(items) if isinstance(item, Tensor | list))
-    last = max(i for i, item in enumerate(items) if isinstance(item, Tensor | list))
-    if any(item != whole for item in (*items[:first], *items[last + 1 :]) if isinstance(item, slice)) or not all(
-        isinstance(item, Tensor) for item in items[first : last + 1]
-    ):
+    at = [i for i, item in enumerate(items) if isinstance(item, Tensor | list)]
+    first, last = at[0], at[-1]
+    if at != list(range(first, last + 1)) or any(item != whole for item in (*items[:first], *items[last + 1 :])):
         raise InputError("indexing by several tensors together with other indices is not supported")
-    tensors = items[first : last + 1]
-    if first == 0 and len(tensors) == 2 and _is_every_sample(r, x, tensors[0]) and tensors[1].dim() == 1:
-        at = r.call(torch.reshape, tensors[1], (-1, *[1] * (x.dim() - 1)))
-        at = r.call(Tensor.expand, at, (-1, -1, *x.shape[2:])) if x.dim() > 2 else at
-        return r.call(torch.squeeze, r.call(torch.gather, x, 1, at), 1)
-    if (first == 0 and r.is_batch(x.shape[0])) or not all(r.is_constant(t) and t.dtype == torch.int64 for t in tensors):
-        raise InputError("indexing by several tensors at once is supported for constants, and for one index per sample")
-    sizes, place = x.shape[first : last + 1], torch.zeros((), dtype=torch.int64)
-    for t, size in zip(tensors, sizes, strict=True):
-        place = place * size + t % size
+    tensors = [torch.tensor(item) if isinstance(item, list) else item for item in items[first : last + 1]]
+    if first == 0 and r.is_batch(x.shape[0]):
+        return _of_each_sample(r, x, tensors)
+    if not all(r.is_constant(t) and t.dtype == torch.int64 for t in tensors):
+        raise InputError(
+            "indexing by several tensors at once is supported for constants, and for places in each sample"
+        )
+    sizes = x.shape[first : last + 1]
     flat = reshaped(r, x, [*x.shape[:first], prod(sizes), *x.shape[last + 1 :]])
-    return gathered(r, flat, first, place)
+    return gathered(r, flat, first, _flat_places(r, tensors, sizes))
 
 
-def _is_every_sample(r: Recorder, x: Tensor, index: Tensor) -> bool:
-    """True if an index is that of each sample in order."""
-    return r.is_constant(index) and index.shape == x.shape[:1] and bool((index == torch.arange(len(x))).all())
+def _of_each_sample(r: Recorder, x: Tensor, tensors: list[Tensor]) -> Tensor:
+    """`x[samples, places, ...]`, where `samples` counts all samples in order.
+
+    Args:
+        r: the recorder.
+        x: a tensor (samples, sizes of the places, rest).
+        tensors: the indices, which broadcast together, samples first.
+
+    Raises:
+        InputError: if the first index does not count the samples along the first axis of the result.
+    """
+    samples, *places = tensors
+    shape = torch.broadcast_shapes(*[t.shape for t in tensors])
+    if not r.is_constant(samples) or shape[:1] != x.shape[:1] or samples.shape != (len(x), *[1] * (len(shape) - 1)):
+        raise InputError("an index into the batch is not supported: all samples must be computed alike")
+    if not is_every_sample(r, x, samples.reshape(-1)):
+        raise InputError("an index into the batch is not supported: all samples must be computed alike")
+    if any(t.dtype == torch.bool for t in places):
+        raise InputError("indexing by a mask depends on the data")
+    count, rest = len(places), x.shape[1 + len(places) :]
+    flat = reshaped(r, x, [len(x), prod(x.shape[1 : 1 + count]), *rest])
+    place = _flat_places(r, places, x.shape[1 : 1 + count])
+    if r.is_constant(place) and (place.dim() < len(shape) or place.shape[0] == 1):  # the same places in all samples
+        same = place.expand(1, *shape[1:]).reshape(-1)
+        found = flat if torch.equal(same, torch.arange(flat.shape[1])) else r.add("Gather", flat, same, axis=1)
+        return reshaped(r, found, [*shape, *rest])
+    at = r.call(Tensor.reshape, r.call(Tensor.expand, place, shape), (len(x), -1, *[1] * len(rest)))
+    at = r.call(Tensor.expand, at, (-1, -1, *rest)) if rest else at
+    found = r.call(torch.gather, flat, 1, at)
+    return r.call(torch.squeeze, found, 1) if len(shape) == 1 else reshaped(r, found, [*shape, *rest])
+
+
+def _flat_places(r: Recorder, tensors: list[Tensor], sizes: Sequence[int]) -> Tensor:
+    """The places along these axes joined into one; one axis keeps its places as they are."""
+    if len(tensors) == 1 and not r.is_constant(tensors[0]):
+        return tensors[0]
+    place: Any = torch.zeros((), dtype=torch.int64)
+    for t, size in zip(tensors, sizes, strict=True):
+        place = r.call(torch.add, r.call(torch.mul, place, size), r.call(torch.remainder, t, size))
+    return place
+
+
+def is_every_sample(r: Recorder, x: Tensor, index: Tensor) -> bool:
+    """True if a constant index is that of each sample in order."""
+    return (
+        r.is_constant(index)
+        and not index.is_meta
+        and index.shape == x.shape[:1]
+        and r.is_batch(len(x))
+        and bool((index == torch.arange(len(x))).all())
+    )
 
 
 @handles("index_select")
@@ -212,6 +265,12 @@ def _setitem(r: Recorder, input: Tensor, index: Any, value: Any) -> None:
         whole, part = r.parts[id(value)]
         if whole is input and all(isinstance(item, int | slice) for item in part) and part == items:
             r.allow_change(input, value)
+    if len(items) == 1 and isinstance(items[0], Tensor) and items[0].dtype == torch.bool:
+        r.assign(input, _masked(r, input, items[0], value))
+        return
+    if len(items) > 1 and r.is_batch(input.shape[0]) and all(isinstance(item, Tensor) for item in items[:2]):
+        r.assign(input, _set_in_each_sample(r, input, items, value))
+        return
     cuts = []
     for axis, item in enumerate(items):
         if not isinstance(item, slice | int) or isinstance(item, bool):
@@ -228,13 +287,36 @@ def _setitem(r: Recorder, input: Tensor, index: Any, value: Any) -> None:
     shape = list(input.shape)
     for axis, begin, end in cuts:
         shape[axis] = end - begin
-    r.assign(input, _patched(r, input, cuts, _fitted(r, value, shape, items)))
+    r.assign(input, _patched(r, input, cuts, _fitted(r, value, shape, items, input.dtype)))
 
 
-def _fitted(r: Recorder, value: Any, shape: list[int], items: list[Any]) -> Tensor:
+def _masked(r: Recorder, x: Tensor, mask: Tensor, value: Any) -> Tensor:
+    """The tensor with one value, or one for each element of the last axes, where a mask of the first axes is true."""
+    rest = x.dim() - mask.dim()
+    if mask.shape != x.shape[: mask.dim()] or (isinstance(value, Tensor) and value.dim() > rest):
+        raise InputError("setting elements by a mask to values of each depends on the data")
+    wide = r.call(Tensor.reshape, mask, (*mask.shape, *[1] * rest)) if rest else mask
+    new = r.call(Tensor.to, value, x.dtype) if isinstance(value, Tensor) else torch.tensor(value, dtype=x.dtype)
+    return r.call(torch.where, wide, new, r.as_value(x))
+
+
+def _set_in_each_sample(r: Recorder, x: Tensor, items: list[Any], value: Any) -> Tensor:
+    """The tensor (samples, places) with a number at one place in each sample: `x[samples, places] = 1`."""
+    samples, place = items[:2]
+    alone = x.dim() == 2 and len(items) == 2 and place.shape == x.shape[:1] and not isinstance(value, Tensor)
+    if not alone or not is_every_sample(r, x, samples):
+        raise InputError("setting elements by several tensors is supported for one number at one place in each sample")
+    at = r.call(
+        torch.eq, r.call(Tensor.unsqueeze, r.call(torch.remainder, place, x.shape[1]), 1), torch.arange(x.shape[1])
+    )
+    return r.call(torch.where, at, torch.tensor(value, dtype=x.dtype), r.as_value(x))
+
+
+def _fitted(r: Recorder, value: Any, shape: list[int], items: list[Any], dtype: torch.dtype) -> Tensor:
     """The value broadcast to the part that it replaces; as in torch, from the right and without the axes of numbers."""
     if not isinstance(value, Tensor):
-        return r.call(torch.full, shape, float(value))
+        return r.call(torch.full, shape, value, dtype=dtype)
+    value = value if value.dtype == dtype else r.call(Tensor.to, value, dtype)
     numbers = [axis for axis, item in enumerate(items) if isinstance(item, int)]
     target = [size for axis, size in enumerate(shape) if axis not in numbers]
     while value.dim() > len(target) and value.shape[0] == 1:

@@ -23,7 +23,17 @@ from search_spaces.graph.operators import canonical_attrs, output_shape
 from search_spaces.graph.owned_weights import initializers
 from search_spaces.onnx.loading import MAX_NODES
 from search_spaces.pytorch import constants
-from search_spaces.pytorch.calls import DATA_DEPENDENT, function_name, mapped, memory, tensors_in, without_dispatch
+from search_spaces.pytorch.calls import (
+    DATA_DEPENDENT,
+    function_name,
+    is_in_place,
+    mapped,
+    memory,
+    one_of_each,
+    tensors_in,
+    without_dispatch,
+    without_numbers,
+)
 from search_spaces.pytorch.derived_weights import DerivedWeights
 from search_spaces.pytorch.dtypes import DTYPES, element
 
@@ -43,6 +53,10 @@ _DATA_FREE = frozenset(
      "result_type", "can_cast", "is_signed", "requires_grad_", "is_tensor", "__hash__", "is_inference", "is_conj",
      "is_neg", "untyped_storage", "data_ptr"}
 )  # fmt: skip
+_SIZES = frozenset({"shape", "size", "numel", "nelement", "__len__"})
+_RANDOM = {"rand": "RandomUniformLike", "rand_like": "RandomUniformLike", "randn": "RandomNormalLike",
+           "randn_like": "RandomNormalLike"}  # fmt: skip
+"""Functions that draw other numbers in every call, and their operators."""
 _VIEWS = frozenset({"T", "mT", "data", "real"})  # attributes that are views of a tensor
 
 
@@ -101,6 +115,7 @@ class Recorder(TorchFunctionMode):
         self._uses: Counter[int] = Counter()
         self._opened: list[python_types.FunctionType] = []
         self._owners: list[tuple[list[int], list[int]]] = []
+        self.sizes_read = False  # whether the module's code asked for the sizes of a value
 
     @property
     def used_twice(self) -> frozenset[int]:
@@ -212,6 +227,10 @@ class Recorder(TorchFunctionMode):
     def is_batch(self, size: int) -> bool:
         """True if a size is a multiple of the batch size."""
         return self.batch is not None and size > 0 and size % self.batch == 0
+
+    def multiple(self, size: int) -> int:
+        """How many times the batch size a size is; 1 if it is no multiple."""
+        return size // self.batch if self.batch is not None and self.is_batch(size) else 1
 
     # --- operands
 
@@ -330,6 +349,7 @@ class Recorder(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = function_name(func)
+        self.sizes_read |= name in _SIZES
         if name in _DATA_FREE:
             return func(*args, **kwargs)
         if func.__name__ == "__get__" and name not in _VIEWS:
@@ -339,6 +359,12 @@ class Recorder(TorchFunctionMode):
             return self._handled(func, args, kwargs)
         if any(self.weights.is_weight(x) for x in tensors):
             return self.weights.derive(func, args, kwargs)
+        if name in _RANDOM:
+            return self._random(name, func, args, kwargs)
+        if name in HANDLERS and constants.joins_batch(self.batch, name, func, args, kwargs):
+            return self._handled(func, (self.as_value(args[0]), *args[1:]), kwargs)
+        if is_in_place(name) and args and isinstance(args[0], Tensor) and one_of_each(args[0]).shape != args[0].shape:
+            self._separate(args[0])
         made = constants.compute(self.batch, name, func, args, kwargs)
         known = [id(x) in self._without_numbers for x in tensors if x.is_meta]
         if known and all(known):
@@ -374,6 +400,18 @@ class Recorder(TorchFunctionMode):
                 raise
             raise InputError(f"torch's function {name!r} is not supported with these arguments ({error})") from error
         return self.assign(args[0], made) if in_place and made is not args[0] else made
+
+    def _separate(self, x: Tensor) -> None:
+        """Give every element of an expanded constant its own memory, so that it can be changed in place."""
+        if id(x) in self._viewed:
+            raise InputError("a constant of which there are views is changed in place")
+        x.data = x.contiguous()
+
+    def _random(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        """Record numbers that are drawn in every call; a generator's seed is not part of the network."""
+        drawn = without_numbers(func, *args, **{k: v for k, v in kwargs.items() if k not in ("device", "generator")})
+        zeros = self.call(torch.zeros, tuple(drawn.shape), dtype=drawn.dtype)
+        return self.add_node(_RANDOM[name], self.as_value(zeros))
 
     def _inside(self, func: python_types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record the functions that a Python function of torch calls."""

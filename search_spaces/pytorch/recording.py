@@ -7,8 +7,6 @@ operators. They are those of an imported ONNX model, so that both have the same 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from math import inf, prod
 from typing import Any
 
@@ -17,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from search_spaces.common.errors import InputError
+from search_spaces.common.errors import InputError, describe
 from search_spaces.graph.fusion import fuse
 from search_spaces.graph.ir import BATCH, Dim, Graph, Node, Shape, typed
 from search_spaces.graph.owned_weights import initializers
@@ -39,12 +37,13 @@ from search_spaces.pytorch import (  # noqa: F401  each names the functions that
 from search_spaces.pytorch.building import Example, arguments, is_lazy, run
 from search_spaces.pytorch.dtypes import element
 from search_spaces.pytorch.recorder import BATCH_SIZE, Recorder
+from search_spaces.pytorch.value_checks import without_value_checks
 
+OTHER_BATCH_SIZE = 9240  # even and divisible, unlike the prime `BATCH_SIZE`: what depends on such properties shows
 MAX_RATIO = 1024  # largest part or multiple of the batch size that is recognized as one
-_PADDING_CHECK = "warn_if_padding_and_no_attention_mask"
 
 
-def record(module: nn.Module, example: Example) -> Graph:
+def record(module: nn.Module, example: Example, *, any_batch: bool = False) -> Graph:
     """The graph of `module(example)`; the module is left in evaluation mode.
 
     The batch size of the graph is symbolic, unless the module works for the example's batch size only.
@@ -53,12 +52,13 @@ def record(module: nn.Module, example: Example) -> Graph:
         module: the module.
         example: a tensor, a tuple of positional arguments, or a dictionary of keyword arguments. The first dimension of
             tensors is the batch; their values do not matter.
+        any_batch: refuse a module that works for the example's batch size only.
 
     Raises:
-        InputError: if a function is not supported, or the computation depends on the data. Errors of the module's own
-            code pass through.
+        InputError: if a function is not supported, or the computation depends on the data, or on the batch size with
+            `any_batch`. Errors of the module's own code pass through.
     """
-    return fuse(_recorded(module, example)[0])
+    return fuse(_recorded(module, example, any_batch)[0])
 
 
 def record_with_numbers(module: nn.Module, example: Example) -> tuple[Graph, dict[int, list[np.ndarray]]]:
@@ -73,7 +73,7 @@ def record_with_numbers(module: nn.Module, example: Example) -> tuple[Graph, dic
     Raises:
         InputError: as `record`, and if a node's weights are unknown.
     """
-    graph, recorder = _recorded(module, example)
+    graph, recorder = _recorded(module, example, any_batch=False)
     found: dict[int, list[np.ndarray]] = {}
     for node in graph.nodes:
         value = node.outputs[0]
@@ -108,7 +108,7 @@ def example_tensors(example: Example) -> list[Tensor]:
     return [x for x in tree_leaves(arguments(example)) if isinstance(x, Tensor)]
 
 
-def _recorded(module: nn.Module, example: Example) -> tuple[Graph, Recorder]:
+def _recorded(module: nn.Module, example: Example, any_batch: bool) -> tuple[Graph, Recorder]:
     """The graph before fusion, and its recorder."""
     module.eval()
     if any(isinstance(layer, torch.jit.ScriptModule) for layer in module.modules()):
@@ -116,12 +116,36 @@ def _recorded(module: nn.Module, example: Example) -> tuple[Graph, Recorder]:
     if is_lazy(module):
         with torch.no_grad():
             run(module, example)
-    with _without_padding_checks(module):
-        with suppress(Exception):  # the module's code may not work for other batch sizes
-            graph, recorder = _recorded_in_batches(module, example, BATCH_SIZE)
-            if not any(_follows_from_batch(value) for node in graph.nodes for _, value in node.attrs):
-                return graph, recorder
-        return _recorded_in_batches(module, example, None)
+    # The module's code may not work for other batch sizes. If it does not work for the example's either, that error
+    # is the one to report.
+    try:
+        return _recorded_for_any_batch(module, example)
+    except Exception as error:
+        recorded = _recorded_in_batches(module, example, None)
+        if any_batch:
+            size = example_tensors(example)[0].shape[:1]
+            reason = f"{describe(error)}{layer_of(error, module)}"
+            raise InputError(f"the network works for a batch of {size[0] if size else 1} only: {reason}") from error
+        return recorded
+
+
+def _recorded_for_any_batch(module: nn.Module, example: Example) -> tuple[Graph, Recorder]:
+    """The graph with a symbolic batch size; any error if the module works for its example's batch size only."""
+    graph, recorder = _recorded_in_batches(module, example, BATCH_SIZE)
+    if any(_follows_from_batch(value) for node in graph.nodes for _, value in node.attrs):
+        raise InputError("a number follows from the batch size")
+    if recorder.sizes_read:
+        other, again = _recorded_in_batches(module, example, OTHER_BATCH_SIZE)
+        if graph != other or not _same_buffers(graph, recorder, again):
+            raise InputError("the computation depends on the batch size")
+    return graph, recorder
+
+
+def _same_buffers(graph: Graph, recorder: Recorder, other: Recorder) -> bool:
+    """True if the long constants of two recordings of one graph have equal numbers."""
+    values = [node.outputs[0] for node in graph.nodes if node.op == "Buffer"]
+    pairs = [(recorder.numbers[v][0](), other.numbers[v][0]()) for v in values if v in recorder.numbers]
+    return all(a.is_meta or a is b or torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in pairs)
 
 
 def _follows_from_batch(value: object) -> bool:
@@ -131,19 +155,6 @@ def _follows_from_batch(value: object) -> bool:
     powers = (abs(value) ** power for power in (1.0, -1.0, 2.0, -2.0))
     ratios = (ratio for power in powers for ratio in (power / BATCH_SIZE, BATCH_SIZE / power))
     return any(0.5 < ratio < MAX_RATIO and abs(ratio - round(ratio)) < 2e-7 * ratio for ratio in ratios)
-
-
-@contextmanager
-def _without_padding_checks(module: nn.Module) -> Iterator[None]:
-    """Skip a check of transformers that looks for padding in token ids, which have no values here, to warn of it."""
-    checking = [layer for layer in module.modules() if hasattr(layer, _PADDING_CHECK)]
-    for layer in checking:
-        setattr(layer, _PADDING_CHECK, lambda *_, **__: None)
-    try:
-        yield
-    finally:
-        for layer in checking:
-            delattr(layer, _PADDING_CHECK)
 
 
 def _recorded_in_batches(module: nn.Module, example: Example, batch: int | None) -> tuple[Graph, Recorder]:
@@ -157,7 +168,7 @@ def _recorded_in_batches(module: nn.Module, example: Example, batch: int | None)
         size = given[0].shape[0] if batch and given[0].dim() else None
         inputs = iter([recorder.add_input(_input_shape(x, size)) for x in given])
         args, kwargs = tree_unflatten([next(inputs) if isinstance(x, Tensor) else x for x in leaves], structure)
-        with torch.no_grad(), recorder:
+        with torch.no_grad(), without_value_checks(module, recorder.is_value), recorder:
             result = module(*args, **kwargs)
         graph = _graph(recorder, result)
         if recorder.used_twice <= shared:

@@ -81,6 +81,24 @@ HANDLERS.update(
 )
 
 
+def _quantifier(op: str) -> Any:
+    """Handler of `all` or `any`: ONNX reduces numbers, not truth values."""
+
+    def handler(r: Recorder, input: Tensor, dim: Any = None, keepdim: bool = False, *, axis: Any = None) -> Tensor:
+        numbers = cast(r, cast(r, input, torch.bool), torch.int64)
+        return cast(r, reduced(r, op, numbers, axis if dim is None else dim, keepdim), torch.bool)
+
+    return handler
+
+
+HANDLERS.update(all=_quantifier("ReduceMin"), any=_quantifier("ReduceMax"))
+
+
+@handles("count_nonzero")
+def _count_nonzero(r: Recorder, input: Tensor, dim: Any = None) -> Tensor:
+    return reduced(r, "ReduceSum", cast(r, cast(r, input, torch.bool), torch.int64), dim, False)
+
+
 @handles("var")
 def _var(
     r: Recorder, input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False,

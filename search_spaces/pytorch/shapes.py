@@ -132,9 +132,17 @@ def expanded(r: Recorder, input: Tensor, *sizes: Any, size: Any = None) -> Tenso
     before = [1] * (len(wanted) - input.dim()) + list(input.shape)
     if all(new in (-1, old) for old, new in zip(before, wanted, strict=True)) and len(before) == input.dim():
         return r.alias(input)
-    if any(r.is_batch(new) and new != r.batch for new in wanted):
-        raise InputError("expand to a multiple of the batch size is not supported")
-    target = tuple([1 if new == -1 else 0 if r.is_batch(new) else new for new in wanted])
+    multiples = [i for i, new in enumerate(wanted) if r.is_batch(new) and new not in (r.batch, before[i])]
+    if multiples:  # 3 N equal elements are N times 3, then joined
+        assert r.batch is not None
+        split = [(r.batch, new // r.batch) if i in multiples else (new,) for i, new in enumerate(wanted)]
+        ones = [(1, 1) if i in multiples else (old,) for i, old in enumerate(before)]
+        wide = expanded(
+            r, reshaped(r, input, [size for part in ones for size in part]), [n for part in split for n in part]
+        )
+        return reshaped(r, wide, [old if new == -1 else new for old, new in zip(before, wanted, strict=True)])
+    kept = [new == -1 or r.multiple(new) > 1 for new in wanted]
+    target = tuple([1 if keeps else 0 if r.is_batch(new) else new for keeps, new in zip(kept, wanted, strict=True)])
     return r.view_of(input, r.add_node("Expand", input, shape=target))
 
 
