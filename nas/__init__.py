@@ -23,6 +23,7 @@ _HOME = {
     "PredictorSampler": "nas.searching.sampler",
     "Reference": "nas.searching.pareto",
     "SearchResult": "nas.searching.result",
+    "Subnetworks": "search_spaces.subnetworks",
     "TableEvaluator": "nas.searching.evaluators",
     "create_sampler": "nas.searching.samplers",
     "list_samplers": "nas.searching.samplers",

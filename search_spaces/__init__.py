@@ -12,6 +12,7 @@ from search_spaces.onnx import from_model, load_model, to_model
 from search_spaces.published import fbnet, hiaml, inception, nasbench101, nasbench201, nds, ofa, tiny_resnet, two_path
 from search_spaces.registry import get_space, list_spaces, register_space
 from search_spaces.sources import read_source
+from search_spaces.subnetworks import Subnetworks
 from search_spaces.text import fingerprint
 from search_spaces.text.program import compact, expand
 from search_spaces.text.syntax import read, write
@@ -26,6 +27,7 @@ __all__ = [
     "InputError",
     "Network",
     "SearchSpace",
+    "Subnetworks",
     "Tensor",
     "TorchSpace",
     "fbnet",

@@ -19,6 +19,7 @@ LAYERS = (
     "search_spaces.pytorch",
     "search_spaces.base",
     "search_spaces.torch_space",
+    "search_spaces.subnetworks",
     "search_spaces.repeatable",
     "search_spaces.registry",
     "search_spaces.sources",

@@ -1,0 +1,302 @@
+"""Axes of tensors as expressions over atoms, and the unification that couples them.
+
+An *atom* is a set of positions that are kept or removed together everywhere: 64 channels of a residual stream, 12
+attention heads. The axes of all tensors of a network are expressions over atoms:
+
+    Product(heads, features of a head)      a flattened axis; the first factor varies slowest
+    Concat(channels, other channels)        a concatenation
+    Product(3, heads, features of a head)   the rows of a fused query, key and value
+
+Operators state which axes are equal. `unify` makes two expressions equal by refining atoms: splitting 768 into
+(12, 64), or 256 into 128 and 128. Where no common refinement exists, all atoms involved are fixed: they stay whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from math import prod
+
+import numpy as np
+
+_serials = count()
+
+
+@dataclass(eq=False)
+class Atom:
+    """Positions that are kept or removed one by one.
+
+    Attributes:
+        size: number of positions.
+        fixed: why all positions stay; "" if they may be removed.
+        bound: the expression that replaces the atom after a refinement.
+        serial: order of creation, for a reproducible order of atoms.
+    """
+
+    size: int
+    fixed: str = ""
+    bound: Axis | None = None
+    serial: int = field(default_factory=lambda: next(_serials))
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """A flattened axis; the first factor varies slowest."""
+
+    factors: tuple[Axis, ...]
+    size: int
+
+
+@dataclass(frozen=True, eq=False)
+class Concat:
+    """A concatenation."""
+
+    terms: tuple[Axis, ...]
+    size: int
+
+
+Axis = Atom | Product | Concat
+Kept = Mapping[Atom, np.ndarray]
+"""Sorted positions that stay, by atom; an atom that is missing stays whole."""
+
+
+def product(factors: Sequence[Axis]) -> Axis:
+    """The product of axes; factors of size 1 are dropped."""
+    kept = [factor for factor in factors if factor.size != 1]
+    if len(kept) == 1:
+        return kept[0]
+    return Product(tuple(kept), prod(factor.size for factor in kept)) if kept else Atom(1, "size 1")
+
+
+def concat(terms: Sequence[Axis]) -> Axis:
+    """The concatenation of axes."""
+    return terms[0] if len(terms) == 1 else Concat(tuple(terms), sum(term.size for term in terms))
+
+
+def resolve(axis: Axis) -> Axis:
+    """The axis after the refinements of its outermost atom."""
+    while isinstance(axis, Atom) and axis.bound is not None:
+        axis = axis.bound
+    return axis
+
+
+def factors_of(axis: Axis) -> list[Axis]:
+    """The axis as a flat list of factors, none of which is a product."""
+    axis = resolve(axis)
+    if not isinstance(axis, Product):
+        return [axis]
+    return [inner for factor in axis.factors for inner in factors_of(factor)]
+
+
+def terms_of(axis: Axis) -> list[Axis]:
+    """The axis as a flat list of terms, none of which is a concatenation: (a + b) · c is a · c + b · c."""
+    axis = resolve(axis)
+    if isinstance(axis, Concat):
+        return [inner for term in axis.terms for inner in terms_of(term)]
+    if isinstance(axis, Product):
+        first, *rest = factors_of(axis)
+        if isinstance(first, Concat):
+            return [inner for term in terms_of(first) for inner in terms_of(product([term, *rest]))]
+    return [axis]
+
+
+def atoms_of(axis: Axis) -> Iterator[Atom]:
+    """The atoms of an axis in order, with repetitions."""
+    axis = resolve(axis)
+    if isinstance(axis, Atom):
+        yield axis
+    else:
+        for part in axis.factors if isinstance(axis, Product) else axis.terms:
+            yield from atoms_of(part)
+
+
+def fix(axis: Axis, reason: str) -> None:
+    """Let all positions of an axis stay; the first reason of an atom counts."""
+    for atom in atoms_of(axis):
+        atom.fixed = atom.fixed or reason
+
+
+def is_fixed(axis: Axis) -> bool:
+    """True if all positions stay."""
+    return all(atom.fixed for atom in atoms_of(axis))
+
+
+def unify(a: Axis, b: Axis, reason: str) -> None:
+    """Make two axes of the same size equal.
+
+    Args:
+        a: an axis.
+        b: an axis.
+        reason: why the atoms are fixed if there is no common refinement.
+    """
+    a, b = resolve(a), resolve(b)
+    if a is b or (is_fixed(a) and is_fixed(b)):
+        return
+    if a.size != b.size:
+        fix(a, reason)
+        fix(b, reason)
+        return
+    if isinstance(b, Atom) and not (isinstance(a, Atom) and b.fixed):
+        a, b = b, a
+    if isinstance(a, Atom):
+        if a.fixed:
+            fix(b, a.fixed)
+        a.bound = b
+        return
+    left, right = terms_of(a), terms_of(b)
+    if len(left) > 1 or len(right) > 1:
+        _unify_terms(left, right, reason)
+    else:
+        _unify_factors(factors_of(a), factors_of(b), reason)
+
+
+def _unify_terms(left: list[Axis], right: list[Axis], reason: str) -> None:
+    """Unify two concatenations of the same size from the first position on."""
+    if not _cuts_exist(left, right):
+        # Such as (a + a) and (2, n): equal terms side by side are a product with their number.
+        for one, other in ((left, right), (right, left)):
+            if len(other) == 1 and len({term.size for term in one}) == 1:
+                for term in one[1:]:
+                    unify(one[0], term, reason)
+                _unify_factors([Atom(len(one), "a number of parts"), *factors_of(one[0])], factors_of(other[0]), reason)
+                return
+    left, right = left[::-1], right[::-1]  # the next term is the last item
+    while left and right:
+        x, y = left.pop(), right.pop()
+        size = min(x.size, y.size)
+        for term, rest in ((x, left), (y, right)):
+            if term.size > size:
+                parts = cut(term, size)
+                if parts is None:
+                    for axis in (x, y, *left, *right):
+                        fix(axis, reason)
+                    return
+                head, tail = parts
+                rest.append(tail)
+                if term is x:
+                    x = head
+                else:
+                    y = head
+        unify(x, y, reason)
+
+
+def _cuts_exist(left: list[Axis], right: list[Axis]) -> bool:
+    """True if both concatenations can be cut where the other one has a border."""
+    borders = [{sum(term.size for term in terms[: i + 1]) for i in range(len(terms))} for terms in (left, right)]
+    for terms, others in ((left, borders[1]), (right, borders[0])):
+        start = 0
+        for term in terms:
+            inside = [border - start for border in others if 0 < border - start < term.size]
+            factors = factors_of(term)
+            inner = term.size // factors[0].size
+            if any(border % inner for border in inside) or (inside and not isinstance(factors[0], Atom)):
+                return False
+            start += term.size
+    return True
+
+
+def _unify_factors(left: list[Axis], right: list[Axis], reason: str) -> None:
+    """Unify two products of the same size, from the slowest factor on, and from the fastest where that fails."""
+    left, right = list(left), list(right)
+    for end in (0, -1):
+        while left and right:
+            x, y = left[end], right[end]
+            if x.size == y.size:
+                unify(x, y, reason)
+                left.pop(end)
+                right.pop(end)
+                continue
+            large, small, factors = (x, y, left) if x.size > y.size else (y, x, right)
+            parts = _factorized(large, small.size, outer=end == 0)
+            if parts is None:
+                break
+            factors[end:] = parts if end == -1 else [*parts, *factors[1:]]
+    for axis in (*left, *right):
+        fix(axis, reason)
+
+
+def _factorized(axis: Axis, size: int, outer: bool) -> list[Axis] | None:
+    """The axis as two factors, of which the outer or the inner one has this size; None if it has no such factors."""
+    axis = resolve(axis)
+    if axis.size % size:
+        return None
+    rest = axis.size // size
+    if isinstance(axis, Atom):
+        first, second = (size, rest) if outer else (rest, size)
+        axis.bound = product([Atom(first, axis.fixed), Atom(second, axis.fixed)])
+        return factors_of(axis)
+    terms = terms_of(axis)
+    number = size if outer else rest
+    if len(terms) == number and len({term.size for term in terms}) == 1:
+        for term in terms[1:]:
+            unify(terms[0], term, "parts of a concatenation")
+        return [Atom(number, "a number of parts"), terms[0]]
+    return None
+
+
+def cut(axis: Axis, position: int) -> tuple[Axis, Axis] | None:
+    """The axis before and from a position inside of it; None if the cut is inside of a product's inner factors."""
+    terms, start = terms_of(axis), 0
+    for i, term in enumerate(terms):
+        inside = position - start
+        if inside == 0:
+            return concat(terms[:i]), concat(terms[i:])
+        if inside < term.size:
+            halves = _cut_term(term, inside)
+            if halves is None:
+                return None
+            return concat([*terms[:i], halves[0]]), concat([halves[1], *terms[i + 1 :]])
+        start += term.size
+    return None
+
+
+def _cut_term(term: Axis, position: int) -> tuple[Axis, Axis] | None:
+    first, *rest = factors_of(term)
+    inner = prod(factor.size for factor in rest)
+    if position % inner or not isinstance(first, Atom):
+        return None
+    parts = Atom(position // inner, first.fixed), Atom(first.size - position // inner, first.fixed)
+    first.bound = Concat(parts, first.size)
+    return product([parts[0], *rest]), product([parts[1], *rest])
+
+
+# --- sizes and positions of a choice ---------------------------------------------------------------------------------
+
+
+def size_of(axis: Axis, sizes: Mapping[Atom, int]) -> int:
+    """The size of an axis, given the new sizes of atoms."""
+    axis = resolve(axis)
+    if isinstance(axis, Atom):
+        return sizes.get(axis, axis.size)
+    if isinstance(axis, Product):
+        return prod([size_of(factor, sizes) for factor in axis.factors])
+    return sum([size_of(term, sizes) for term in axis.terms])
+
+
+def positions_of(axis: Axis, kept: Kept) -> np.ndarray:
+    """The positions (k,) of an axis that stay, in order."""
+    axis = resolve(axis)
+    if isinstance(axis, Atom):
+        return kept[axis] if axis in kept else np.arange(axis.size)
+    if isinstance(axis, Concat):
+        starts = np.cumsum([0, *[term.size for term in axis.terms]])
+        return np.concatenate([s + positions_of(t, kept) for s, t in zip(starts, axis.terms, strict=False)])
+    positions = np.zeros(1, dtype=int)
+    for factor in axis.factors:
+        positions = (positions[:, None] * factor.size + positions_of(factor, kept)).reshape(-1)
+    return positions
+
+
+def labels_of(axis: Axis, atom: Atom) -> np.ndarray:
+    """For each position of an axis, the position of an atom that it belongs to, or -1."""
+    axis = resolve(axis)
+    if isinstance(axis, Atom):
+        return np.arange(axis.size) if axis is atom else np.full(axis.size, -1)
+    if isinstance(axis, Concat):
+        return np.concatenate([labels_of(term, atom) for term in axis.terms])
+    labels = np.full(1, -1)
+    for factor in axis.factors:
+        own = labels_of(factor, atom)
+        labels = np.where(own >= 0, own, labels[:, None]).reshape(-1)
+    return labels

@@ -1,0 +1,335 @@
+"""`Subnetworks`: the parts of a trained PyTorch model as a search space; its networks inherit the model's weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from search_spaces.base import Architecture
+from search_spaces.choosers import Trial
+from search_spaces.common.errors import InputError, describe, unknown, where
+from search_spaces.graph.ir import Graph
+from search_spaces.torch_space import TorchSpace, no_example
+
+if TYPE_CHECKING:
+    import onnx
+    import torch
+    from torch import nn
+
+    from search_spaces.pytorch.subnetworks import Choice, Group, Prunable
+
+WIDTHS = (0.25, 0.5, 0.75, 1.0)
+ROUND_TO = 8  # channels; hardware computes multiples of 8 without waste
+MAX_NAMED = 3  # names in an error about weights
+
+
+class Subnetworks(TorchSpace):
+    """The sub-networks of a trained model: fewer channels and attention heads, blocks left out, smaller kernels.
+
+        space = nas.Subnetworks(net, torch.zeros(1, 3, 224, 224), weights="trained.safetensors")
+        smaller = space.module(space.sample(np.random.default_rng(0)))  # an nn.Module with the model's weights
+
+    The model is read once, from one call without data. Channels that belong together (of residual sums, depthwise and
+    grouped convolutions, concatenations) are removed together. What cannot be removed safely stays whole; `unpruned`
+    names it. Graphs, texts, parameters and FLOPs of sub-networks are computed without building them.
+
+    Args:
+        net: a module, or a function without arguments that returns one. A space without `net` cannot exist.
+        example_input: arguments of `forward`, batch first: a tensor, a tuple, or a dictionary of keyword arguments.
+            The default is the attribute `example_input` of `net`.
+        weights: a .safetensors file or a torch state dict, loaded into `net`; None if it has its weights.
+        width: shares of the channels and heads of every group to choose from.
+        depth: True if residual blocks may be left out.
+        kernel: True for all smaller odd kernels of convolutions, or their sizes, cut from the centre; False for none.
+        round_to: channels are multiples of this number, because hardware computes these without waste.
+        keep: names of layers, or patterns such as "stages.0.*", whose own channels stay.
+        importance: which channels stay: "magnitude", "taylor" or "activation"; see `Importance`.
+        importance_data: batches for "taylor" (inputs and targets) and "activation" (inputs).
+
+    Raises:
+        InputError: the model cannot be read, nothing of it can be removed, the weights do not fit, or a setting is
+            wrong.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module | Callable[[], nn.Module],
+        example_input: Any = None,
+        *,
+        weights: str | Path | None = None,
+        width: Sequence[float] = WIDTHS,
+        depth: bool = True,
+        kernel: bool | Sequence[int] = False,
+        round_to: int = ROUND_TO,
+        keep: Iterable[str] = (),
+        importance: str = "magnitude",
+        importance_data: Sequence[Any] = (),
+        name: str = "",
+    ) -> None:
+        from search_spaces.pytorch.subnetworks import Importance, Settings
+
+        self.name = name or getattr(net, "__name__", "") or type(net).__name__
+        self._settings = Settings(
+            _shares(width), _flag("depth", depth), _kernels(kernel), _count("round_to", round_to), _names(keep)
+        )
+        self._importance = Importance(importance, importance_data)
+        self._net, self._weights = net, weights
+        self.example_input = getattr(net, "example_input", None) if example_input is None else example_input
+        if self.example_input is None:
+            raise no_example(self.name, "net.")
+        self._options = {}
+        self._last: tuple[Architecture, Graph] | None = None
+        self.input_shape = self._shape_of_example()  # type: ignore[assignment]
+        choices = self._prunable.choices
+        if not (choices.groups or choices.blocks or choices.kernels):
+            raise InputError(f"{self.name}: nothing of the model can be left out{self._reasons()}")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {}
+
+    @cached_property
+    def num_classes(self) -> int:  # type: ignore[override]
+        """Last dimension of the first output."""
+        graph = self._prunable.reading.graph
+        return int(graph.shapes[graph.outputs[0]][-1])
+
+    @property
+    def groups(self) -> list[Group]:
+        """The groups of channels and heads, in the order of the model's parameters."""
+        return self._prunable.choices.groups
+
+    @property
+    def unpruned(self) -> dict[str, str]:
+        """What stays whole, and why."""
+        return self._prunable.choices.unpruned
+
+    @property
+    def model(self) -> nn.Module:
+        """The trained model, in evaluation mode."""
+        return self._prunable.module
+
+    @cached_property
+    def whole(self) -> Architecture:
+        """The architecture of the whole model."""
+        choices: dict[str, Any] = {f"depth.{block.name}": True for block in self._prunable.choices.blocks}
+        choices |= {group.name: group.sizes[-1] for group in self.groups}
+        choices |= {kernel.name: kernel.sizes[-1] for kernel in self._prunable.choices.kernels}
+        return self.architecture(choices)
+
+    # --- choices
+
+    def ask(self, trial: Trial) -> None:
+        """Blocks first: the widths inside of a block that is left out are not chosen."""
+        choices = self._prunable.choices
+        skipped = [b for b in choices.blocks if not trial.suggest_categorical(f"depth.{b.name}", (True, False))]
+        unused = set().union(*[self._inside[block.name] for block in skipped])
+        for group in choices.groups:
+            if group.name not in unused:
+                trial.suggest_categorical(group.name, group.sizes)
+        for kernel in choices.kernels:
+            if kernel.name not in unused:
+                trial.suggest_categorical(kernel.name, kernel.sizes)
+
+    def build(self, trial: Trial) -> nn.Module:  # type: ignore[override]
+        """The module of the sub-network that `trial` chooses."""
+        return self.module(self.choose(trial))
+
+    @cached_property
+    def _inside(self) -> dict[str, set[str]]:
+        """By block, the names of the choices that concern only its inside."""
+        from search_spaces.pytorch.subnetworks import atoms_inside
+
+        inside = {}
+        for block in self._prunable.choices.blocks:
+            atoms = atoms_inside(self._prunable, block)
+            inside[block.name] = {group.name for group in self.groups if group.atom in atoms}
+            inside[block.name] |= {k.name for k in self._prunable.choices.kernels if k.value in block.nodes}
+        return inside
+
+    def _choice(self, arch: Architecture) -> Choice:
+        from search_spaces.pytorch.subnetworks import Choice
+
+        self.check_member(arch)
+        chosen, choices = arch.as_dict(), self._prunable.choices
+        return Choice(
+            {group: chosen[group.name] for group in choices.groups if group.name in chosen},
+            tuple([block for block in choices.blocks if not chosen[f"depth.{block.name}"]]),
+            {kernel: chosen[kernel.name] for kernel in choices.kernels if kernel.name in chosen},
+        )
+
+    # --- networks
+
+    def graph(self, arch: Architecture) -> Graph:
+        if self._last is None or self._last[0] != arch:  # text and costs of an architecture are often asked together
+            self._last = arch, self._prunable.graph(self._choice(arch))
+        return self._last[1]
+
+    def module(self, arch: Architecture) -> nn.Module:
+        """The sub-network: a copy of the model, in evaluation mode, with the weights of the channels that stay."""
+        return self._prunable.sub_module(self._choice(arch))
+
+    def to_onnx(self, arch: Architecture, seed: int = 0) -> onnx.ModelProto:
+        """The sub-network with its inherited weights as an ONNX model; random ones if the model has none."""
+        from search_spaces.onnx import to_model
+        from search_spaces.pytorch import record_with_numbers
+
+        if any(p.is_meta for p in self.model.parameters()):
+            return super().to_onnx(arch, seed)
+        graph, numbers = record_with_numbers(self.module(arch), self.example_input)
+        return to_model(graph, seed, numbers)
+
+    def save_onnx(self, arch: Architecture, path: Path, seed: int = 0) -> None:
+        from search_spaces.common.files import replacing
+        from search_spaces.onnx import write_model
+        from search_spaces.pytorch import record_with_numbers
+
+        if any(p.is_meta for p in self.model.parameters()):
+            super().save_onnx(arch, path, seed)
+            return
+        graph, numbers = record_with_numbers(self.module(arch), self.example_input)
+        with replacing(path) as temporary, temporary.open("wb") as file:
+            write_model(graph, file, seed, numbers)
+
+    # --- the model
+
+    @cached_property
+    def _prunable(self) -> Prunable:
+        from torch import nn
+
+        from search_spaces.pytorch import is_lazy, layer_of, run
+        from search_spaces.pytorch.subnetworks import Prunable
+
+        module: Any = self._net
+        if not isinstance(module, nn.Module):
+            with self.user_code():
+                module = self._net()
+        if not isinstance(module, nn.Module):
+            made = type(module).__name__
+            raise InputError(f"{self.name}: {made} is no torch.nn.Module, and no function that returns one")
+        if self._weights is not None:
+            if is_lazy(module):
+                import torch
+
+                with torch.no_grad():
+                    run(module.eval(), self.example_input)
+            load_weights(module, self._weights)
+        try:
+            return Prunable(module, self.example_input, self._settings, self._importance)
+        except Exception as error:  # the model's own code may raise any
+            place = where(error) or f"{self.name}: "
+            reason = describe(error).removeprefix(place)
+            raise InputError(f"{place}{reason}{layer_of(error, module)}") from error
+
+    def _reasons(self) -> str:
+        first = next(iter(self.unpruned.items()), None)
+        return "" if first is None else f"; for example, {first[0]} stays whole because of {first[1]}"
+
+
+def load_weights(module: nn.Module, path: str | Path) -> None:
+    """Load a file of weights into a module.
+
+    Args:
+        module: the module.
+        path: a .safetensors file, or a state dict that `torch.save` wrote; one under the key "state_dict" or "model"
+            is read, too. Other objects of a file are not read.
+
+    Raises:
+        InputError: the file cannot be read, or its names or shapes differ from the module's.
+    """
+    state = _read_weights(path)
+    own = module.state_dict()
+    if state and not own.keys() & state.keys() and all(name.startswith("module.") for name in state):
+        state = {name.removeprefix("module."): tensor for name, tensor in state.items()}
+    missing = [name for name in own if name not in state and not name.endswith("num_batches_tracked")]
+    strange = [name for name in state if name not in own]
+    shapes = [name for name in own if name in state and own[name].shape != state[name].shape]
+    if missing or strange:
+        raise InputError(f"{path}: the weights do not fit the model: {_differences(missing, strange)}")
+    if shapes:
+        shown = [f"{n} {list(state[n].shape)} instead of {list(own[n].shape)}" for n in shapes[:MAX_NAMED]]
+        more = f" and {len(shapes) - MAX_NAMED} more" if len(shapes) > MAX_NAMED else ""
+        raise InputError(f"{path}: the weights have other shapes than the model: {', '.join(shown)}{more}")
+    module.load_state_dict(state, strict=False, assign=any(x.is_meta for x in own.values()))
+
+
+def _differences(missing: list[str], strange: list[str]) -> str:
+    """Missing and unexpected names, with the nearest one of the other side."""
+    import difflib
+
+    parts = []
+    for words, names, others in (("missing", missing, strange), ("unexpected", strange, missing)):
+        shown = []
+        for name in names[:MAX_NAMED]:
+            near = difflib.get_close_matches(name, others, 1)
+            shown.append(f"{name} (the nearest is {near[0]})" if near else name)
+        if names:
+            more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+            parts.append(f"{words} {', '.join(shown)}{more}")
+    return "; ".join(parts)
+
+
+def _read_weights(path: str | Path) -> dict[str, torch.Tensor]:
+    import torch
+
+    file = Path(path)
+    if not file.is_file():
+        raise InputError(f"{path}: no such file of weights")
+    try:
+        if file.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return load_file(file)
+        state = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch's and safetensors' errors share no base class
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:120]
+        raise InputError(
+            f"{path}: not a .safetensors file or state dict ({reason}): save one with torch.save(net.state_dict(), …)"
+        ) from error
+    for key in ("state_dict", "model"):
+        if isinstance(state, Mapping) and isinstance(state.get(key), Mapping):
+            state = state[key]
+    if not isinstance(state, Mapping) or not all(isinstance(x, torch.Tensor) for x in state.values()):
+        raise InputError(f"{path}: holds no state dict, but {type(state).__name__}: save net.state_dict()")
+    return dict(state)
+
+
+def _shares(width: Sequence[float]) -> tuple[float, ...]:
+    try:
+        shares = tuple(sorted({float(share) for share in (width if isinstance(width, Iterable) else (width,))}))
+    except (TypeError, ValueError):
+        raise InputError(f"width = {width!r}: give shares such as (0.25, 0.5, 1)") from None
+    if not shares or not all(0 < share <= 1 for share in shares):
+        raise InputError(f"width = {width!r}: shares of the channels are above 0 and at most 1")
+    return shares
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise InputError(f"{name} = {value!r}: give True or False")
+    return value
+
+
+def _kernels(kernel: Any) -> bool | tuple[int, ...]:
+    if isinstance(kernel, bool):
+        return kernel
+    sizes = tuple(sorted({*kernel} if isinstance(kernel, Iterable) else {kernel}))
+    if not all(isinstance(size, int) and size > 0 and size % 2 for size in sizes):
+        raise InputError(f"kernel = {kernel!r}: give True, False, or odd sizes such as (3, 5)")
+    return sizes
+
+
+def _count(name: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InputError(f"{name} = {value!r}: give a whole number from 1")
+    return value
+
+
+def _names(keep: Iterable[str]) -> tuple[str, ...]:
+    names = (keep,) if isinstance(keep, str) else tuple(keep)
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise unknown("layer in keep:", str(name), ())
+    return names
