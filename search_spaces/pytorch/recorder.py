@@ -93,10 +93,15 @@ class Recorder(TorchFunctionMode):
         shared: identities of parameters that several layers read; they become values of the graph.
         batch: size that stands for the batch size N; None if all sizes are literal.
         buffers: the module's constants, which may have no numbers.
+        weights: what earlier recordings of the module computed from its parameters, which it may have kept.
     """
 
     def __init__(
-        self, shared: frozenset[int] = frozenset(), batch: int | None = BATCH_SIZE, buffers: Iterable[Tensor] = ()
+        self,
+        shared: frozenset[int] = frozenset(),
+        batch: int | None = BATCH_SIZE,
+        buffers: Iterable[Tensor] = (),
+        weights: DerivedWeights | None = None,
     ) -> None:
         super().__init__()
         self.shared, self.batch = shared, batch
@@ -105,7 +110,7 @@ class Recorder(TorchFunctionMode):
         self.nodes: list[Node] = []
         self.shapes: list[Shape] = []
         self._recorded: dict[int, _Recorded] = {}
-        self.weights = DerivedWeights()
+        self.weights = DerivedWeights() if weights is None else weights
         self._materialized: dict[int, Tensor] = {}
         self._constants: dict[int, tuple[Tensor, int]] = {}
         self._viewed: dict[int, Tensor] = {}  # constants that share memory with others

@@ -35,6 +35,7 @@ from search_spaces.pytorch import (  # noqa: F401  each names the functions that
     shapes,
 )
 from search_spaces.pytorch.building import Example, arguments, is_lazy, run
+from search_spaces.pytorch.derived_weights import DerivedWeights
 from search_spaces.pytorch.dtypes import element
 from search_spaces.pytorch.recorder import BATCH_SIZE, Recorder
 from search_spaces.pytorch.value_checks import without_value_checks
@@ -118,10 +119,11 @@ def _recorded(module: nn.Module, example: Example, any_batch: bool) -> tuple[Gra
             run(module, example)
     # The module's code may not work for other batch sizes. If it does not work for the example's either, that error
     # is the one to report.
+    weights = DerivedWeights()
     try:
-        return _recorded_for_any_batch(module, example)
+        return _recorded_for_any_batch(module, example, weights)
     except Exception as error:
-        recorded = _recorded_in_batches(module, example, None)
+        recorded = _recorded_in_batches(module, example, None, weights)
         if any_batch:
             size = example_tensors(example)[0].shape[:1]
             reason = f"{describe(error)}{layer_of(error, module)}"
@@ -129,13 +131,13 @@ def _recorded(module: nn.Module, example: Example, any_batch: bool) -> tuple[Gra
         return recorded
 
 
-def _recorded_for_any_batch(module: nn.Module, example: Example) -> tuple[Graph, Recorder]:
+def _recorded_for_any_batch(module: nn.Module, example: Example, weights: DerivedWeights) -> tuple[Graph, Recorder]:
     """The graph with a symbolic batch size; any error if the module works for its example's batch size only."""
-    graph, recorder = _recorded_in_batches(module, example, BATCH_SIZE)
+    graph, recorder = _recorded_in_batches(module, example, BATCH_SIZE, weights)
     if any(_follows_from_batch(value) for node in graph.nodes for _, value in node.attrs):
         raise InputError("a number follows from the batch size")
     if recorder.sizes_read:
-        other, again = _recorded_in_batches(module, example, OTHER_BATCH_SIZE)
+        other, again = _recorded_in_batches(module, example, OTHER_BATCH_SIZE, weights)
         if graph != other or not _same_buffers(graph, recorder, again):
             raise InputError("the computation depends on the batch size")
     return graph, recorder
@@ -157,10 +159,12 @@ def _follows_from_batch(value: object) -> bool:
     return any(0.5 < ratio < MAX_RATIO and abs(ratio - round(ratio)) < 2e-7 * ratio for ratio in ratios)
 
 
-def _recorded_in_batches(module: nn.Module, example: Example, batch: int | None) -> tuple[Graph, Recorder]:
+def _recorded_in_batches(
+    module: nn.Module, example: Example, batch: int | None, weights: DerivedWeights
+) -> tuple[Graph, Recorder]:
     shared: frozenset[int] = frozenset()
     while True:
-        recorder = Recorder(shared, batch, module.buffers())
+        recorder = Recorder(shared, batch, module.buffers(), weights)
         leaves, structure = tree_flatten(arguments(example))
         given = [x for x in leaves if isinstance(x, Tensor)]
         if not given:
