@@ -8,6 +8,8 @@ from search_spaces.graph.ir import Graph
 from search_spaces.graph.operator_costs import multiply_accumulates
 from search_spaces.graph.owned_weights import RECURRENT, weights
 
+SEVERAL_OUTPUTS = frozenset({*RECURRENT, "Attention", "LinearAttention", "CausalConvWithState"})  # that are counted
+
 
 def graph_params(graph: Graph) -> int:
     """Number of trained weights, without the running statistics of batch normalization."""
@@ -20,16 +22,16 @@ def graph_params(graph: Graph) -> int:
 
 
 def graph_flops(graph: Graph) -> int:
-    """Multiply-accumulates of convolutions, linear and recurrent layers and matrix products; other operators count 0.
+    """Multiply-accumulates of all operators that multiply more than element by element, see `multiply_accumulates`.
 
     The count is for one input, or for the batch size that the graph fixes.
 
     Raises:
-        InputError: if a size is not a number.
+        InputError: if a size is not a number, or it is not known what an operator costs.
     """
     total, seen = 0, set()
     for node in graph.nodes:
-        if node.op in RECURRENT and len(node.inputs) > 1:  # one node per used output, but one computation
+        if node.op in SEVERAL_OUTPUTS and len(node.inputs) > 1:  # one node per used output, but one computation
             computation = (node.op, node.inputs, tuple([a for a in node.attrs if a[0] != "output"]))
             if computation in seen:
                 continue

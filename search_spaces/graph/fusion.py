@@ -68,7 +68,7 @@ class _Fusion:
 
     def _conv_bn(self, norm: Node) -> Node:
         conv = self._private(norm.inputs[0], "Conv")
-        if conv is None:
+        if conv is None or len(conv.inputs) > 1:  # a kernel that other operators read, too
             return norm
         attrs = canonical_attrs("ConvBn", (*conv.attrs, *norm.attrs), self._shapes(conv))
         return self._replace((conv,), norm, "ConvBn", conv.inputs, attrs)

@@ -376,6 +376,8 @@ def _whole(value: Any) -> Value:
 
 
 def _from_front(op: str, name: str, value: Any, rank: int, default: object) -> Value:
+    if op == "Flatten" and isinstance(value, int):  # its axis may also be the rank
+        return value + rank if value < 0 else value
     if name == "axis" and rank and isinstance(value, int) and op != "OneHot":
         axis = value % rank if -rank <= value < rank else value
         return default if isinstance(default, int) and default % rank == axis else axis

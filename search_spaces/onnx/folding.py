@@ -34,8 +34,8 @@ _ELEMENTWISE = frozenset(
     [
         "Abs", "Add", "And", "Cast", "CastLike", "Ceil", "Clip", "Cos", "DequantizeLinear", "Div", "Dropout", "Equal",
         "Erf", "Exp", "Floor", "Greater", "GreaterOrEqual", "Identity", "Less", "LessOrEqual", "Log", "Max", "Min",
-        "Mod", "Mul", "Neg", "Not", "Or", "Pow", "Reciprocal", "Round", "Sigmoid", "Sign", "Sin", "Sqrt", "Sub", "Sum",
-        "Tanh", "Where", "Xor",
+        "Mod", "Mul", "Neg", "Not", "Or", "Pow", "QuantizeLinear", "Reciprocal", "Round", "Sigmoid", "Sign", "Sin",
+        "Sqrt", "Sub", "Sum", "Tanh", "Where", "Xor",
     ]
 )  # fmt: skip
 _REDUCTIONS = frozenset(
@@ -54,7 +54,8 @@ class Known:
         shape: its shape.
         computed: its arrays at the first and second assumed sizes, if it was computed.
         tensor: its tensor in the file, if it was not.
-        learned: True if it comes from an initializer.
+        learned: True if it comes from an initializer, unless that is a setting.
+        placed: True if an operator reads it where weights belong, see `search_spaces.onnx.weight_uses`.
         sources: name and number of elements of the initializers that it was computed from.
     """
 
@@ -62,6 +63,7 @@ class Known:
     computed: tuple[np.ndarray, np.ndarray] | None = None
     tensor: onnx.TensorProto | None = None
     learned: bool = False
+    placed: bool = False
     sources: frozenset[tuple[str, int]] = frozenset()
 
     @cached_property
@@ -96,11 +98,12 @@ def _array(tensor: onnx.TensorProto) -> np.ndarray:
 def is_weight(known: Known) -> bool:
     """True for a learned tensor, of which only the shape is part of the architecture.
 
-    The numbers of scalars and integers are part of the architecture, unless a scalar is a module's parameter.
+    The numbers of scalars and integers are part of the architecture, unless they are in the place of weights, or a
+    scalar is a module's parameter.
     """
     if not known.learned:
         return False
-    if is_learnable(known) and (prod(map(int, known.shape)) > 1 or _is_parameter(known)):
+    if known.placed or (is_learnable(known) and (prod(map(int, known.shape)) > 1 or _is_parameter(known))):
         return True
     return known.values is None
 
@@ -108,13 +111,13 @@ def is_weight(known: Known) -> bool:
 def _is_parameter(known: Known) -> bool:
     """True if the tensor is named as a parameter in torch's exports (`0.gate.bias`) or in ours (`F1/Linear.bias`)."""
     name = known.tensor.name if known.tensor is not None else ""
-    return bool(_MODULE_PATH.fullmatch(name))
+    return bool(_MODULE_PATH.fullmatch(name)) and "constant" not in name.split(".")  # Paddle: helper.constant.0
 
 
 def is_learnable(known: Known) -> bool:
     """True if the value has an element type of weights: a float or a quantized one."""
     element = element_type(known.shape)
-    return "float" in element or element in ("double", "int4", "int8", "uint4", "uint8")
+    return known.placed or "float" in element or element in ("double", "int4", "int8", "uint4", "uint8")
 
 
 def constant(array: np.ndarray, element: str) -> Known:
@@ -189,7 +192,7 @@ class Folder:
         given = [known for known in operands if known is not None]
         if node.op_type not in _FOLDED or not given:
             return None
-        if any(is_weight(known) for known in given):
+        if any(is_weight(known) or known.values is None for known in given):
             return self._fold_shape(node, operands)
         pairs = [known.values for known in given if known.values is not None]
         first = self._run(node, operands, [a for a, _ in pairs])
@@ -239,7 +242,9 @@ class Folder:
             return None
         weights = {name: k for name, k in zip(node.input, operands, strict=True) if k is not None and is_weight(k)}
         sources = [k.sources or {(name, prod(map(int, k.shape)))} for name, k in weights.items()]
-        return [Known(s, learned=True, sources=frozenset().union(*sources)) for s in shapes if s is not None]
+        placed = any(k.placed for k in weights.values())
+        union = frozenset().union(*sources)
+        return [Known(s, learned=bool(weights), placed=placed, sources=union) for s in shapes if s is not None]
 
 
 def _result_size(node: onnx.NodeProto, arrays: list[np.ndarray]) -> int:

@@ -8,6 +8,7 @@ import onnx
 
 from search_spaces.graph import standard
 from search_spaces.graph.ir import element_type
+from search_spaces.onnx.folding import is_weight
 from search_spaces.onnx.reader import Reader, node_attrs
 from search_spaces.onnx.shape_operators import (
     read_constant_of_shape,
@@ -43,21 +44,32 @@ def _same(reader: Reader, node: onnx.NodeProto) -> int | None:
     return reader.value(node.input[0])
 
 
+def read_dropout(reader: Reader, node: onnx.NodeProto, used: list[int]) -> None:
+    """The output of Dropout is its input when it does not train; the mask is an operator of its own."""
+    for i in used:
+        if i == 0:
+            reader.values[node.output[0]] = reader.value(node.input[0])
+        else:
+            reader.add_output(node, i)
+
+
 def _concat(reader: Reader, node: onnx.NodeProto) -> int | None:
     return reader.value(node.input[0]) if len(node.input) == 1 else None
 
 
-def _number(reader: Reader, name: str) -> float | None:
-    """The number of a known scalar without dimensions; None for other values."""
+def _number(reader: Reader, name: str, other: str) -> float | None:
+    """The number of a known scalar that does not change the shape of another operand; None for other values."""
     known = reader.known.get(name)
-    if known is None or len(known.shape) or known.static is None:
+    if known is None or is_weight(known) or known.static is None or known.static.size != 1:
         return None
-    return float(known.static)
+    if len(known.shape) > (0 if other in reader.known else len(reader.shape(other))):
+        return None
+    return float(known.static.item())
 
 
 def _mul(reader: Reader, node: onnx.NodeProto) -> int | None:
     for name, factor in (node.input, reversed(node.input)):
-        number = _number(reader, factor)
+        number = _number(reader, factor, name)
         if number == 0:
             return reader.emit("Zero", (reader.value(name),), ())
         if number == 1 and name not in reader.known:
@@ -67,21 +79,21 @@ def _mul(reader: Reader, node: onnx.NodeProto) -> int | None:
 
 def _add(reader: Reader, node: onnx.NodeProto) -> int | None:
     for name, number in (node.input, reversed(node.input)):
-        if _number(reader, number) == 0 and name not in reader.known:
+        if _number(reader, number, name) == 0 and name not in reader.known:
             return reader.value(name)
     return None
 
 
 def _sub(reader: Reader, node: onnx.NodeProto) -> int | None:
     name, number = node.input
-    return reader.value(name) if _number(reader, number) == 0 and name not in reader.known else None
+    return reader.value(name) if _number(reader, number, name) == 0 and name not in reader.known else None
 
 
 def _div(reader: Reader, node: onnx.NodeProto) -> int | None:
     a, b = node.input
-    if _number(reader, b) == 1 and a not in reader.known:
+    if _number(reader, b, a) == 1 and a not in reader.known:
         return reader.value(a)
-    if _number(reader, a) == 1 and b not in reader.known and element_type(reader.shape(b)) == "float":
+    if _number(reader, a, b) == 1 and b not in reader.known and element_type(reader.shape(b)) == "float":
         return reader.emit("Reciprocal", (reader.value(b),), ())
     return None
 
@@ -148,7 +160,6 @@ READERS: dict[str, Callable[[Reader, onnx.NodeProto], int | None]] = {
     "Conv": read_conv,
     "ConvTranspose": read_conv_transpose,
     "Div": _div,
-    "Dropout": _same,
     "Expand": read_expand,
     "Gather": read_gather,
     "Gemm": read_gemm,

@@ -45,8 +45,8 @@ def _size(reader: Reader, node: onnx.NodeProto) -> list[Known] | None:
 def _identity(reader: Reader, node: onnx.NodeProto) -> list[Known] | None:
     """An initializer that Identity passes on is a weight, even if it is a scalar."""
     known = reader.known.get(node.input[0])
-    if known is not None and node.input[0] in reader.initializers and is_learnable(known):
-        return [Known(known.shape, learned=True)]
+    if known is not None and known.learned and node.input[0] in reader.initializers and is_learnable(known):
+        return [Known(known.shape, learned=True, placed=known.placed)]
     return None if known is None else [known]
 
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import onnx
 
 from search_spaces.common.errors import InputError
 from search_spaces.graph import standard
-from search_spaces.graph.ir import BATCH, Attrs, Dim, Graph, Node, Shape, Value, element_type, typed
+from search_spaces.graph.ir import BATCH, Attrs, Dim, Graph, Node, Shape, element_type, typed
 from search_spaces.graph.operators import canonical_attrs, output_shape
 from search_spaces.graph.owned_weights import OWNERS, RECURRENT, weights
 from search_spaces.graph.standard import attribute_value
-from search_spaces.onnx.constants import MAX_WRITTEN_NUMBERS, add_buffer, add_constant, add_param
+from search_spaces.onnx.constants import MAX_WRITTEN_NUMBERS, add_buffer, add_constant, add_filled, add_param, can_fill
 from search_spaces.onnx.folding import LETTERS, Folder, Known, is_weight
+from search_spaces.onnx.weight_uses import Weights, is_quantization, uniform_number
 
 _PARAM = re.compile(r"(.*/)?Param(_\d+)?\.value")  # names that `Outline` gives to the tensors of `Param` nodes
 _BROADCASTING = frozenset({"Add", "Mul", "Sub", "Div", "Pow", "Equal", "Greater", "Less", "Where", "And", "Or"})
@@ -70,37 +70,9 @@ def _batch(dims: list[Dim]) -> Dim | None:
     return BATCH if BATCH in dims else next((d for d in dims if isinstance(d, str)), None)
 
 
-def _shared(nodes: Sequence[onnx.NodeProto], tensors: dict[str, Known]) -> set[str]:
-    """Names of weights that several nodes read; reads of a weight's shape do not count.
-
-    Vectors count only if their readers share a matrix, too: exporters store equal vectors of several layers once.
-    """
-    uses = Counter(_reads(node for node in nodes if node.op_type not in ("Shape", "Size")))
-    for node in reversed(nodes):
-        if node.op_type == "Identity":
-            uses[node.input[0]] += uses[node.output[0]] - 1
-    several = {name for name, known in tensors.items() if uses[name] > 1 and is_weight(known)}
-    matrices = {name for name in several if not _is_vector(tensors[name])}
-    return matrices | _shared_with(matrices, nodes, several - matrices) if matrices else set()
-
-
-def _shared_with(matrices: set[str], nodes: Sequence[onnx.NodeProto], vectors: set[str]) -> set[str]:
-    """The vectors whose readers all read the same one of these matrices."""
-    beside: dict[str, set[str]] = {}
-    for node in nodes:
-        for name in vectors.intersection(node.input):
-            beside[name] = beside.get(name, matrices).intersection(node.input)
-    return {name for name, found in beside.items() if found}
-
-
 def _params(nodes: Iterable[onnx.NodeProto], tensors: dict[str, Known]) -> set[str]:
     """Names of the tensors of `Param` nodes in a model that `Outline` wrote."""
     return {n.input[0] for n in nodes if n.op_type == "Identity" and _PARAM.fullmatch(n.input[0])} & tensors.keys()
-
-
-def _is_vector(known: Known) -> bool:
-    """True for vectors such as biases: layers own them even if exporters store equal ones, such as zeros, once."""
-    return sum(size != 1 for size in known.shape) <= 1
 
 
 class Reader:
@@ -110,21 +82,21 @@ class Reader:
 
     Args:
         model: a normalized model (`prepared`).
-        tensors: its initializers by name.
+        weights: its stored tensors, and its nodes without `Constant` nodes that hold weights.
         rules: rules of operators.
     """
 
-    def __init__(self, model: onnx.ModelProto, tensors: dict[str, Known], rules: Rules) -> None:
+    def __init__(self, model: onnx.ModelProto, weights: Weights, rules: Rules) -> None:
         self.rules = rules
-        self.proto, self.initializers = model.graph, tensors
-        self.params = _params(model.graph.node, tensors)
-        computed = _shared(model.graph.node, tensors) | self.params
-        self.known = {name: known for name, known in tensors.items() if name not in computed}
+        self.proto, self.source_nodes, self.initializers = model.graph, weights.nodes, weights.tensors
+        self.params = _params(weights.nodes, weights.tensors)
+        computed = weights.shared | self.params
+        self.known = {name: known for name, known in weights.tensors.items() if name not in computed}
         self.values: dict[str, int] = {}
         self.makers: dict[str, onnx.NodeProto] = {}
         self.shapes: list[Shape] = []
         self.nodes: list[Node] = []
-        self.used = {info.name for info in self.proto.output}.union(_reads(self.proto.node))
+        self.used = {info.name for info in self.proto.output}.union(_reads(self.source_nodes))
         self.batch: Dim | None = None
         self.letters: dict[str, str] = {}
         self.folder = Folder(max(o.version for o in model.opset_import if o.domain in ("", "ai.onnx")))
@@ -138,7 +110,7 @@ class Reader:
             self.values[info.name] = len(self.shapes)
             element = standard.element_name(info.type.tensor_type.elem_type)
             self.shapes.append(typed([self._letter(d) for d in shape], element))
-        self.read_nodes(self.proto.node)
+        self.read_nodes(self.source_nodes)
         outputs = list(dict.fromkeys(self.value(info.name) for info in self.proto.output))  # equal ones are one
         outputs = [v if v >= len(inputs) else self.emit("Identity", (v,), ()) for v in outputs]
         return Graph(tuple(range(len(inputs))), self._live(outputs), tuple(outputs), tuple(self.shapes))
@@ -191,9 +163,12 @@ class Reader:
             return self.values[name]
         if value is None:
             value = add_buffer(self.emit, known.shape, known.static)
-        if name not in self.known or not (is_weight(known) and _is_vector(known)):
-            self.values[name] = value
+        self.values[name] = value
         return value
+
+    def stored(self, name: str) -> Known | None:
+        """A known value, or a stored tensor that several operators share."""
+        return self.known.get(name) or self.initializers.get(name)
 
     def shape(self, name: str) -> Shape:
         """The shape of a named value."""
@@ -250,10 +225,13 @@ class Reader:
             raise InputError("control flow that depends on the data is not supported: export the model by tracing")
         if not standard.makes_tensors(node.op_type):
             raise InputError("sequences and optional values are not supported: export the model with tensors only")
-        attrs = {a.name: attribute_value(node.op_type, a) for a in node.attribute}
         for i in used:
-            more: dict[str, Value] = {"output": i} if i else {}
-            self.values[node.output[i]] = self._standard(node, {**attrs, **more}, alone=len(used) == 1)
+            self.add_output(node, i, alone=len(used) == 1)
+
+    def add_output(self, node: onnx.NodeProto, position: int, alone: bool = True) -> None:
+        """Add an ONNX operator of which one output is used; `alone`: no other output is."""
+        attrs = node_attrs(node) | ({"output": position} if position else {})
+        self.values[node.output[position]] = self._standard(node, attrs, alone)
 
     def _standard(self, node: onnx.NodeProto, attrs: dict[str, Any], alone: bool) -> int:
         """Add an ONNX operator; its constant operands become attributes, and it owns its weights if possible."""
@@ -266,7 +244,7 @@ class Reader:
         formal, kinds = standard.single_operands(op), standard.type_names(op)
         constants = [i for i, name in enumerate(names[: len(formal)]) if self._is_setting(op, i, name)]
         dynamic = [i for i, name in enumerate(names) if name and i not in constants]
-        inputs = {i: self.value(names[i]) for i in dynamic}
+        inputs = {i: self._operand(op, i, names[i]) for i in dynamic}
         types = {kinds[min(i, len(kinds) - 1)]: element_type(self.shapes[v]) for i, v in inputs.items()}
         for i in constants:
             known, array = self.known[names[i]], self.known[names[i]].static
@@ -281,12 +259,27 @@ class Reader:
         arranged = standard.arrange(op, inputs, attrs, len(names))
         return self.emit(op, arranged, tuple(attrs.items()))
 
+    def _operand(self, op: str, position: int, name: str) -> int:
+        """The value of an operand. Scales and zero points of quantization are shown by their shapes."""
+        known = self.known.get(name)
+        if known is None or name in self.values or not is_quantization(op, position):
+            return self.value(name)
+        element = element_type(known.shape)
+        fill = uniform_number(known)
+        if fill is not None and can_fill(fill, element):
+            self.values[name] = add_filled(self.emit, fill, tuple(map(int, known.shape)), element)
+        else:
+            self.values[name] = add_buffer(self.emit, known.shape, known.static)
+        return self.values[name]
+
     def _is_setting(self, op: str, position: int, name: str) -> bool:
         """True if an operand is a constant that becomes an attribute."""
         known = self.known.get(name) if name else None
         if known is None or known.static is None or known.static.size > MAX_WRITTEN_NUMBERS or op in OWNERS:
             return False
         if len(known.shape) > 1 and not (op in _BROADCASTING and known.static.size == 1):
+            return False
+        if is_quantization(op, position) and known.static.size > 1:
             return False
         return not is_weight(known) or not standard.is_result(op, position)
 

@@ -9,13 +9,14 @@ from search_spaces.graph.fusion import fuse
 from search_spaces.graph.ir import Graph
 from search_spaces.onnx.batches import for_any_batch
 from search_spaces.onnx.folding import read_tensor
-from search_spaces.onnx.importing import READERS
+from search_spaces.onnx.importing import READERS, read_dropout
 from search_spaces.onnx.known_values import FOLDERS
 from search_spaces.onnx.loading import prepared
 from search_spaces.onnx.reader import Reader, Rules
 from search_spaces.onnx.shape_operators import read_split
+from search_spaces.onnx.weight_uses import find_weights
 
-RULES = Rules(known=FOLDERS, one_output=READERS, outputs={"Split": read_split})
+RULES = Rules(known=FOLDERS, one_output=READERS, outputs={"Split": read_split, "Dropout": read_dropout})
 
 
 def from_model(model: onnx.ModelProto) -> Graph:
@@ -30,7 +31,8 @@ def from_model(model: onnx.ModelProto) -> Graph:
     try:
         light, initializers = prepared(model)
         tensors = {tensor.name: read_tensor(tensor, learned=True) for tensor in initializers}
-        graph = fuse(for_any_batch(Reader(light, tensors, RULES).read()))
+        weights = find_weights(light.graph.node, tensors, model.producer_name)
+        graph = fuse(for_any_batch(Reader(light, weights, RULES).read()))
         return for_any_batch(graph)  # fusion removes nodes that need the batch size
     except InputError:
         raise

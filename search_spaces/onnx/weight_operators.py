@@ -11,25 +11,27 @@ import onnx
 
 from search_spaces.common.errors import InputError
 from search_spaces.graph.convolutions import Convolution
+from search_spaces.graph.dimensions import known_size
 from search_spaces.graph.ir import Shape, Value, element_type
 from search_spaces.graph.owned_weights import BATCH_NORM_EPSILON
 from search_spaces.onnx.folded_norms import FoldedNorm, folded_norm, is_bias_left_out
 from search_spaces.onnx.folding import is_weight
 from search_spaces.onnx.reader import Reader, node_attrs
+from search_spaces.onnx.weight_uses import is_own_constant
 
 
 def weight_shape(reader: Reader, node: onnx.NodeProto, position: int) -> Shape | None:
-    """The shape of an operand that is a known tensor; None if it is computed, omitted, a scalar, or our constant."""
+    """The shape of an operand that is a known tensor.
+
+    None if it is omitted, a scalar, our constant, or computed from initializers of another number of elements.
+    """
     name = node.input[position] if len(node.input) > position else ""
     known = reader.known.get(name)
-    if known is None or not len(known.shape) or (not known.learned and _is_our_constant(reader.makers.get(name))):
+    if known is None or not len(known.shape) or not known.is_whole:
+        return None
+    if not known.learned and is_own_constant(reader.makers.get(name)):
         return None
     return tuple(known.shape)
-
-
-def _is_our_constant(maker: onnx.NodeProto | None) -> bool:
-    """True for names as `Outline` gives them. It stores weights as initializers; others have them in constants, too."""
-    return maker is not None and maker.output[0] == f"{maker.name}_out"
 
 
 def has_operand(node: onnx.NodeProto, position: int) -> bool:
@@ -48,7 +50,7 @@ def read_conv(reader: Reader, node: onnx.NodeProto) -> int | None:
     """Add a convolution, and the batch normalization that was folded into it."""
     weight, attrs = weight_shape(reader, node, 1), node_attrs(node)
     if weight is None or (has_operand(node, 2) and weight_shape(reader, node, 2) is None):
-        return None
+        return _computed_conv(reader, node, attrs)
     x, norm = reader.value(node.input[0]), folded_norm(node)
     shape, (channels, inputs, *kernel) = reader.shapes[x], map(int, weight)
     ones, group = (1,) * len(kernel), attrs.get("group", 1)
@@ -65,6 +67,21 @@ def read_conv(reader: Reader, node: onnx.NodeProto) -> int | None:
         bias=norm.bias if norm else _has_bias(reader, node, 2) or is_bias_left_out(node),
     )
     return _normalized(reader, reader.emit("Conv", (x,), conv.attrs), norm)
+
+
+def _computed_conv(reader: Reader, node: onnx.NodeProto, attrs: dict[str, Any]) -> int | None:
+    """Add a convolution with a computed kernel and explicit padding; None if its padding is explicit already."""
+    if attrs.get("auto_pad", "NOTSET") == "NOTSET":
+        return None
+    kernel = tuple([known_size(size) for size in reader.shape(node.input[1])[2:]])
+    pads = explicit_pads(attrs, kernel, reader.shape(node.input[0]))
+    explicit = onnx.NodeProto()
+    explicit.CopyFrom(node)
+    del explicit.attribute[:]
+    explicit.attribute.extend(a for a in node.attribute if a.name not in ("auto_pad", "pads"))
+    explicit.attribute.append(onnx.helper.make_attribute("pads", pads))
+    reader.add_output(explicit, 0)
+    return reader.values[node.output[0]]
 
 
 def _normalized(reader: Reader, value: int, norm: FoldedNorm | None) -> int:
@@ -148,15 +165,30 @@ def read_batch_norm(reader: Reader, node: onnx.NodeProto) -> int | None:
     attrs = node_attrs(node)
     if attrs.get("training_mode", 0):
         raise InputError("batch normalization in training mode: export the model in evaluation mode")
-    x, operands = reader.value(node.input[0]), [reader.known.get(name) for name in node.input[1:5]]
+    x, operands = reader.value(node.input[0]), [reader.stored(name) for name in node.input[1:5]]
     shape = reader.shapes[x]
     if any(known is None or tuple(known.shape) != tuple(shape[1:2]) for known in operands):
         raise InputError(f"scale, shift, mean and variance must be weights that fit an input of shape {list(shape)}")
     scale, shift = (known.static if known and not known.learned else None for known in operands[:2])
     given: dict[str, Value] = {"epsilon": attrs.get("epsilon", BATCH_NORM_EPSILON)}
-    if scale is not None and shift is not None and (scale == 1).all() and (shift == 0).all():
+    untrained = scale is not None and shift is not None and (scale == 1).all() and (shift == 0).all()
+    is_shared = not all(name in reader.known for name in node.input[1:3])
+    if untrained or is_shared:
         given["affine"] = 0
-    return reader.emit("BatchNorm", (x,), tuple(given.items()))
+    normalized = reader.emit("BatchNorm", (x,), tuple(given.items()))
+    return _scaled(reader, node, normalized) if is_shared else normalized
+
+
+def _scaled(reader: Reader, node: onnx.NodeProto, x: int) -> int:
+    """Scale and shift a normalized value by vectors that other operators read, too."""
+    channels, *positions = reader.shapes[x][1:]
+    for op, name in zip(("Mul", "Add"), node.input[1:3], strict=True):
+        vector = reader.value(name)
+        if positions:
+            sizes = (int(channels), *[1 for _ in positions])
+            vector = reader.emit("Reshape", (vector,), (("shape", sizes),))
+        x = reader.emit(op, (x, vector), ())
+    return x
 
 
 def read_gather(reader: Reader, node: onnx.NodeProto) -> int | None:
