@@ -8,7 +8,7 @@ from search_spaces.base import Architecture, SearchSpace
 from search_spaces.common.errors import Infeasible, InputError
 from search_spaces.graph.builder import Network, Tensor
 from search_spaces.graph.costs import graph_flops, graph_params
-from search_spaces.onnx import from_model, load_model, to_model
+from search_spaces.onnx import cost_error, from_model, load_model, to_model
 from search_spaces.published import fbnet, hiaml, inception, nasbench101, nasbench201, nds, ofa, tiny_resnet, two_path
 from search_spaces.registry import get_space, list_spaces, register_space
 from search_spaces.sources import read_source
@@ -76,5 +76,13 @@ def params(model: ModelProto) -> int:
 
 
 def flops(model: ModelProto) -> int:
-    """Multiply-accumulates of an ONNX model for one input; see `graph_flops` for the operators that count."""
-    return graph_flops(from_model(model))
+    """Multiply-accumulates of an ONNX model for one input; see `graph_flops` for the operators that count.
+
+    Raises:
+        InputError: if a size is open, or it is not known what an operator costs; the message names the node.
+    """
+    graph = from_model(model)
+    try:
+        return graph_flops(graph)
+    except InputError as error:
+        raise cost_error(model, error) from error

@@ -1,12 +1,13 @@
 """Compact texts of networks from files, code and libraries:
 
-net.onnx   net.txt   my_model.py:build   timm:resnet50   timm:resnet50@288   transformers:BertModel
+net.onnx   net.onnx@320   net.txt   my_model.py:build   timm:resnet50   timm:resnet50@288   transformers:BertModel
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,7 +15,8 @@ import numpy as np
 
 from search_spaces.common.errors import InputError, describe
 from search_spaces.common.plug_ins import is_file
-from search_spaces.onnx import from_model, load_model
+from search_spaces.graph.costs import graph_flops
+from search_spaces.onnx import cost_error, from_model, load_model
 from search_spaces.registry import get_space
 from search_spaces.text import compact, expand, read, write
 
@@ -54,8 +56,9 @@ def read_source(source: str) -> str:
     """The compact text of a network.
 
     Args:
-        source: an .onnx file; a .txt file with a text; FILE.py:NAME, a space or function with one network; or
-            LIBRARY:NAME of timm, torchvision or transformers, with @SIZE for another input size.
+        source: an .onnx file, with @SIZES for its open sizes, see `load_model`; a .txt file with a text; FILE.py:NAME,
+            a space or function with one network; or LIBRARY:NAME of timm, torchvision or transformers, with @SIZE for
+            another input size.
 
     Raises:
         InputError: if the network cannot be read; the message names the source.
@@ -70,6 +73,29 @@ def read_source(source: str) -> str:
     if source.endswith(".txt"):
         return _naming(source, lambda: write(compact(expand(read(_content(source))))))
     return _naming(source, lambda: write(compact(from_model(load_model(source)))))
+
+
+@contextmanager
+def naming_costs(sources: Sequence[str], texts: Sequence[str]) -> Iterator[None]:
+    """Errors about what networks cost name the source, and the node of an ONNX file."""
+    try:
+        yield
+    except InputError as error:
+        for source, text in zip(sources, texts, strict=True):
+            _raise_cost_error(source, text, error)
+        raise
+
+
+def _raise_cost_error(source: str, text: str, error: InputError) -> None:
+    """Raise the error with the name of its source, if counting that network raises it."""
+    try:
+        graph_flops(expand(read(text)))
+    except InputError as cause:
+        if str(cause) != str(error):
+            return
+        if source.endswith(".txt") or is_file(source) or library_network(source):
+            raise InputError(f"{source}: {error}") from error
+        raise InputError(f"{source}: {cost_error(load_model(source), error)}") from error
 
 
 def _naming(source: str, action: Callable[[], str]) -> str:

@@ -47,6 +47,7 @@ def predict(
     from predictors.exact import exact_costs
     from predictors.inputs import as_given
     from predictors.registry import predictor_class
+    from search_spaces.sources import naming_costs
 
     model = predictors.load(checkpoint, predictor_class(predictor) if predictor else None) if checkpoint else None
     learnable = model.metrics if model else ()
@@ -58,13 +59,17 @@ def predict(
     asked = split_names(metrics) if metrics else [m for m in learnable if m not in known]
     devices = devices_of(asked, measured=learnable)
     inputs = [network_text(source) for source in networks]
-    found = {name: (np.array(column), np.zeros(len(column))) for name, column in exact_costs(inputs, asked).items()}
+    with naming_costs(networks, inputs):
+        exact = exact_costs(inputs, asked)
+    found = {name: (np.array(column), np.zeros(len(column))) for name, column in exact.items()}
     for device in devices:
-        drawn = device.sample(inputs)
+        with naming_costs(networks, inputs):
+            drawn = device.sample(inputs)
         found[device.metric] = (drawn.mean(1), drawn.std(1))
     learned = [name for name in asked if name not in found]
     if model:
-        by_name = draw(model, inputs, learned, as_given(inputs, known), samples, seed)
+        with naming_costs(networks, inputs):
+            by_name = draw(model, inputs, learned, as_given(inputs, known), samples, seed)
         found |= {name: (values.mean(1), values.std(1)) for name, values in by_name.items()}
     elif learned or not asked:
         raise InputError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
+from search_spaces.common.errors import InputError
 from search_spaces.graph.ir import Graph
 from search_spaces.graph.operator_costs import multiply_accumulates
 from search_spaces.graph.owned_weights import RECURRENT, weights
@@ -36,7 +37,11 @@ def graph_flops(graph: Graph) -> int:
             if computation in seen:
                 continue
             seen.add(computation)
-        total += multiply_accumulates(node.op, node.attrs, tuple([graph.shapes[v] for v in node.inputs]))
+        shapes = tuple([graph.shapes[v] for v in node.inputs])
+        try:
+            total += multiply_accumulates(node.op, node.attrs, shapes)
+        except InputError as error:
+            raise InputError(f"{node.op} of {', '.join(str(list(shape)) for shape in shapes)}: {error}") from error
     return total
 
 

@@ -1,7 +1,7 @@
 """ONNX models: to graphs, and from graphs with initial or trained weights."""
 
 from search_spaces.onnx.loading import load_model
-from search_spaces.onnx.reading import from_model
+from search_spaces.onnx.reading import cost_error, from_model
 from search_spaces.onnx.weights import to_model, write_model
 
-__all__ = ["from_model", "load_model", "to_model", "write_model"]
+__all__ = ["cost_error", "from_model", "load_model", "to_model", "write_model"]

@@ -15,6 +15,7 @@ from onnx import TensorProto, helper
 from search_spaces.common.errors import InputError
 from search_spaces.graph import standard
 from search_spaces.onnx.folding import MAX_ELEMENTS
+from search_spaces.onnx.open_sizes import split_sizes, with_sizes
 
 MAX_NODES = 10_000
 MAX_READ_VALUES = 100_000  # inputs of all nodes together
@@ -25,12 +26,16 @@ _FIRST_WITH_COORDINATES = 11  # opset in which Resize has attributes for coordin
 def load_model(path: str) -> onnx.ModelProto:
     """Load an `.onnx` file.
 
+    `FILE.onnx@320` fixes its open sizes other than the batch size to 320, `FILE.onnx@3x320x240` those of its first
+    input.
+
     External weights are not read, except small tensors, which may be sizes that the graph depends on. External files
     must be in the model's folder.
 
     Raises:
         InputError: if it is not an ONNX model; the message names the file.
     """
+    path, sizes = (path, ()) if Path(path).is_file() else split_sizes(path)
     folder = Path(path).resolve().parent
     try:
         model = onnx.load(path, format="protobuf", load_external_data=False)
@@ -43,7 +48,10 @@ def load_model(path: str) -> onnx.ModelProto:
         raise InputError(f"{path}: no such file") from error
     except Exception as error:  # protobuf's errors have no public base class; damaged fields may cause any error
         raise InputError(f"{path}: not an ONNX model ({_line(error)})") from error
-    return model
+    try:
+        return with_sizes(model, sizes) if sizes else model
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
 
 
 def _line(error: Exception) -> str:

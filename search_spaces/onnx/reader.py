@@ -16,6 +16,7 @@ from search_spaces.graph.owned_weights import OWNERS, RECURRENT, weights
 from search_spaces.graph.standard import attribute_value
 from search_spaces.onnx.constants import MAX_WRITTEN_NUMBERS, add_buffer, add_constant, add_filled, add_param, can_fill
 from search_spaces.onnx.folding import LETTERS, Folder, Known, is_weight
+from search_spaces.onnx.open_sizes import batch_size, dimensions
 from search_spaces.onnx.weight_uses import Weights, is_quantization, uniform_number
 
 _PARAM = re.compile(r"(.*/)?Param(_\d+)?\.value")  # names that `Outline` gives to the tensors of `Param` nodes
@@ -51,25 +52,6 @@ def _reads(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
                 yield from (info.name for info in attribute.g.output)
 
 
-def _dims(info: onnx.ValueInfoProto) -> list[Dim]:
-    """The dimensions of an input: numbers, or names of open sizes."""
-    tensor = info.type.tensor_type
-    if not info.type.HasField("tensor_type") or not tensor.HasField("shape"):
-        raise InputError(f"input {info.name!r} is not a tensor with a shape: export the model with one")
-    dims: list[Dim] = []
-    for i, dim in enumerate(tensor.shape.dim):
-        size: Dim = dim.dim_value if dim.HasField("dim_value") else dim.dim_param or f"{info.name} {i}"
-        if isinstance(size, int) and size < 1:
-            raise InputError(f"input {info.name!r} has a dimension of size {size}")
-        dims.append(size)
-    return dims
-
-
-def _batch(dims: list[Dim]) -> Dim | None:
-    """The dimension that is the batch size: N, or the first open one; None if all are fixed."""
-    return BATCH if BATCH in dims else next((d for d in dims if isinstance(d, str)), None)
-
-
 def _params(nodes: Iterable[onnx.NodeProto], tensors: dict[str, Known]) -> set[str]:
     """Names of the tensors of `Param` nodes in a model that `Outline` wrote."""
     return {n.input[0] for n in nodes if n.op_type == "Identity" and _PARAM.fullmatch(n.input[0])} & tensors.keys()
@@ -94,6 +76,7 @@ class Reader:
         self.known = {name: known for name, known in weights.tensors.items() if name not in computed}
         self.values: dict[str, int] = {}
         self.makers: dict[str, onnx.NodeProto] = {}
+        self.names: dict[int, onnx.NodeProto] = {}  # by value of the graph
         self.shapes: list[Shape] = []
         self.nodes: list[Node] = []
         self.used = {info.name for info in self.proto.output}.union(_reads(self.source_nodes))
@@ -104,8 +87,8 @@ class Reader:
     def read(self) -> Graph:
         """The graph of the model; InputError if it cannot be represented."""
         inputs = [info for info in self.proto.input if info.name not in self.initializers]
-        dims = [_dims(info) for info in inputs]
-        self.batch = _batch([d for shape in dims for d in shape])
+        dims = [dimensions(info) for info in inputs]
+        self.batch = batch_size(dims)
         for info, shape in zip(inputs, dims, strict=True):
             self.values[info.name] = len(self.shapes)
             element = standard.element_name(info.type.tensor_type.elem_type)
@@ -136,7 +119,7 @@ class Reader:
             return BATCH
         if size not in self.letters:
             if len(self.letters) + 1 == len(LETTERS):
-                raise InputError(f"the model has more than {len(LETTERS)} open sizes: export it with fixed ones")
+                raise InputError(f"the model has more than {len(LETTERS)} open sizes")
             self.letters[size] = LETTERS[len(self.letters) + 1]
         return self.letters[size]
 
@@ -191,9 +174,12 @@ class Reader:
     def read_nodes(self, nodes: Iterable[onnx.NodeProto]) -> None:
         """Read nodes in order; errors name the node."""
         for node in nodes:
+            start = len(self.nodes)
             try:
                 if not self._fold(node):
                     self._compute(node)
+                for added in self.nodes[start:]:
+                    self.names.setdefault(added.outputs[0], node)
             except InputError as error:
                 raise InputError(f"{node.op_type} (node {node.name!r}): {error}") from error
 

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import re
+
 import onnx
 
 from search_spaces.common.errors import InputError
 from search_spaces.graph.fusion import fuse
 from search_spaces.graph.ir import Graph
+from search_spaces.graph.operator_costs import multiply_accumulates
 from search_spaces.onnx.batches import for_any_batch
 from search_spaces.onnx.folding import read_tensor
 from search_spaces.onnx.importing import READERS, read_dropout
 from search_spaces.onnx.known_values import FOLDERS
 from search_spaces.onnx.loading import prepared
+from search_spaces.onnx.open_sizes import remedy
 from search_spaces.onnx.reader import Reader, Rules
 from search_spaces.onnx.shape_operators import read_split
 from search_spaces.onnx.weight_uses import find_weights
 
+_SIZES = re.compile(r"open|fixed|\?|a number|depends? on the data|open sizes|does not fit|do not fit|broadcast")
+_EXPORT = re.compile(r": export [^:;]*(fixed|with one|fixed ones)[^:;]*$")
 RULES = Rules(known=FOLDERS, one_output=READERS, outputs={"Split": read_split, "Dropout": read_dropout})
 
 
@@ -29,14 +35,41 @@ def from_model(model: onnx.ModelProto) -> Graph:
         InputError: if the model is not valid, or the text cannot express it.
     """
     try:
-        light, initializers = prepared(model)
-        tensors = {tensor.name: read_tensor(tensor, learned=True) for tensor in initializers}
-        weights = find_weights(light.graph.node, tensors, model.producer_name)
-        graph = fuse(for_any_batch(Reader(light, weights, RULES).read()))
+        graph = fuse(for_any_batch(_reader(model).read()))
         return for_any_batch(graph)  # fusion removes nodes that need the batch size
-    except InputError:
+    except InputError as error:
+        fix = remedy(model) if _SIZES.search(str(error)) else ""
+        if fix:
+            raise InputError(f"{_without_remedy(str(error))}; {fix}") from error
         raise
     except RecursionError as error:
         raise InputError("the model is nested too deeply") from error
     except Exception as error:  # damaged fields, such as names that are not UTF-8, may cause any error
         raise InputError(f"damaged ONNX model: {type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
+
+
+def cost_error(model: onnx.ModelProto, error: InputError) -> InputError:
+    """The error of `graph_flops` with the name of the ONNX node, and what to do about its open sizes."""
+    reader = _reader(model)
+    reader.read()
+    for node in reader.nodes:
+        try:
+            multiply_accumulates(node.op, node.attrs, tuple([reader.shapes[v] for v in node.inputs]))
+        except InputError as cause:
+            source = reader.names[node.outputs[0]]
+            named = f"node {source.name!r}" if source.name else f"the node that computes {source.output[0]!r}"
+            fix = remedy(model)
+            message = _without_remedy(str(cause)) if fix else str(cause)
+            return InputError(f"{source.op_type} ({named}): {message}{f'; {fix}' if fix else ''}")
+    return error
+
+
+def _reader(model: onnx.ModelProto) -> Reader:
+    light, initializers = prepared(model)
+    tensors = {tensor.name: read_tensor(tensor, learned=True) for tensor in initializers}
+    return Reader(light, find_weights(light.graph.node, tensors, model.producer_name), RULES)
+
+
+def _without_remedy(message: str) -> str:
+    """A message without the remedy for whoever can export the model again."""
+    return _EXPORT.sub("", message)
