@@ -54,7 +54,13 @@ def read_dropout(reader: Reader, node: onnx.NodeProto, used: list[int]) -> None:
 
 
 def _concat(reader: Reader, node: onnx.NodeProto) -> int | None:
-    return reader.value(node.input[0]) if len(node.input) == 1 else None
+    """Empty constants add nothing; one operand alone is the result."""
+    names = [name for name in node.input if name not in reader.known or 0 not in reader.known[name].shape]
+    if len(names) == 1:
+        return reader.value(names[0])
+    if len(names) == len(node.input) or not names:
+        return None
+    return reader.emit("Concat", tuple(map(reader.value, names)), tuple(node_attrs(node).items()))
 
 
 def _number(reader: Reader, name: str, other: str) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterable, Iterator
 from math import prod
@@ -15,7 +16,7 @@ from onnx import TensorProto, helper
 from search_spaces.common.errors import InputError
 from search_spaces.graph import standard
 from search_spaces.onnx.folding import MAX_ELEMENTS
-from search_spaces.onnx.open_sizes import split_sizes, with_sizes
+from search_spaces.onnx.open_sizes import dimensions, split_sizes, with_sizes
 
 MAX_NODES = 10_000
 MAX_READ_VALUES = 100_000  # inputs of all nodes together
@@ -104,7 +105,7 @@ def prepared(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[TensorProto]
     graph, source = light.graph, model.graph
     graph.name = source.name or "net"
     graph.node.extend(source.node)
-    graph.output.extend(source.output)
+    graph.output.extend(_with_shape(info) for info in source.output)
     weights = [tensor for tensor in source.initializer if tensor.name]
     names = {tensor.name for tensor in weights}
     graph.input.extend(info for info in source.input if info.name not in names)
@@ -117,11 +118,23 @@ def prepared(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[TensorProto]
     if light.functions:
         light = onnx.inliner.inline_local_functions(light)
     _check_domains(light.graph.node)
+    for info in source.input:
+        dimensions(info)
     try:
         onnx.checker.check_model(light)
     except Exception as error:  # the checker's own, and those of damaged fields
         raise InputError(f"not a valid ONNX model: {_line(error)[:300]}") from error
     return _converted(light), weights
+
+
+def _with_shape(info: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
+    """The output with some type and shape, which the checker asks for, but nobody reads."""
+    if info.type.WhichOneof("value") in (None, "tensor_type"):
+        info = copy.deepcopy(info)
+        tensor = info.type.tensor_type
+        tensor.elem_type = tensor.elem_type or TensorProto.FLOAT
+        tensor.shape.SetInParent()
+    return info
 
 
 def _check_size(model: onnx.ModelProto) -> None:

@@ -38,7 +38,9 @@ def dimensions(info: onnx.ValueInfoProto) -> list[Dim]:
         InputError: if the input has no shape, or a size that no value can have.
     """
     tensor = info.type.tensor_type
-    if not info.type.HasField("tensor_type") or not tensor.HasField("shape"):
+    if info.type.WhichOneof("value") not in (None, "tensor_type"):
+        raise InputError(f"input {info.name!r} is not a tensor with a shape, but a sequence or an optional value")
+    if not tensor.HasField("shape"):
         raise InputError(
             f"input {info.name!r} is not a tensor with a shape: give it one with python -m "
             f"onnxruntime.tools.make_dynamic_shape_fixed --input_name {info.name} --input_shape 1,3,224,224"

@@ -136,6 +136,10 @@ class Reader:
         known = self.known.get(name) or self.initializers.get(name)
         if known is None:
             raise InputError(f"no earlier node produces the value {name!r}")
+        if 0 in known.shape:
+            shape = ",".join(map(str, known.shape))
+            remedy = "simplify the file with python -m onnxsim FILE.onnx SIMPLE.onnx"
+            raise InputError(f"the constant {name!r} of shape [{shape}] is empty: {remedy}")
         maker = self.makers.get(name)
         if maker is not None and not known.is_whole:  # the weights are the initializers, not what is computed from them
             self._compute(maker)
@@ -267,7 +271,7 @@ class Reader:
             return False
         if is_quantization(op, position) and known.static.size > 1:
             return False
-        return not is_weight(known) or not standard.is_result(op, position)
+        return not known.placed and (not is_weight(known) or not standard.is_result(op, position))
 
     def _owner(self, op: str, names: list[str], attrs: dict[str, Any]) -> int | None:
         """Add an operator that owns its weights; None unless all further operands are weights of expected shapes."""
