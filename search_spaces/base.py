@@ -20,6 +20,7 @@ from search_spaces.domains import Choice, count
 from search_spaces.graph.builder import Network, Tensor
 from search_spaces.graph.costs import graph_flops, graph_params
 from search_spaces.graph.ir import Graph
+from search_spaces.parameter_names import plain_names
 from search_spaces.questions import Questions
 from search_spaces.text import compact, write
 
@@ -63,7 +64,8 @@ class SearchSpace:
                 return net.classifier(x)
 
     `build` is define-by-run like an Optuna objective, and must depend on the choices alone. For choices that exclude
-    each other it raises `Infeasible`, at any point.
+    each other it raises `Infeasible`, at any point. The options of a choice may depend on earlier choices, also under
+    the same name (`search_spaces.parameter_names`).
     """
 
     name: str = ""
@@ -170,13 +172,13 @@ class SearchSpace:
         """The architecture with the given choices.
 
         Args:
-            choices: by name.
+            choices: by name, such as the parameters of an Optuna trial.
             others: True if there may be other names, such as a learning rate that a study tunes, too.
 
         Raises:
             InputError: if a choice is missing, invalid, or unused without `others`.
         """
-        chooser = choosers.ReplayChooser(choices)
+        chooser = choosers.ReplayChooser(plain_names(choices))
         arch = self._chosen(chooser)
         if not others:
             chooser.check_all_used()

@@ -10,6 +10,7 @@ import numpy as np
 from search_spaces import domains
 from search_spaces.common.errors import InputError, unknown
 from search_spaces.domains import MISSING, Choice, Domain, Interval, Steps
+from search_spaces.parameter_names import ParameterNames, check_name
 
 
 class Trial(Protocol):
@@ -27,8 +28,8 @@ class Trial(Protocol):
 class Chooser:
     """Base class of choosers. It records every choice and its options.
 
-    As with an Optuna trial, suggesting a name again returns the earlier choice. Other options for the same name raise
-    InputError.
+    As with an Optuna trial, suggesting a name again returns the earlier choice. Other options for a name that has been
+    suggested in the same architecture raise InputError; in another architecture, a name may have other options.
     """
 
     def __init__(self) -> None:
@@ -49,6 +50,7 @@ class Chooser:
             InputError: if the name had other options before.
         """
         if name not in self.choices:
+            check_name(name)
             self.options[name] = options
             self.choices[name] = self.pick(name, options)
         elif self.options[name] != options:
@@ -70,21 +72,40 @@ class Chooser:
         return self.answer(name, domains.floats(name, low, high, step, log))
 
 
+def _no_option(name: str, value: object, options: Domain) -> InputError:
+    """The error for a value that is not an option."""
+    if isinstance(options, Interval | Steps):
+        return InputError(f"{name} = {value} is not one of {domains.shown(options)}")
+    return unknown(f"option for {name}:", str(value), map(str, options))
+
+
 class TrialChooser(Chooser):
-    """Lets a trial make every choice."""
+    """Lets a trial make every choice. Its parameters have the names of `search_spaces.parameter_names`."""
 
     def __init__(self, trial: Trial) -> None:
         super().__init__()
         self.trial = trial
+        self.names = ParameterNames(trial)
 
     def pick(self, name: str, options: Domain) -> Choice:
-        answer = self._ask(name, options)
-        found = domains.find(options, answer)
-        return answer if found is MISSING else found
+        parameter = self.names.parameter(name, options)
+        try:
+            answer = self._ask(parameter, options)
+        except InputError:
+            raise
+        except ValueError:  # Optuna's error for a name that has other options, among others
+            other = self.names.other_parameter(name, options) if parameter == name else None
+            if other is None:
+                raise
+            answer = self._ask(other, options)
+        choice = domains.find(options, answer)
+        if choice is MISSING:  # enqueued, or proposed by a sampler
+            raise _no_option(name, answer, options)
+        return choice
 
     def _ask(self, name: str, options: Domain) -> Choice:
         if isinstance(options, range):
-            return self.trial.suggest_int(name, options.start, options.stop - 1, step=options.step)
+            return self.trial.suggest_int(name, options.start, options[-1], step=options.step)
         if isinstance(options, Steps):
             return self.trial.suggest_float(name, options.low, options[-1], step=options.step)
         if isinstance(options, Interval) and options.whole:
@@ -118,9 +139,7 @@ class ReplayChooser(Chooser):
         found = domains.find(options, self.given[name])
         if found is not MISSING:
             return found
-        if isinstance(options, Interval | Steps):
-            raise InputError(f"{name} = {self.given[name]} is not one of {domains.shown(options)}")
-        raise unknown(f"option for {name}:", str(self.given[name]), map(str, options))
+        raise _no_option(name, self.given[name], options)
 
     def check_all_used(self) -> None:
         """Raise InputError if a given choice was not used."""

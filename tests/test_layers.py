@@ -14,6 +14,7 @@ LAYERS = (
     "search_spaces.text",
     "search_spaces.onnx",
     "search_spaces.domains",
+    "search_spaces.parameter_names",
     "search_spaces.choosers",
     "search_spaces.questions",
     "search_spaces.pytorch",

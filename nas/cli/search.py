@@ -267,7 +267,8 @@ def _show(studies: Studies, constraints: list[str], problem: str, as_json: bool)
     front, failures = studies.front, studies.failures
     nearest = [] if front else studies.least_violating
     if failures:
-        print(f"nas: {len(failures)} trials failed; the last: {failures[-1]['reason']}", file=sys.stderr)
+        count = sum(failure["trials"] for failure in failures)
+        print(f"nas: {count} trials failed; the last: {failures[-1]['reason']}", file=sys.stderr)
     if nearest:
         print(f"nas: no network satisfies {' and '.join(constraints)}", file=sys.stderr)
     if as_json:

@@ -299,7 +299,7 @@ def _against_best(results: dict[str, list[SearchResult]], point: Sequence[float]
             raise InputError(f"no trial of study {first.study.study_name!r} has finite values: nothing can be reported")
         last = failures[-1]["reason"]
         if any(result.study.get_trials(deepcopy=False, states=(TrialState.PRUNED,)) for result in every):
-            raise InputError(f"{_why_nothing(every)}; {len(failures)} failed, the last: {last}")
+            raise InputError(f"{_why_nothing(every)}; {sum(f['trials'] for f in failures)} failed, the last: {last}")
         raise InputError(f"no network of {first.space.name} has values: {last}")
     signs = np.array([o.sign for o in first.objectives])
     worst = (values * signs).max(axis=0) * signs

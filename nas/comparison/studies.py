@@ -78,7 +78,7 @@ class Studies:
         return self.first.space.reason if isinstance(self.first.space, RecordedSpace) else None
 
     @property
-    def failures(self) -> list[dict[str, str]]:
+    def failures(self) -> list[dict[str, Any]]:
         """Failed trials of all searches, with reasons."""
         return [failure for result in self.searches for failure in result.failures]
 

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 RESULT_VERSION = 15  # raise it whenever a search with the same seed evaluates other architectures
 MAX_REPEATS = 50  # after so many repeated architectures in a row, a random new one is evaluated
+MAX_FRUITLESS = 500  # after so many trials in a row without an evaluation, a search ends: it would run for ever
 MAX_FAILURES = 10  # after so many failed evaluations in a row, the search ends with an error
 SOURCE_KEY = "nas:source"  # study user attribute: see `nas.searching.sources`
 EVALUATIONS_KEY = "nas:evaluations"  # study user attribute: number of evaluations, without prior observations
@@ -82,7 +83,8 @@ def search(
     An architecture that the sampler proposes again gets its stored values and does not count. The search ends early
     if the space has fewer architectures. An evaluation fails if it raises an exception or returns a value that is not
     finite. A failed evaluation counts, its reason is stored, and ten in a row end the search. A trial whose choices
-    `build` rejects fails without counting.
+    `build` rejects fails without counting, but a search ends after `MAX_FRUITLESS` trials in a row that are rejected or
+    repeat an architecture.
 
     With a storage, an interrupted search resumes, even after SIGKILL: the trial that was being evaluated is finished
     first, and nothing is evaluated twice. Several processes may work on one study. An uninterrupted search gives the
@@ -237,6 +239,7 @@ class _Search:
         self.observed: dict[Architecture, np.ndarray] = {}
         self.front = GrowingFront(len(reader.objectives))
         self.prior = 0  # number of prior observations
+        self.rejected: list[str] = []  # why `build` rejected the choices of the latest trials without an evaluation
         self.failures: list[str] = []  # reasons of the latest evaluations, as far back as all failed
         self.stale = 0  # evaluations since the last improvement of the front, without prior observations
         self._read = 0  # trials with lower numbers have been read
@@ -252,7 +255,7 @@ class _Search:
         return len(self.observed) - self.prior
 
     def run(self, limits: Limits, progress: Callable[[SearchProgress], None] | None) -> None:
-        repeats = 0
+        repeats = fruitless = 0  # trials in a row without an evaluation, since a random one and in all
         if progress:
             progress(self._progress(limits.evaluations))
         while self.done < limits.evaluations and self.stale < limits.patience:
@@ -268,6 +271,9 @@ class _Search:
                 continue
             if len(self.failures) >= MAX_FAILURES:
                 raise InputError(f"{len(self.failures)} evaluations in a row failed; the last: {self.failures[-1]}")
+            if fruitless == MAX_FRUITLESS:
+                self._end_fruitless()
+                return
             if repeats == MAX_REPEATS:
                 fresh = random_unseen(self.reader.space, self.observed.keys(), self.rng)
                 if fresh is None:
@@ -281,10 +287,24 @@ class _Search:
                 continue
             with self.worker.evaluating(trial):
                 new = self._step(trial)
-            repeats = 0 if new else repeats + 1
+            before = self.done
             self._sync()
+            if self.done > before:  # by any process
+                repeats = fruitless = 0
+                self.rejected.clear()
+            else:
+                repeats, fruitless = repeats + 1, fruitless + 1
             if new and progress:
                 progress(self._progress(limits.evaluations))
+
+    def _end_fruitless(self) -> None:
+        """End a search whose trials evaluate nothing, with an error if `build` rejects their choices."""
+        if self.rejected:
+            raise InputError(
+                f"none of {MAX_FRUITLESS} trials in a row made a new network, and `build` rejected the choices of "
+                f"{len(self.rejected)}; the last: {self.rejected[-1]}"
+            )
+        log.warning("%s: %d trials in a row repeated evaluated networks: the search ends", self.label, MAX_FRUITLESS)
 
     def _progress(self, wanted: int) -> SearchProgress:
         points, objectives = self.front.points, self.reader.objectives
@@ -305,7 +325,8 @@ class _Search:
         try:
             architecture = self.reader.space.choose(trial)
         except InputError as error:
-            self._fail(trial, describe(error))
+            self.rejected.append(describe(error))
+            self._fail(trial, self.rejected[-1])
             return False
         self.reader.remember(architecture)
         if architecture in self.observed:

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from optuna.trial import FixedTrial, TrialState, create_trial
+from optuna.trial import TrialState, create_trial
 
 from nas.benchmarks.csv_file import ORIGIN_COLUMNS, parse_csv, read_bytes
 from nas.evaluation.trainable import Trainable
 from nas.searching.optuna_adapter import add_trials, first_generation, stored_trials
+from nas.searching.parameters import ReplayedTrial
 from nas.searching.record import NETWORK_KEY, NetworkId
 from nas.searching.trials import FAILED_KEY, TrialReader, is_evaluated
 from predictors.exact import COUNTS
@@ -42,15 +43,18 @@ def add_prior_observations(
     columns = [metrics.index(metric) for metric in reader.metrics]
     generation = first_generation(study.sampler)
     new = ((a, np.asarray(row, dtype=float)[columns]) for a, row in prior.items() if a not in evaluated)
-    add_trials(study, (_finished(reader, architecture, values, generation) for architecture, values in new))
+    add_trials(study, (_finished(study, reader, architecture, values, generation) for architecture, values in new))
 
 
 def _finished(
-    reader: TrialReader, architecture: Architecture, values: np.ndarray, system_attrs: dict[str, Any]
+    study: optuna.Study,
+    reader: TrialReader,
+    architecture: Architecture,
+    values: np.ndarray,
+    system_attrs: dict[str, Any],
 ) -> FrozenTrial:
-    """A finished trial with these values (metrics,); a failed one if a value is not finite."""
-    chosen, failure = FixedTrial(architecture.as_dict()), reader.reason(values)
-    reader.space.choose(chosen)
+    """A finished trial with these values (metrics,); a failed one if a value is not valid."""
+    chosen, failure = ReplayedTrial(study, reader.space, architecture), reader.reason(values)
     violations = {
         str(constraint): float(constraint.violation(values[reader.metrics.index(constraint.metric)]))
         for constraint in reader.constraints

@@ -20,6 +20,7 @@ from predictors.metrics import Metric
 from search_spaces import Architecture, SearchSpace, get_space
 from search_spaces.common import plug_ins
 from search_spaces.common.errors import InputError
+from search_spaces.parameter_names import plain_names
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
@@ -40,7 +41,7 @@ class RecordedSpace(SearchSpace):
         self.reason = reason
 
     def architecture(self, choices: Mapping[str, Choice], others: bool = False) -> Architecture:
-        return Architecture(self.name, tuple(choices.items()))
+        return Architecture(self.name, tuple(plain_names(choices).items()))
 
 
 def load_studies(storage: str | Path | BaseStorage, name: str | None = None) -> list[optuna.Study]:

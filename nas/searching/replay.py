@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from optuna.samplers import BaseSampler, RandomSampler
 
 from nas.searching.optuna_adapter import set_system_attr
+from search_spaces.parameter_names import plain_name
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -60,8 +61,8 @@ class ReplaySampler(BaseSampler):
     ) -> Any:
         """Replay the chosen architecture. A name outside the space gets a random value."""
         choices = trial.system_attrs.get(CHOICES_KEY, {})
-        if param_name in choices:
-            return choices[param_name]
+        if (name := plain_name(param_name)) in choices:
+            return choices[name]
         return self._random.sample_independent(study, trial, param_name, param_distribution)
 
     def reseed_rng(self) -> None:

@@ -32,6 +32,7 @@ from nas.searching.record import FURTHER_KEY, NETWORK_KEY, SPREAD_KEY, WEIGHTS_K
 from nas.searching.trials import FAILED_KEY, is_evaluated
 from predictors.metrics import Metric
 from search_spaces.common.errors import InputError
+from search_spaces.parameter_names import plain_names
 
 if TYPE_CHECKING:
     import optuna
@@ -126,13 +127,19 @@ class SearchResult:
         return least_violating(self.networks, self.objectives)
 
     @property
-    def failures(self) -> list[dict[str, str]]:
-        """Failed trials in their order, each architecture once: its choices and the reason."""
-        found: dict[str, str] = {}
+    def failures(self) -> list[dict[str, Any]]:
+        """Failed trials in their order: choices, reason, and how many trials failed with these choices.
+
+        Trials that fail before `build` has made all choices have the choices so far. A proposal of a network whose
+        evaluation failed before is no further failure.
+        """
+        failures: dict[str, dict[str, Any]] = {}
         for trial in self.study.get_trials(deepcopy=False, states=(TrialState.FAIL,)):
-            if FAILED_KEY in trial.user_attrs:
-                found.setdefault(str(trial.params), str(trial.user_attrs[FAILED_KEY]))
-        return [{"choices": choices, "reason": reason} for choices, reason in found.items()]
+            if FAILED_KEY in trial.user_attrs and "repeat" not in trial.user_attrs:
+                choices, reason = str(plain_names(trial.params)), str(trial.user_attrs[FAILED_KEY])
+                failure = failures.setdefault(choices, {"choices": choices, "reason": reason, "trials": 0})
+                failure["trials"] += 1
+        return list(failures.values())
 
     @cached_property
     def networks(self) -> list[DistinctNetwork]:

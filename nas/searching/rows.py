@@ -7,12 +7,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from nas.searching.optuna_adapter import set_system_attr, stored_trial, stored_trials, trial_id
+from nas.searching.parameters import OutsideTrial
 from nas.searching.replay import CHOICES_KEY, ReplaySampler
 from nas.searching.result import PREDICTED_KEY
 from search_spaces.common.errors import InputError
+from search_spaces.parameter_names import plain_names
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -119,38 +120,23 @@ class RowSampler(ReplaySampler):
         proposal = _Proposal(study, trial, self.sampler, self.sampler.sample_relative(study, trial, searched))
         with suppress(InputError):  # an infeasible combination: the choices so far have a nearest row, too
             self.space.choose(proposal)
-        return proposal.choices
+        return plain_names(proposal.params)
 
     def _taken(self, study: Study) -> set[Architecture]:
         """Rows that have been or are being evaluated."""
         chosen = (trial.params or trial.system_attrs.get(CHOICES_KEY, {}) for trial in stored_trials(study))
-        keys = (frozenset(choices.items()) for choices in chosen)
+        keys = (frozenset(plain_names(choices).items()) for choices in chosen)
         return {self._row_of[key] for key in keys if key in self._row_of}
 
 
-class _Proposal:
-    """A trial's `suggest_*` methods, answered by a sampler without changing the trial."""
+class _Proposal(OutsideTrial):
+    """A trial whose choices another sampler makes."""
 
     def __init__(self, study: Study, trial: FrozenTrial, sampler: BaseSampler, relative: Mapping[str, Any]) -> None:
-        self.study, self.trial, self.sampler, self.relative = study, trial, sampler, relative
-        self.choices: dict[str, Any] = {}
+        super().__init__(study)
+        self.trial, self.sampler, self.relative = trial, sampler, relative
 
-    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
-        return self._answer(name, CategoricalDistribution(choices))
-
-    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
-        return self._answer(name, IntDistribution(low, high, log, step))
-
-    def suggest_float(
-        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
-    ) -> float:
-        return self._answer(name, FloatDistribution(low, high, log, step))
-
-    def _answer(self, name: str, distribution: BaseDistribution) -> Any:
-        if name not in self.choices:
-            self.choices[name] = (
-                self.relative[name]
-                if name in self.relative
-                else self.sampler.sample_independent(self.study, self.trial, name, distribution)
-            )
-        return self.choices[name]
+    def value(self, parameter: str, distribution: BaseDistribution) -> Any:
+        if parameter in self.relative:
+            return self.relative[parameter]
+        return self.sampler.sample_independent(self.study, self.trial, parameter, distribution)

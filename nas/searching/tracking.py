@@ -18,6 +18,7 @@ from nas.searching.record import FURTHER_KEY
 from nas.searching.result import PREDICTED_KEY
 from nas.searching.trials import FAILED_KEY, TrialReader, began
 from search_spaces.common.errors import InputError, describe, unknown
+from search_spaces.parameter_names import plain_names
 
 if TYPE_CHECKING:
     import optuna
@@ -58,7 +59,7 @@ class TrackedTrial(NamedTuple):
             values["epochs"] = trial.user_attrs[UNTIL_KEY]
         return cls(
             trial.number,
-            dict(trial.params),
+            plain_names(trial.params),
             {metric: value for metric, value in values.items() if math.isfinite(value)},
             reader.space.format(architecture) if architecture else "",
             trial.user_attrs.get(FAILED_KEY, ""),

@@ -11,6 +11,7 @@ from nas.searching.by_cost.runs import BEGUN_KEY, RULED_OUT_KEY, UNTIL_KEY, VALU
 from nas.searching.prior import PRIOR_KEY
 from nas.searching.result import PREDICTED_KEY
 from nas.searching.trials import FAILED_KEY, began, is_evaluated
+from search_spaces.parameter_names import plain_names
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +44,7 @@ def has_result(trial: FrozenTrial) -> bool:
 def describe_trial(trial: FrozenTrial, reader: TrialReader) -> str:
     """Describe a finished trial in one line: number, values with their predictions, failure, duration, network."""
     architecture = reader.architecture(trial.params)
-    network = reader.space.format(architecture) if architecture else f"incomplete choices {trial.params}"
+    network = reader.space.format(architecture) if architecture else f"incomplete choices {plain_names(trial.params)}"
     predicted = trial.system_attrs.get(PREDICTED_KEY, {})
     values = []
     stretch = trial.user_attrs.get(VALUES_KEY, {})

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import optuna
 from optuna.samplers import RandomSampler
-from optuna.trial import FixedTrial, TrialState, create_trial
+from optuna.trial import TrialState, create_trial
 
 from nas.evaluation.metrics import check_metrics
 from nas.searching import optuna_adapter
@@ -34,6 +34,7 @@ from nas.searching.jobs import check_jobs, helpers
 from nas.searching.labels import sampler_label
 from nas.searching.loop import MAX_FAILURES, open_study
 from nas.searching.objectives import ConstraintsLike, ObjectivesLike, parse_constraints, parse_objectives
+from nas.searching.parameters import ReplayedTrial
 from nas.searching.progress import GrowingFront, SearchProgress
 from nas.searching.record import EPOCH_KEY, SPREAD_KEY, TrialRecord
 from nas.searching.result import PREDICTED_KEY, SETTINGS_KEY, SearchResult
@@ -253,8 +254,7 @@ class _Loop:
 
     def _template(self, job: Job, runs: Runs) -> FrozenTrial:
         """A running trial with the job's choices and the learning curve so far."""
-        chosen = FixedTrial(job.architecture.as_dict())
-        self.reader.space.choose(chosen)
+        chosen = ReplayedTrial(self.study, self.reader.space, job.architecture)
         curve, values = self._curve(runs, job)
         return create_trial(
             state=TrialState.RUNNING,
@@ -288,6 +288,7 @@ class _Loop:
         attrs = trial.user_attrs
         architecture = self.reader.architecture(trial.params)
         if architecture is None or UNTIL_KEY not in attrs:
+            self.failures.append("the choices of a trial cannot be made again")
             self.study.tell(trial, state=TrialState.FAIL)
             return
         begun, until = attrs[BEGUN_KEY], attrs[UNTIL_KEY]
