@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
 
+from predictors.values import MAX_VALUE
 from search_spaces import to_text
 from search_spaces.common.errors import InputError, unknown
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 Inputs = Sequence["str | onnx.ModelProto | Architecture"]
 Stream = Iterable["str | onnx.ModelProto | Architecture"]
 Metrics = Mapping[str, Sequence[float] | np.ndarray]
-MAX_VALUE = 1e150  # largest absolute value: the square of larger ones overflows
 MIN_RANGE = 1e-150  # smallest range of values: the square of smaller ones underflows to 0
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import math
+import logging
+import re
 import zlib
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
@@ -14,10 +15,13 @@ from pathlib import Path
 import numpy as np
 
 from predictors.metrics import Metric
+from predictors.values import MAX_VALUE, is_valid
 from search_spaces.common.errors import InputError
 
+log = logging.getLogger(__name__)
 ARCHITECTURE_COLUMNS = ("arch", "architecture")
 ORIGIN_COLUMNS = ("sampler", "seed", "trial", "evaluations")  # of a search's networks; they are no metrics
+_INDEX = re.compile(r"|Unnamed: \d+")  # how pandas writes an index without a name, and how it reads it again
 MAX_BYTES = 1 << 30  # of uncompressed text, about ten million rows; stops decompression bombs
 
 
@@ -53,7 +57,7 @@ def parse_csv(
     ignore: Container[str] = (),
     only: Container[str] | None = None,
 ) -> CsvTable:
-    """Parse a CSV table, which may be gzip-compressed.
+    """Parse a CSV table, which may be gzip-compressed. An index that pandas wrote is ignored with a warning.
 
     Args:
         data: contents of the file.
@@ -68,7 +72,8 @@ def parse_csv(
     reader = csv.reader(io.StringIO(_decode(data, path), newline=""))
     try:
         header = [name.strip() for name in next(reader, [])]
-        arch_column = _check_header(header, arch_columns, path, only)
+        index = {place for place, name in enumerate(header) if _INDEX.fullmatch(name)}
+        arch_column = _check_header([name for i, name in enumerate(header) if i not in index], arch_columns, path, only)
         rows, lines = [], []
         for row in reader:
             if not row:
@@ -81,13 +86,26 @@ def parse_csv(
         raise InputError(f"{path}, line {reader.line_num}: not CSV ({error})") from error
     if not rows:
         raise InputError(f"{path}: the table has no rows")
-    cells = dict(zip(header, zip(*rows, strict=True), strict=True))
+    columns_of_cells = list(zip(*rows, strict=True))
+    for place in sorted(index) if only is None else ():
+        _check_index(header[place], columns_of_cells[place], place, path)
+    cells = {name: columns_of_cells[i] for i, name in enumerate(header) if i not in index}
     archs = [arch.strip() for arch in cells.pop(arch_column)]
     read = [name for name in cells if name not in ignore and (only is None or name in only)]
     columns = {name: _numbers(cells[name], lines, name, path) for name in read}
     for name, values in columns.items():
         _check_sign(values, lines, name, path)
     return CsvTable(archs, lines, columns, [name for name in cells if name not in read])
+
+
+def _check_index(name: str, cells: Sequence[str], place: int, path: Path) -> None:
+    """Warn of a nameless column of whole numbers, which is ignored; raise InputError if it holds anything else."""
+    if not all(cell.strip().isdecimal() for cell in cells):
+        raise InputError(
+            f"{path}: column {place + 1} needs a name, not {name!r}, and is no index of rows: name it, remove it, or "
+            "write the table with to_csv(index=False)"
+        )
+    log.warning("%s: column %d (%r) is ignored: it numbers the rows, as pandas does", path, place + 1, name)
 
 
 def _decode(data: bytes, path: Path) -> str:
@@ -122,14 +140,14 @@ def _numbers(cells: Sequence[str], lines: Sequence[int], column: str, path: Path
     """Cells (n) of one column as float64 (n,)."""
     try:
         values = np.array([float(cell or "nan") for cell in cells])
-        if np.isfinite(values).sum() + cells.count("") == len(cells):
+        if is_valid(values).sum() + cells.count("") == len(cells):
             return values
     except ValueError:
         pass  # the slow search below finds the bad cell
-    row = next(i for i, cell in enumerate(cells) if cell and not _is_finite(cell))
+    row = next(i for i, cell in enumerate(cells) if cell and not _is_number(cell))
     where = f"{path}, line {lines[row]}, column {column!r}"
     remedy = "leave missing values empty, and remove columns that are no metrics"
-    raise InputError(f"{where}: {cells[row]!r} is not a finite number: {remedy}")
+    raise InputError(f"{where}: {cells[row]!r} is not a finite number of at most {MAX_VALUE:.0e}: {remedy}")
 
 
 def _check_sign(values: np.ndarray, lines: Sequence[int], column: str, path: Path) -> None:
@@ -142,8 +160,8 @@ def _check_sign(values: np.ndarray, lines: Sequence[int], column: str, path: Pat
         )
 
 
-def _is_finite(cell: str) -> bool:
+def _is_number(cell: str) -> bool:
     try:
-        return math.isfinite(float(cell))
+        return bool(is_valid(float(cell)))
     except ValueError:
         return False

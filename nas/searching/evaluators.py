@@ -12,6 +12,8 @@ from nas.evaluation.devices import devices_of
 from nas.evaluation.int8 import score_metrics as int8_scores
 from nas.evaluation.metrics import check_metrics
 from nas.evaluation.trainable import Trainable
+from nas.searching.record import plain_number
+from predictors.values import is_valid
 from search_spaces.common.errors import EvaluatorError, InputError
 from search_spaces.text import fingerprint
 
@@ -48,11 +50,19 @@ def evaluate_one(evaluator: Evaluator, architecture: Architecture, record: Trial
 
     Raises:
         EvaluatorError: the evaluator returned another number of values.
+        InputError: the evaluator returned None, or a value that is not a number.
     """
     if isinstance(evaluator, RecordingEvaluator):
-        values = np.asarray([evaluator.evaluate(architecture, record)], dtype=float)
+        returned: Any = [evaluator.evaluate(architecture, record)]
     else:
-        values = np.asarray(evaluator([architecture]), dtype=float)
+        returned = evaluator([architecture])
+    if returned is None:
+        raise InputError(f"the evaluator returned None, not an array of shape (1, {len(evaluator.metrics)})")
+    try:
+        values = np.asarray(returned, dtype=float)
+    except (TypeError, ValueError):  # one by one, to name what is not a number
+        row: list[Any] = list(*returned)
+        values = np.array([[plain_number(*pair) for pair in zip(evaluator.metrics, row, strict=False)]])
     if values.shape != (1, len(evaluator.metrics)):
         raise EvaluatorError(f"the evaluator returned shape {values.shape}, not (1, {len(evaluator.metrics)})")
     return values[0]
@@ -80,7 +90,7 @@ class TableEvaluator:
     @property
     def rows(self) -> list[Architecture] | None:
         """The architectures that have a value of every metric; None if these are the whole space."""
-        known = np.isfinite([self.benchmark.values(metric) for metric in self.metrics]).all(axis=0)
+        known = is_valid(np.array([self.benchmark.values(metric) for metric in self.metrics])).all(axis=0)
         if known.all() and self.benchmark.is_whole:
             return None
         if not known.any():

@@ -30,7 +30,7 @@ from nas.searching.rows import among_rows, sampler_of_rows
 from nas.searching.samplers import create_sampler
 from nas.searching.storage import address, open_storage
 from nas.searching.trial_log import describe_trial
-from nas.searching.trials import FAILED_KEY, TrialReader, is_evaluated
+from nas.searching.trials import FAILED_KEY, PRUNED_REASON, TrialReader, is_evaluated, why_pruned
 from nas.searching.weights import WEIGHTS_FOLDER_KEY, WeightFolder
 from nas.searching.workers import FATAL, Worker
 from predictors.metrics import Metric
@@ -82,7 +82,9 @@ def search(
 
     An architecture that the sampler proposes again gets its stored values and does not count. The search ends early
     if the space has fewer architectures. An evaluation fails if it raises an exception or returns a value that is not
-    finite. A failed evaluation counts, its reason is stored, and ten in a row end the search. A trial whose choices
+    valid: not a number, or above `predictors.values.MAX_VALUE`. A failed evaluation counts, its reason is stored, and
+    ten in a row end the search. An evaluation that raises `optuna.TrialPruned` has failed, too, but any number of them
+    may follow each other. A trial whose choices
     `build` rejects fails without counting, but a search ends after `MAX_FRUITLESS` trials in a row that are rejected or
     repeat an architecture.
 
@@ -338,6 +340,9 @@ class _Search:
             values = evaluate_one(self.evaluator, architecture, record)
         except (StorageError, EvaluatorError):
             raise
+        except optuna.TrialPruned as error:
+            self._fail(trial, why_pruned(error))
+            return True
         except Exception as error:
             self._fail(trial, describe(error))
             return True
@@ -380,7 +385,10 @@ class _Search:
             if architecture is not None and architecture not in self.observed:
                 self.observed[architecture] = self.reader.values(trial)
                 failed = trial.user_attrs.get(FAILED_KEY)
-                self.failures = [*self.failures, failed] if failed else []
+                if not failed:
+                    self.failures.clear()
+                elif not failed.startswith(PRUNED_REASON):
+                    self.failures.append(failed)
                 improved = self._improves(self.observed[architecture])
                 is_prior = PRIOR_KEY in trial.user_attrs
                 self.prior += is_prior

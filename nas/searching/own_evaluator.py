@@ -157,8 +157,9 @@ class FunctionEvaluator:
             The values by metric and the trained weights.
 
         Raises:
-            EvaluatorError: the function lacks a metric, returns one that is measured here, returns no numbers, or
-                changed the module's parameters.
+            EvaluatorError: the function lacks a metric, returns one that is measured here, or changed the module's
+                parameters.
+            InputError: it returns no dictionary, or a value that is not a number.
         """
         import torch
 
@@ -175,17 +176,14 @@ class FunctionEvaluator:
 
     def _returned(self, values: object) -> dict[str, float]:
         """Check and convert the function's return value."""
-        if not isinstance(values, Mapping):
-            raise EvaluatorError(f"the evaluator must return {{metric: value}}, not {type(values).__name__}")
+        if not isinstance(values, Mapping):  # perhaps a branch of the function lacks its return
+            raise InputError(f"the evaluator must return {{metric: value}}, not {type(values).__name__}")
         if missing := [metric for metric in self.returned if metric not in values]:
             have = ", ".join(map(str, values)) or "nothing"
             raise EvaluatorError(f"the evaluator returned no {missing[0]!r}; it returned {have}")
         if measured := [metric for metric in self.measurement.metrics if metric in values]:
             raise EvaluatorError(f"the evaluator returned {measured[0]!r}, which nas measures itself: rename it")
-        try:
-            return {str(metric): plain_number(value) for metric, value in values.items()}
-        except (TypeError, ValueError) as error:
-            raise EvaluatorError(f"the evaluator returned a value that is not a number: {dict(values)}") from error
+        return {str(metric): plain_number(str(metric), value) for metric, value in values.items()}
 
     def _check_signature(self) -> None:
         try:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from nas.evaluation.trainable import Trainable
 from nas.searching import optuna_adapter
 from predictors.exact import COUNTS
+from predictors.values import is_valid
 from search_spaces.common.errors import EvaluatorError, InputError
 from search_spaces.text import fingerprint
 
@@ -25,6 +27,7 @@ EPOCH_KEY = "nas:epoch:"  # prefix of trial user attributes `nas:epoch:N`: value
 FURTHER_KEY = "nas:further"  # trial user attribute: values of metrics that are no objectives, such as test scores
 SPREAD_KEY = "nas:spread"  # trial user attribute: by repeated metric, low and high value and what these are
 NETWORK_KEY = "nas:network"  # trial user attribute: the network's identity, see `NetworkId.stored`
+MAX_SHOWN = 60  # characters of a user's value in a message
 MAX_EPOCH = 2**31 - 1  # the largest that a database stores
 WEIGHTS_KEY = "nas:weights"  # trial user attribute: path to which the trained weights were written
 
@@ -85,23 +88,24 @@ class TrialRecord:
                 self.identify(Trainable.of(space, architecture))
 
     def report(self, epoch: int, metrics: Mapping[str, float]) -> bool:
-        """Record values after an epoch. False if one is not finite, as when the training has diverged.
+        """Record values after an epoch. False if one is not valid, as when the training has diverged.
 
         The trial's user attribute `nas:epoch:N` stores them. The first value is also the trial's intermediate value,
         which Optuna's plots show.
 
         Raises:
             EvaluatorError: the epoch is no whole number, which would damage a journal, or the metrics have no names.
+            InputError: a value is not a number.
         """
         epoch = whole_epoch(epoch)
         if not isinstance(metrics, Mapping):
             raise EvaluatorError(f"report({epoch}, {metrics!r}): give the values by metric, as in {{'top1': 71.3}}")
-        values = {str(name): plain_number(value) for name, value in metrics.items()}
+        values = {str(name): plain_number(str(name), value) for name, value in metrics.items()}
         self.reported = max(self.reported, epoch)
         self.trial.set_user_attr(f"{EPOCH_KEY}{epoch}", values)
-        if values and math.isfinite(first := next(iter(values.values()))):
+        if values and is_valid(first := next(iter(values.values()))):
             optuna_adapter.set_intermediate_value(self.study, self.trial, epoch, first)
-        return all(map(math.isfinite, values.values()))
+        return bool(is_valid(np.array(list(values.values()))).all())
 
     def spread(self, spreads: Mapping[str, tuple[float, float, str]]) -> None:
         """Store the spread of repeated measurements by metric: low value, high value, and what these are."""
@@ -115,8 +119,8 @@ class TrialRecord:
         Returns:
             The path of the weights; None if there are none or no folder is given.
         """
-        if finite := {name: value for name, value in further.items() if math.isfinite(value)}:
-            self.trial.set_user_attr(FURTHER_KEY, finite)
+        if valid := {name: value for name, value in further.items() if is_valid(value)}:
+            self.trial.set_user_attr(FURTHER_KEY, valid)
         if weights is None or self.weights is None:
             return None
         path = self.weights.write(self.trial.number, weights)
@@ -124,9 +128,25 @@ class TrialRecord:
         return path
 
 
-def plain_number(value: Any) -> float:
-    """A value of the user's; a tensor without its gradient, of which torch would warn."""
-    return float(value.detach() if hasattr(value, "detach") else value)
+def plain_number(metric: str, value: Any) -> float:
+    """A user's value of a metric: a number, or a NumPy array, PyTorch tensor or the like with one element.
+
+    Raises:
+        InputError: for anything else, such as None or a text; the message names metric, value and type.
+    """
+    number = value.detach() if hasattr(value, "detach") else value  # torch warns of a tensor with a gradient
+    try:
+        if hasattr(number, "item"):
+            number = number.item()  # ValueError or RuntimeError for several elements
+        if not isinstance(number, str | bytes):
+            return float(number)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        pass
+    shown = " ".join(repr(value).split())
+    raise InputError(
+        f"{metric} is {shown[:MAX_SHOWN]}{'…' if len(shown) > MAX_SHOWN else ''} ({type(value).__name__}): the "
+        "evaluator must return one number per metric, and NaN for a failure"
+    )
 
 
 def whole_epoch(epoch: object) -> int:

@@ -31,6 +31,7 @@ from nas.searching.prior import PRIOR_KEY
 from nas.searching.record import FURTHER_KEY, NETWORK_KEY, SPREAD_KEY, WEIGHTS_KEY, NetworkId
 from nas.searching.trials import FAILED_KEY, is_evaluated
 from predictors.metrics import Metric
+from predictors.values import why_invalid
 from search_spaces.common.errors import InputError
 from search_spaces.parameter_names import plain_names
 
@@ -130,13 +131,17 @@ class SearchResult:
     def failures(self) -> list[dict[str, Any]]:
         """Failed trials in their order: choices, reason, and how many trials failed with these choices.
 
+        They include trials that another program or an earlier version stored with values that are not valid.
+
         Trials that fail before `build` has made all choices have the choices so far. A proposal of a network whose
         evaluation failed before is no further failure.
         """
         failures: dict[str, dict[str, Any]] = {}
-        for trial in self.study.get_trials(deepcopy=False, states=(TrialState.FAIL,)):
-            if FAILED_KEY in trial.user_attrs and "repeat" not in trial.user_attrs:
-                choices, reason = str(plain_names(trial.params)), str(trial.user_attrs[FAILED_KEY])
+        for trial in self.study.get_trials(deepcopy=False, states=(TrialState.FAIL, TrialState.COMPLETE)):
+            invalid = map(why_invalid, (o.name for o in self.objectives), trial.values or ())
+            reason = str(trial.user_attrs.get(FAILED_KEY, "")) or ", ".join(filter(None, invalid))
+            if reason and "repeat" not in trial.user_attrs:
+                choices = str(plain_names(trial.params))
                 failure = failures.setdefault(choices, {"choices": choices, "reason": reason, "trials": 0})
                 failure["trials"] += 1
         return list(failures.values())

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from optuna import TrialPruned
 from optuna.trial import TrialState
 
 from nas.searching.objectives import Constraint
 from predictors.metrics import Metric
+from predictors.values import only_valid, why_invalid
 from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,13 +19,20 @@ if TYPE_CHECKING:
 
     from search_spaces import Architecture, SearchSpace
 
-FAILED_KEY = "nas:failed"  # trial user attribute: why the trial has no finite values
+FAILED_KEY = "nas:failed"  # trial user attribute: why the trial has no valid values
+PRUNED_REASON = "the evaluator pruned it"  # begin of the reason of a trial whose evaluator raised `TrialPruned`
 RESUMED_KEY = "nas:resumed"  # trial user attribute: POSIX time at which an interrupted evaluation began again
 
 
 def is_evaluated(trial: FrozenTrial) -> bool:
     """True if a trial is complete, or failed for a recorded reason. False if its process was only interrupted."""
     return trial.state == TrialState.COMPLETE or (trial.state == TrialState.FAIL and FAILED_KEY in trial.user_attrs)
+
+
+def why_pruned(error: TrialPruned) -> str:
+    """The reason for a trial whose evaluator raised `optuna.TrialPruned`."""
+    message = " ".join(str(error).split())
+    return f"{PRUNED_REASON}{': ' if message else ''}{message}"
 
 
 def began(trial: FrozenTrial) -> float:
@@ -77,17 +86,21 @@ class TrialReader:
         self._architectures[architecture.choices] = architecture
 
     def reason(self, values: np.ndarray) -> str:
-        """Why an evaluation with values (metrics,) failed; "" if all are finite."""
-        return ", ".join(f"{m} is {v}" for m, v in zip(self.metrics, values, strict=True) if not np.isfinite(v))
+        """Why an evaluation with values (metrics,) failed; "" if all are valid (`predictors.values`)."""
+        return ", ".join(filter(None, map(why_invalid, self.metrics, values.tolist())))
 
     def values(self, trial: FrozenTrial) -> np.ndarray:
-        """Values (metrics,) of a finished trial in the metrics' own units; NaN if unknown, as in a failed trial."""
+        """Values (metrics,) of a finished trial in the metrics' own units.
+
+        NaN if unknown, as in a failed trial, and for values that are not valid: studies of a user's own and of earlier
+        versions store them as results.
+        """
         known: dict[str, float] = {}
         for constraint in self.constraints:
             if str(constraint) in trial.constraints:
                 known[constraint.metric] = constraint.value(trial.constraints[str(constraint)])
         known.update(zip((objective.name for objective in self.objectives), trial.values or (), strict=False))
-        return np.array([known.get(metric, np.nan) for metric in self.metrics])
+        return only_valid(np.array([known.get(metric, np.nan) for metric in self.metrics]))
 
     def losses(self, values: np.ndarray) -> np.ndarray:
         """Convert metric values (..., metrics) to losses (..., m), lower is better."""

@@ -58,7 +58,7 @@ def test_a_constant_is_restored_as_it_is() -> None:
 
 @pytest.mark.parametrize(
     "values",
-    [[1e-310, 2e-310, 1.0], [0.0, 5e-324, 1.0, 2.0], [1e-310] * 3, [-1e150, 0.0, 1e150], [1.0, 1.0 + 2e-16, 1.0]],
+    [[1e-310, 2e-310, 1.0], [0.0, 5e-324, 1.0, 2.0], [1e-310] * 3, [-1e18, 0.0, 1e18], [1.0, 1.0 + 2e-16, 1.0]],
 )
 def test_tiny_and_huge_values_have_finite_scores(values: list[float]) -> None:
     checked = as_targets([""] * len(values), {"metric": values})["metric"]
@@ -72,6 +72,7 @@ def test_tiny_and_huge_values_have_finite_scores(values: list[float]) -> None:
     [
         ([1e-310, 2e-310], "larger unit"),
         ([1e200, 0.0], "another unit"),
+        ([1.1e18, 0.0], "another unit"),
         ([np.inf, 0.0], "infinite"),
         (["fast", "slow"], "not a number"),
         ([np.nan, np.nan], "no value"),

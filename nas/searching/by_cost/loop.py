@@ -40,9 +40,10 @@ from nas.searching.record import EPOCH_KEY, SPREAD_KEY, TrialRecord
 from nas.searching.result import PREDICTED_KEY, SETTINGS_KEY, SearchResult
 from nas.searching.rows import among_rows
 from nas.searching.trial_log import describe_trial, has_result
-from nas.searching.trials import FAILED_KEY, TrialReader, is_evaluated
+from nas.searching.trials import FAILED_KEY, TrialReader, is_evaluated, why_pruned
 from nas.searching.weights import WEIGHTS_FOLDER_KEY, WeightFolder
 from nas.searching.workers import FATAL, Worker
+from predictors.values import is_valid
 from search_spaces.common import plug_ins
 from search_spaces.common.errors import EvaluatorError, InputError, StorageError, describe
 from search_spaces.common.seeds import check_seed
@@ -309,7 +310,11 @@ class _Loop:
             epochs = self.stages.fidelities.epochs(begun, min(max(record.reported, begun), until))
             seconds = time.monotonic() - started
             trial.set_user_attr(COST_KEY, self._cost({self.cost: 0.0, **known}, epochs, seconds))
-            self._fail(trial, describe(error))
+            if isinstance(error, optuna.TrialPruned):
+                self._fail(trial, why_pruned(error))
+                self.failures.pop()  # the user's decision does not count as a failure of the evaluator
+            else:
+                self._fail(trial, describe(error))
             return
         epochs = self.stages.fidelities.epochs(begun, until)
         seconds = time.monotonic() - started
@@ -337,7 +342,7 @@ class _Loop:
         """End a trial before its training. It costs no epoch, and predictors learn from the measured values."""
         self.ruled_out += 1
         trial.set_user_attr(COST_KEY, self._cost(known, 0, seconds))
-        trial.set_user_attr(VALUES_KEY, dict(known))
+        trial.set_user_attr(VALUES_KEY, {metric: value for metric, value in known.items() if is_valid(value)})
         trial.set_user_attr(RULED_OUT_KEY, broken)
         optuna_adapter.prune(self.study, trial)
 

@@ -16,6 +16,7 @@ import numpy as np
 from optuna.trial import TrialState
 
 from nas.searching.trials import FAILED_KEY
+from predictors.values import is_valid
 from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ class Runs:
             return
         epochs = self.fidelities.epochs(begun, until)
         self.epochs += epochs
-        if failed:
+        if failed or not is_valid(np.array(list(attrs[VALUES_KEY].values()))).all():  # of an earlier version
             run.ended = True
         else:
             run.values[until] = attrs[VALUES_KEY]

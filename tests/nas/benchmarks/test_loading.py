@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from nas.benchmarks import Benchmark, list_benchmarks, load_benchmark, loading
 from nas.benchmarks.csv_file import parse_csv
 from nas.benchmarks.populations import POPULATIONS
+from predictors.values import MAX_VALUE
 from search_spaces.common.errors import InputError
 
 A = "|avg_pool_3x3~0|+|nor_conv_1x1~0|skip_connect~1|+|nor_conv_1x1~0|skip_connect~1|skip_connect~2|"
@@ -60,6 +61,23 @@ def test_the_space_and_its_options_can_be_chosen(table):
         load_benchmark(table, space="nasbench20")
 
 
+@pytest.mark.parametrize("name", ["", "Unnamed: 0", "Unnamed: 7"])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_the_index_that_pandas_writes_is_ignored_with_a_note(
+    cache: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, place: int
+) -> None:
+    rows = [["arch", "x"], [A, "1.5"], [B, "2.5"]]
+    numbers = [name, "0", "17"]  # rows may have been left out
+    path = tmp_path / "table.csv"
+    path.write_text(
+        "".join(",".join([*row[:place], i, *row[place:]]) + "\n" for row, i in zip(rows, numbers, strict=True))
+    )
+    table = load_benchmark(path)
+    assert list(table.metrics) == ["x"]
+    assert table.values("x").tolist() == [1.5, 2.5]
+    assert f"column {place + 1} ({name!r}) is ignored" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -68,7 +86,10 @@ def test_the_space_and_its_options_can_be_chosen(table):
         ("architecture,x\n", "the table has no rows"),
         ("arch,x\n", "the table has no rows"),
         ("arch,x,x\n", "'x' is empty or repeated"),
-        ("arch,\n", "'' is empty or repeated"),
+        ("arch,\n", "the table has no rows"),
+        (f"arch,\n{A},1.5\n", r"column 2 needs a name, not '', and is no index of rows: .* to_csv\(index=False\)"),
+        (f"Unnamed: 0,arch\nfirst,{A}\n", "column 1 needs a name, not 'Unnamed: 0'"),
+        (f"arch,x\n{A},1\n{B},1e200\n", "line 3, column 'x': '1e200' is not a finite number of at most 1e\\+18"),
         (f"arch,x\n{A},1\n{B}\n", "line 3: 1 cells for 2 columns"),
         (f"arch,x\n{A},1\n\n{B},1,2\n", "line 4: 3 cells for 2 columns"),
         (f"arch,x\n{A},1\n{B},fast\n", "line 3, column 'x': 'fast' is not a finite number"),
@@ -115,11 +136,11 @@ def test_a_cache_that_cannot_be_written_is_named(table, monkeypatch):
         load_benchmark(table)
 
 
-numbers = st.lists(st.floats(allow_nan=False, allow_infinity=False) | st.none(), min_size=1)
+numbers = st.lists(st.floats(-MAX_VALUE, MAX_VALUE) | st.none(), min_size=1)
 
 
 @given(numbers)
-def test_every_finite_number_is_read_exactly(column):
+def test_every_valid_number_is_read_exactly(column):
     lines = ["arch,x", *(f"a{i},{'' if value is None else repr(value)}" for i, value in enumerate(column))]
     parsed = parse_csv("\n".join(lines).encode(), Path("t.csv"))
     np.testing.assert_array_equal(parsed.columns["x"], [np.nan if value is None else value for value in column])

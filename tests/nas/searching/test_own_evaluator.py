@@ -115,8 +115,6 @@ def test_an_exception_fails_the_trial_with_file_and_line(space: SearchSpace, fil
     ("code", "message"),
     [
         ("return {'map': 1.0}", "the evaluator returned no 'mAP'; it returned map"),
-        ("return 1.0", r"must return \{metric: value\}, not float"),
-        ("return {'mAP': 'good'}", "a value that is not a number"),
         ("return {'mAP': 1, 'flops': 0.5}", "returned 'flops', which nas measures itself: rename it"),
         ("model.extra = __import__('torch').nn.Linear(1, 1); return {'mAP': 1}", "added or removed weights"),
     ],
