@@ -7,6 +7,8 @@ operators. They are those of an imported ONNX model, so that both have the same 
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
+from functools import partial
 from math import inf, prod
 from typing import Any
 
@@ -41,6 +43,7 @@ from search_spaces.pytorch.recorder import BATCH_SIZE, Recorder
 from search_spaces.pytorch.value_checks import without_value_checks
 
 OTHER_BATCH_SIZE = 9240  # even and divisible, unlike the prime `BATCH_SIZE`: what depends on such properties shows
+NewRecorder = Callable[..., Recorder]
 MAX_RATIO = 1024  # largest part or multiple of the batch size that is recognized as one
 
 
@@ -59,7 +62,7 @@ def record(module: nn.Module, example: Example, *, any_batch: bool = False) -> G
         InputError: if a function is not supported, or the computation depends on the data, or on the batch size with
             `any_batch`. Errors of the module's own code pass through.
     """
-    return fuse(_recorded(module, example, any_batch)[0])
+    return fuse(recorded(module, example, any_batch)[0])
 
 
 def record_with_numbers(module: nn.Module, example: Example) -> tuple[Graph, dict[int, list[np.ndarray]]]:
@@ -74,7 +77,7 @@ def record_with_numbers(module: nn.Module, example: Example) -> tuple[Graph, dic
     Raises:
         InputError: as `record`, and if a node's weights are unknown.
     """
-    graph, recorder = _recorded(module, example, any_batch=False)
+    graph, recorder = recorded(module, example, any_batch=False)
     found: dict[int, list[np.ndarray]] = {}
     for node in graph.nodes:
         value = node.outputs[0]
@@ -109,8 +112,17 @@ def example_tensors(example: Example) -> list[Tensor]:
     return [x for x in tree_leaves(arguments(example)) if isinstance(x, Tensor)]
 
 
-def _recorded(module: nn.Module, example: Example, any_batch: bool) -> tuple[Graph, Recorder]:
-    """The graph before fusion, and its recorder."""
+def recorded(
+    module: nn.Module, example: Example, any_batch: bool, new_recorder: NewRecorder = Recorder
+) -> tuple[Graph, Recorder]:
+    """The graph before fusion, and its recorder.
+
+    Args:
+        module: the module.
+        example: see `record`.
+        any_batch: see `record`.
+        new_recorder: makes the recorder of each attempt, with the arguments of `Recorder`.
+    """
     module.eval()
     if any(isinstance(layer, torch.jit.ScriptModule) for layer in module.modules()):
         raise InputError("torch.jit modules cannot be recorded: use the modules that were scripted or traced")
@@ -119,25 +131,25 @@ def _recorded(module: nn.Module, example: Example, any_batch: bool) -> tuple[Gra
             run(module, example)
     # The module's code may not work for other batch sizes. If it does not work for the example's either, that error
     # is the one to report.
-    weights = DerivedWeights()
+    create = partial(new_recorder, weights=DerivedWeights())
     try:
-        return _recorded_for_any_batch(module, example, weights)
+        return _recorded_for_any_batch(module, example, create)
     except Exception as error:
-        recorded = _recorded_in_batches(module, example, None, weights)
+        literal = _recorded_in_batches(module, example, None, create)
         if any_batch:
             size = example_tensors(example)[0].shape[:1]
             reason = f"{describe(error)}{layer_of(error, module)}"
             raise InputError(f"the network works for a batch of {size[0] if size else 1} only: {reason}") from error
-        return recorded
+        return literal
 
 
-def _recorded_for_any_batch(module: nn.Module, example: Example, weights: DerivedWeights) -> tuple[Graph, Recorder]:
+def _recorded_for_any_batch(module: nn.Module, example: Example, new_recorder: NewRecorder) -> tuple[Graph, Recorder]:
     """The graph with a symbolic batch size; any error if the module works for its example's batch size only."""
-    graph, recorder = _recorded_in_batches(module, example, BATCH_SIZE, weights)
+    graph, recorder = _recorded_in_batches(module, example, BATCH_SIZE, new_recorder)
     if any(_follows_from_batch(value) for node in graph.nodes for _, value in node.attrs):
         raise InputError("a number follows from the batch size")
     if recorder.sizes_read:
-        other, again = _recorded_in_batches(module, example, OTHER_BATCH_SIZE, weights)
+        other, again = _recorded_in_batches(module, example, OTHER_BATCH_SIZE, new_recorder)
         if graph != other or not _same_buffers(graph, recorder, again):
             raise InputError("the computation depends on the batch size")
     return graph, recorder
@@ -160,11 +172,11 @@ def _follows_from_batch(value: object) -> bool:
 
 
 def _recorded_in_batches(
-    module: nn.Module, example: Example, batch: int | None, weights: DerivedWeights
+    module: nn.Module, example: Example, batch: int | None, new_recorder: NewRecorder
 ) -> tuple[Graph, Recorder]:
     shared: frozenset[int] = frozenset()
     while True:
-        recorder = Recorder(shared, batch, module.buffers(), weights)
+        recorder = new_recorder(shared, batch, module.buffers())
         leaves, structure = tree_flatten(arguments(example))
         given = [x for x in leaves if isinstance(x, Tensor)]
         if not given:
@@ -194,16 +206,16 @@ def _graph(recorder: Recorder, result: Any) -> Graph:
     outputs = [recorder.value(x) for x in tensors]
     count = len(recorder.inputs)
     outputs = [v if v >= count else recorder.emit("Identity", (v,), ()) for v in dict.fromkeys(outputs)]
-    nodes = _live(recorder.nodes, outputs)
+    nodes = live(recorder.nodes, outputs)
     recorder.count_owners({v for node in nodes for v in node.outputs})
     return Graph(recorder.inputs, nodes, tuple(outputs), tuple(recorder.shapes))
 
 
-def _live(nodes: list[Node], outputs: list[int]) -> tuple[Node, ...]:
+def live(nodes: list[Node], outputs: list[int]) -> tuple[Node, ...]:
     """The nodes on which the outputs depend, and all `Param` nodes."""
-    needed, live = set(outputs), []
+    needed, kept = set(outputs), []
     for node in reversed(nodes):
         if node.outputs[0] in needed or node.op == "Param":
             needed.update(node.inputs)
-            live.append(node)
-    return tuple(live[::-1])
+            kept.append(node)
+    return tuple(kept[::-1])

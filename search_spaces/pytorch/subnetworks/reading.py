@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_leaves
 
 from search_spaces.common.errors import InputError
 from search_spaces.graph.ir import Graph
 from search_spaces.graph.owned_weights import initializers
 from search_spaces.pytorch import recording
-from search_spaces.pytorch.building import Example, arguments
+from search_spaces.pytorch.building import Example
 from search_spaces.pytorch.calls import function_name
-from search_spaces.pytorch.recorder import BATCH_SIZE, Recorder
+from search_spaces.pytorch.recorder import Recorder
 
 
 @dataclass
@@ -52,8 +53,10 @@ class LinkedRecorder(Recorder):
         calls: calls of layers, in the order of their ends.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, module: nn.Module, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._module = module
+        self._watching, self._watching_calls = ExitStack(), 0
         self.owned: dict[int, list[tuple[Tensor, bool]]] = {}
         self.params: dict[int, Tensor] = {}
         self.statistics: dict[int, tuple[Tensor | None, Tensor | None]] = {}
@@ -61,6 +64,19 @@ class LinkedRecorder(Recorder):
         self.recurrent_calls: dict[int, int] = {}
         self.calls: list[Call] = []
         self._taken: list[tuple[Tensor, bool]] = []
+
+    def __enter__(self) -> Self:
+        if not self._watching_calls:  # it is entered again inside of some functions
+            self._watching.enter_context(_noting_calls(self._module, self))
+        self._watching_calls += 1
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._watching_calls -= 1
+        if not self._watching_calls:
+            self._watching.close()
 
     def take(self, x: Tensor, transposed: bool = False) -> tuple[int, ...]:
         before = len(self.nodes)
@@ -172,40 +188,9 @@ def read_module(module: nn.Module, example: Example) -> Reading:
     Raises:
         InputError: as `search_spaces.pytorch.record`.
     """
-    module.eval()
-    with recording._without_padding_checks(module):
-        graph, recorder = _recorded(module, example)
+    graph, recorder = recording.recorded(module, example, True, partial(LinkedRecorder, module=module))
+    assert isinstance(recorder, LinkedRecorder)
     return _linked(graph, recorder, module)
-
-
-def _recorded(module: nn.Module, example: Example) -> tuple[Graph, LinkedRecorder]:
-    # The batch size stays symbolic where the module's code allows it, as in `search_spaces.pytorch.record`.
-    try:
-        graph, recorder = _recorded_in_batches(module, example, BATCH_SIZE)
-        if not any(recording._follows_from_batch(value) for node in graph.nodes for _, value in node.attrs):
-            return graph, recorder
-    except Exception:  # the module's code may not work for other batch sizes
-        pass
-    return _recorded_in_batches(module, example, None)
-
-
-def _recorded_in_batches(module: nn.Module, example: Example, batch: int | None) -> tuple[Graph, LinkedRecorder]:
-    shared: frozenset[int] = frozenset()
-    while True:
-        recorder = LinkedRecorder(shared, batch, module.buffers())
-        leaves, structure = tree_flatten(arguments(example))
-        tensors = [x for x in leaves if isinstance(x, Tensor)]
-        if not tensors:
-            raise InputError("the example input holds no tensor")
-        size = tensors[0].shape[0] if batch and tensors[0].dim() else None
-        inputs = iter([recorder.add_input(recording._input_shape(x, size)) for x in tensors])
-        args, kwargs = tree_unflatten([next(inputs) if isinstance(x, Tensor) else x for x in leaves], structure)
-        with torch.no_grad(), _noting_calls(module, recorder), recorder:
-            result = module(*args, **kwargs)
-        graph = recording._graph(recorder, result)
-        if recorder.used_twice <= shared:
-            return graph, recorder
-        shared |= recorder.used_twice
 
 
 @contextmanager

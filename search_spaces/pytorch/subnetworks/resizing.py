@@ -81,7 +81,7 @@ class Resizer:
             nodes.append(node if same else Node(node.op, inputs, node.outputs, attrs, node.scope))
         outputs = tuple([_followed(v, replaced) for v in self.graph.outputs])
         # A mask that only blocks read goes with them.
-        live = recording._live(nodes, list(outputs)) if dropped else tuple(nodes)
+        live = recording.live(nodes, list(outputs)) if dropped else tuple(nodes)
         return Graph(self.graph.inputs, live, outputs, tuple(shapes))
 
     def _shape(self, value: int, places: list[int], sizes: Sizes, measured: dict[Axis, int]) -> Shape:
