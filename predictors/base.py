@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,10 +19,13 @@ from predictors.files import read, write
 from predictors.inputs import Inputs, Metrics, Stream, as_texts
 from search_spaces.common.errors import InputError
 from search_spaces.common.seeds import check_seed
+from search_spaces.common.threads import with_few_threads
 
 Progress = Callable[[int, int, float], None]  # called as `progress(step, steps, loss)` during training
 STREAM_CHUNK = 256  # architectures per call of `predict` in a stream
 ESTIMATE_SAMPLES = 4  # samples behind a point estimate
+# Methods of predictors, also of a user's own, that run with one thread unless the user has chosen a number.
+_COMPUTING = ("fit", "predict", "estimate", "novelty", "examples_of", "extend", "calibrate", "states", "proxies")
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,8 @@ class Predictions:
 class Predictor(ABC):
     """Base class of predictors. A predictor learns metrics from architectures and ignores which direction is better.
 
-    The same seed and inputs give the same predictions.
+    The same seed and inputs give the same predictions. Methods use one thread, which is faster for inputs as small as
+    these, unless the user has chosen a number (`search_spaces.common.threads.few_threads`).
 
     Args:
         seed: seed of training and sampling, at least 0.
@@ -67,6 +72,12 @@ class Predictor(ABC):
 
     kind: str = ""
     reads_choices: ClassVar[bool] = False  # True: inputs are `Architecture`s; False: texts or ONNX models
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name in _COMPUTING:
+            if inspect.isfunction(method := vars(cls).get(name)):
+                setattr(cls, name, with_few_threads(method))
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = check_seed(seed)

@@ -18,10 +18,10 @@ from nas.evaluation.datasets import Dataset, Part, augment, digits
 from nas.evaluation.goals import goal_of
 from nas.evaluation.shapes import without_data
 from nas.evaluation.tasks import DigitsTask, TrainingTask, training_task
-from nas.evaluation.threads import threads_for
 from nas.evaluation.trainable import State, Trainable
 from search_spaces.common.errors import InputError
 from search_spaces.common.files import replacing
+from search_spaces.common.threads import threads_for
 from search_spaces.graph.costs import graph_flops
 from search_spaces.graph.ir import Graph, Shape, element_type
 

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from nas.evaluation.threads import set_default_threads
 from search_spaces.common.errors import NasError
+from search_spaces.common.threads import set_default_threads
 
 INTERRUPT_SECONDS = 30.0  # between two interrupts; enqueueing a trial again takes less
 

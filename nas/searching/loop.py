@@ -37,6 +37,7 @@ from predictors.metrics import Metric
 from search_spaces.common import plug_ins
 from search_spaces.common.errors import EvaluatorError, InputError, StorageError, describe
 from search_spaces.common.seeds import check_seed
+from search_spaces.common.threads import with_few_threads
 from search_spaces.repeatable import check_repeatable
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ _POLL_SECONDS = 0.2  # between two checks whether other workers have finished
 _MANY_UNFINISHED = 20  # with more unfinished trials, all trials are read at once
 
 
+@with_few_threads
 def search(
     space: SearchSpace,
     objectives: ObjectivesLike,

@@ -47,6 +47,7 @@ from predictors.values import is_valid
 from search_spaces.common import plug_ins
 from search_spaces.common.errors import EvaluatorError, InputError, StorageError, describe
 from search_spaces.common.seeds import check_seed
+from search_spaces.common.threads import with_few_threads
 from search_spaces.repeatable import check_repeatable
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ MAX_RULED_OUT = 1000  # a process ends after so many networks in a row that brea
 _POLL_SECONDS = 0.2
 
 
+@with_few_threads
 def search_by_cost(
     space: SearchSpace,
     objectives: ObjectivesLike,

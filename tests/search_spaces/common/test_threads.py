@@ -1,0 +1,188 @@
+"""Claims about threads: one by default, more for a large training, and the user's own number has priority."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+from threadpoolctl import threadpool_info
+
+from search_spaces.common import threads
+from search_spaces.common.threads import MULTIPLY_ADDS_PER_THREAD, one_thread, threads_for
+
+SHOW = "import nas.cli, os, torch; print(os.environ['OMP_WAIT_POLICY'], torch.get_num_threads())"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("given", "expected"), [({}, "PASSIVE 1"), ({"OMP_NUM_THREADS": "2"}, "PASSIVE 2"), ({
+    "OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE 1")])  # fmt: skip
+def test_the_command_line_uses_one_thread_unless_the_user_says_otherwise(given: dict[str, str], expected: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "NAS_CHOSE"))}
+    made = subprocess.run(
+        [sys.executable, "-c", SHOW], env=environment | given, capture_output=True, text=True, check=True
+    )
+    assert made.stdout.strip() == expected
+
+
+def test_a_large_training_step_gets_more_threads_and_a_small_one_a_single_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def used(multiply_adds: float) -> int:
+        with threads_for(multiply_adds):
+            return torch.get_num_threads()
+
+    before = torch.get_num_threads()
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    monkeypatch.delenv(threads.VARIABLE, raising=False)
+    assert [used(n * MULTIPLY_ADDS_PER_THREAD) for n in (0.01, 1.5, 3, 99)] == [1, 1, 3, 4]
+    monkeypatch.setenv(threads.VARIABLE, "1")  # by `nas` itself
+    monkeypatch.setenv(threads._CHOSEN, "1")
+    assert used(3 * MULTIPLY_ADDS_PER_THREAD) == 3
+    monkeypatch.delenv(threads._CHOSEN)  # by the user
+    assert used(3 * MULTIPLY_ADDS_PER_THREAD) == before == torch.get_num_threads()
+
+
+def test_a_comparison_computes_with_one_thread_whatever_is_set() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with one_thread():
+            assert torch.get_num_threads() == 1
+            assert {library["num_threads"] for library in threadpool_info()} == {1}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+LATE = """
+import sys
+import threading
+from search_spaces.common.threads import one_thread
+with one_thread():
+    print(sorted({"torch", "scipy", "sklearn"} & set(sys.modules)))
+    import scipy.linalg, sklearn.ensemble, sklearn.gaussian_process, torch, threadpoolctl
+    print({library["num_threads"] for library in threadpoolctl.threadpool_info()}, torch.get_num_threads())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "of_openblas", "loaded"),
+    [("2", "1", "['scipy', 'sklearn', 'torch']"), ("1", "2", "['scipy', 'sklearn', 'torch']"), ("1", "1", "[]")],
+)
+def test_libraries_that_a_comparison_loads_for_its_first_score_use_one_thread_too(
+    number: str, of_openblas: str, loaded: str
+) -> None:
+    environment = os.environ | {"OMP_NUM_THREADS": number, "OPENBLAS_NUM_THREADS": of_openblas}
+    made = subprocess.run([sys.executable, "-c", LATE], env=environment, capture_output=True, text=True, check=True)
+    assert made.stdout.splitlines() == [loaded, "{1} 1"]
+
+
+IN_PYTHON = """
+import os, sys, threading
+import numpy as np, torch
+from threadpoolctl import threadpool_info
+import nas, predictors
+from predictors.simple import Ridge
+from search_spaces import get_space
+
+exec(os.environ.get("FIRST", ""))
+
+def numbers():
+    return {torch.get_num_threads(), *(pool["num_threads"] for pool in threadpool_info())}
+
+before, seen = numbers(), []
+
+class Mine(Ridge):
+    kind = "mine"
+
+    def fit(self, architectures, metrics):
+        import sklearn.linear_model  # a library with a thread pool that is loaded within the block
+        fitted = super().fit(architectures, metrics)
+        seen.append(("fit", numbers()))
+        return fitted
+
+space = get_space("tiny-resnet")
+
+class Evaluator:
+    metrics = ("params", "flops")
+
+    def __call__(self, architectures):
+        seen.append(("evaluate", numbers()))
+        return np.array([[space.params(a), space.flops(a)] for a in architectures], float)
+
+nas.search(space, "params,flops", Evaluator(), "ridge", 3)
+rng = np.random.default_rng(0)
+texts = [space.to_text(space.sample(rng)) for _ in range(8)]
+Mine().fit(texts, {"x": np.arange(8.0)}).predict(texts, ["x"])
+names = {name for name, _ in seen}
+inside = set().union(*(found for _, found in seen))
+print(sorted(names), sorted(inside), numbers() == before)
+"""
+
+
+def in_python(first: str = "", **variables: str) -> str:
+    environment = {
+        k: v for k, v in os.environ.items() if not k.endswith("NUM_THREADS") and not k.startswith("NAS_CHOSE")
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", IN_PYTHON],
+        env=environment | variables | {"FIRST": first},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="torch begins with one thread")
+def test_searches_and_predictors_use_one_thread_in_python_and_restore_the_number() -> None:
+    assert in_python() == "['evaluate', 'fit'] [1] True"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("first", "variables", "expected"),
+    [("torch.set_num_threads(3)", {}, 3), ("", {"OPENBLAS_NUM_THREADS": "3"}, 3)],
+)
+def test_a_number_that_the_user_has_set_is_kept_in_python(first: str, variables: dict[str, str], expected: int) -> None:
+    shown = in_python(first, **variables)
+    assert shown.startswith("['evaluate', 'fit'] [")
+    assert f"{expected}" in shown.split("] [")[1], "the number is used"
+    assert shown.endswith("True")
+
+
+def test_blocks_in_several_threads_end_with_the_numbers_from_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (threads.VARIABLE, *threads._OVERRIDING):
+        monkeypatch.delenv(name, raising=False)
+    before, cores = torch.get_num_threads(), max(2, os.cpu_count() or 1)
+    monkeypatch.setattr(threads, "_default_numbers", lambda: {cores})
+    torch.set_num_threads(cores)
+    outside = threadpool_info()
+    entered, left, seen = threading.Event(), threading.Event(), []
+
+    def other() -> None:
+        with threads.few_threads():
+            entered.set()
+            left.wait(30)
+            seen.append(torch.get_num_threads())
+
+    try:
+        thread = threading.Thread(target=other)
+        with threads.few_threads():
+            thread.start()
+            entered.wait(30)
+            with threads.few_threads():
+                assert {pool["num_threads"] for pool in threadpool_info()} == {1}
+        left.set()
+        thread.join()
+        assert torch.get_num_threads() == cores
+        assert threadpool_info() == outside
+        with pytest.raises(KeyError), threads.few_threads():
+            raise KeyError
+        assert torch.get_num_threads() == cores
+    finally:
+        torch.set_num_threads(before)
