@@ -27,6 +27,7 @@ from nas.cli.spaces import spaces
 from nas.cli.text import text
 from nas.cli.train import train
 from nas.cli.worker import worker
+from nas.searching.interrupts import termination_as_interrupt
 from search_spaces.common.errors import NasError, user_errors_as_input
 
 app = typer.Typer(
@@ -98,7 +99,10 @@ class _Warnings(logging.Handler):
 
 
 def main() -> None:
-    """Entry point. Bad input and errors in user code print one line on standard error; the exit status is 2."""
+    """Entry point. Bad input and errors in user code print one line on standard error; the exit status is 2.
+
+    Ctrl-C and SIGTERM end a command in order, with status 130: what was being evaluated is given back.
+    """
     if sys.stderr is None:  # closed by the caller (`2>&-`)
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # until the process ends
     for stream in (sys.stdout, sys.stderr):  # a terminal that is not UTF-8 cannot show the lines of tables
@@ -107,7 +111,7 @@ def main() -> None:
     warnings = _Warnings(logging.WARNING)
     logging.getLogger("nas").addHandler(warnings)
     try:
-        with user_errors_as_input():
+        with termination_as_interrupt(), user_errors_as_input():
             app()
     except NasError as error:
         print(f"nas: {' '.join(str(error).split())}", file=sys.stderr)

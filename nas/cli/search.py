@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -47,6 +49,7 @@ CHANGEABLE_OPTIONS = (
     "evaluations",
     "budget",
     "hours",
+    "prepare",
     "patience",
     "jobs",
     "track",
@@ -127,8 +130,17 @@ def search(
         typer.Option(help="CSV of prior observations: architecture and metrics. They do not count as evaluations."),
     ] = None,
     hours: Annotated[
-        float | None, typer.Option(min=0, help="Start no evaluation after this many hours.", rich_help_panel=LIMITS)
+        float | None,
+        typer.Option(min=0, help="Start no evaluation after this many hours; 0 as --prepare.", rich_help_panel=LIMITS),
     ] = None,
+    prepare: Annotated[
+        bool,
+        typer.Option(
+            "--prepare",
+            help="Only store the search, for `nas worker`; as --hours 0. Without it, the same command shows the results.",
+            rich_help_panel=SHARING,
+        ),
+    ] = False,
     patience: Annotated[
         int | None,
         typer.Option(min=1, help="Stop after this many evaluations without a better front.", rich_help_panel=LIMITS),
@@ -208,7 +220,10 @@ def search(
     from search_spaces import get_space
 
     set_timeout(storage_timeout)
-    limited = given_only(seconds=None if hours is None else 3600 * hours, patience=patience)
+    seconds = 0.0 if prepare else None if hours is None else 3600 * hours
+    if seconds == 0 and jobs > 1:
+        raise InputError(f"--prepare evaluates nothing: give --jobs {jobs} to nas worker")
+    limited = given_only(seconds=seconds, patience=patience)
     given = {name: value for name, value in context.params.items() if name not in CHANGEABLE_OPTIONS}
     arguments = {name: str(value) for name, value in given.items() if value is not None} | {"storage": address(storage)}
     spending = _budget(fidelities, budget, cost)
@@ -236,7 +251,7 @@ def search(
     searches = [f"{name}-{seed}" for seed in numbers for name in names]
     chosen = _result_folder(out, new, str(benchmark or space), objectives, arguments, searches)
     warn_of_directions(objectives)
-    with chosen as folder, progress_bar("searching", quiet) as bar:
+    with chosen as folder, progress_bar("searching", quiet) as bar, _ending_prepared(as_json):
         if benchmark is not None:
             warn_if_seen(benchmark, samplers)
             table = load_benchmark(benchmark, space, parse_settings(option, "--option"))
@@ -258,6 +273,26 @@ def search(
     warn_of_missing_weights(studies, folder)
     _show(studies, limits, f"{objectives} on {benchmark or space}", as_json)
     print(f"written to {folder}")
+
+
+@contextmanager
+def _ending_prepared(as_json: bool) -> Iterator[None]:
+    """End the command with status 0 if searches were only prepared; print how workers join them."""
+    from nas.comparison.runs import Prepared
+    from nas.searching.identity import without_passwords
+
+    try:
+        yield
+    except Prepared as prepared:
+        searches = [(str(storage), name) for storage, name in prepared.searches]
+        if as_json:
+            print_json(
+                {"prepared": [{"storage": without_passwords(storage), "study": name} for storage, name in searches]}
+            )
+        else:
+            for storage, name in searches:
+                print(without_passwords(f"prepared: nas worker --storage {shlex.quote(storage)} --study {name}"))
+        raise typer.Exit from None
 
 
 def _show(studies: Studies, constraints: list[str], problem: str, as_json: bool) -> None:

@@ -36,22 +36,35 @@ def worker(
     ] = None,
     device: Device = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes of each search, which share the GPUs.")] = 1,
+    hours: Annotated[
+        float | None, typer.Option(min=0, help="End after this many hours; an evaluation that has begun is finished.")
+    ] = None,
+    evaluations: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="End after this many evaluations of this worker (training segments with --fidelities)."
+        ),
+    ] = None,
     storage_timeout: StorageTimeout = 600,
     trust: Trust = False,
     quiet: Quiet = False,
 ) -> None:
-    """Join searches that were started elsewhere, until all their evaluations are done."""
+    """Join searches that were started elsewhere, until all their evaluations are done, or for a share of them."""
     import optuna
 
     from nas.searching.joining import is_unfinished, join, list_searches
     from nas.searching.patience import set_timeout
     from nas.searching.progress import labelled
+    from nas.searching.share import Share
 
     set_timeout(storage_timeout)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     names = [study] if study else [name for name in list_searches(storage) if is_unfinished(storage, name)]
+    share = Share.of(evaluations, None if hours is None else 3600 * hours)
     with progress_bar("working", quiet) as bar:
         for name in names:
+            if share.is_used_up:
+                break
             kept = weights / name if weights else None
             join(
                 storage,
@@ -65,5 +78,10 @@ def worker(
                 checkpoints,
                 jobs,
                 space=space,
+                share=share,
             )
-    print(f"{', '.join(names)}: finished" if names else f"{storage}: all searches are finished")
+    unfinished = [name for name in names if is_unfinished(storage, name)] if share.is_used_up else []
+    if unfinished:
+        print(f"{', '.join(unfinished)}: this worker's share is done, the search goes on")
+    else:
+        print(f"{', '.join(names)}: finished" if names else f"{storage}: all searches are finished")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import multiprocessing
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -230,16 +231,25 @@ def _scores(
             yield task, *_score(comparison, benchmark, *task)
         return
     context = multiprocessing.get_context("spawn")
+    others = {process.pid for process in multiprocessing.active_children()}
     with ProcessPoolExecutor(min(jobs, len(tasks)), context, _start_worker, (comparison, benchmark.source)) as pool:
         futures = {pool.submit(_score_in_worker, task): task for task in tasks}
-        for future in as_completed(futures):
-            yield futures[future], *future.result()
+        try:
+            for future in as_completed(futures):
+                yield futures[future], *future.result()
+        except BaseException:  # an interrupt, too: do not wait for the scores that are left
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():
+                if process.pid not in others:
+                    process.terminate()
+            raise
 
 
 _worker: dict[str, Any] = {}
 
 
 def _start_worker(comparison: Comparison, source: dict[str, Any]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the first one ends the others
     from nas.benchmarks import load_benchmark
 
     _worker.update(comparison=comparison, benchmark=load_benchmark(**source))

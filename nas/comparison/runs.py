@@ -69,7 +69,7 @@ class SearchOptions(NamedTuple):
 
     Args:
         prior: CSV file of prior observations.
-        seconds: time limit, see `nas.search`.
+        seconds: time limit, see `nas.search`; with 0, searches are only prepared for workers, also by cost.
         patience: stop without improvement, see `nas.search`.
         storage: URL of one storage for all searches; None for a journal per search in the result folder.
         study: prefix of the study names in a storage.
@@ -89,6 +89,11 @@ class SearchOptions(NamedTuple):
     arguments: Mapping[str, Any] = {}
     budget: Budget | None = None
 
+    @property
+    def prepares(self) -> bool:
+        """True if searches are only stored, for workers."""
+        return self.seconds <= 0
+
     def kept(self, folder: Path, sampler: str, seed: int) -> tuple[str | Path, str]:
         """Storage and study name of a search."""
         if self.storage is None:
@@ -97,6 +102,18 @@ class SearchOptions(NamedTuple):
 
 
 DEFAULT_OPTIONS = SearchOptions()
+
+
+class Prepared(Exception):
+    """Searches were stored for workers, and nothing has been evaluated yet.
+
+    Attributes:
+        searches: storage and study name of each.
+    """
+
+    def __init__(self, searches: Sequence[tuple[str | Path, str]]) -> None:
+        super().__init__(f"{len(searches)} searches are prepared")
+        self.searches = searches
 
 
 def run_studies(
@@ -370,6 +387,7 @@ def _run_all(
                     found = search_by_cost(
                         space, goal.objectives, evaluator, sampler, *options.budget, seed, storage, goal.constraints,
                         shown, study, weights=weights, jobs=options.jobs, callbacks=trackers,
+                        prepares=options.prepares,
                     )  # fmt: skip
                 else:
                     found = search(
@@ -380,7 +398,7 @@ def _run_all(
                         constraints=goal.constraints,
                         progress=shown,
                         prior=prior,
-                        seconds=options.seconds,
+                        seconds=0 if options.prepares else options.seconds,
                         patience=options.patience,
                         jobs=options.jobs,
                         weights=weights,
@@ -389,5 +407,7 @@ def _run_all(
             log_missing(folder / LOG_NAME, f"{name}-{seed}", found.study, reader)
             results[name].append(found)
     if not any(result.evaluated.architectures for group in results.values() for result in group):
+        if options.prepares:
+            raise Prepared([options.kept(folder, name, seed) for _, name, seed in tasks])
         raise InputError(_why_nothing([result for group in results.values() for result in group]))
     return results

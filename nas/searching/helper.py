@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from nas.searching.interrupts import SIGNALS
 from search_spaces.common.errors import NasError
 from search_spaces.common.threads import set_default_threads
 
@@ -25,18 +26,21 @@ def main() -> None:
     import optuna
 
     from nas.searching.joining import join
+    from nas.searching.share import Share
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    checkpoints = arguments.pop("checkpoints", None)
-    join(**arguments, checkpoints=Path(checkpoints) if checkpoints else None, trust=True)
+    checkpoints, share = arguments.pop("checkpoints", None), Share(**arguments.pop("share"))
+    join(**arguments, share=share, checkpoints=Path(checkpoints) if checkpoints else None, trust=True)
 
 
 def end_with_input() -> None:
     """Interrupt this process when its standard input ends.
 
-    A shell starts background jobs of a script with interrupts ignored, so the default handler is restored first.
+    A shell starts background jobs of a script with interrupts ignored, so the default handler is restored first. It
+    handles a termination as well.
     """
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in SIGNALS:
+        signal.signal(number, signal.default_int_handler)
     threading.Thread(target=_interrupt_at_end, daemon=True).start()
 
 

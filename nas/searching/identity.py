@@ -83,7 +83,12 @@ def begun_with(
 def command() -> str:
     """The command of this process, without passwords."""
     words = [Path(sys.argv[0]).name, *sys.argv[1:]]
-    return re.sub(r"(://[^/@:\s]+):[^/@\s]+@", r"\1:***@", shlex.join(words))
+    return without_passwords(shlex.join(words))
+
+
+def without_passwords(text: str) -> str:
+    """A text in which passwords of URLs are replaced by asterisks."""
+    return re.sub(r"(://[^/@:\s]+):[^/@\s]+@", r"\1:***@", text)
 
 
 @lru_cache(maxsize=8)

@@ -18,6 +18,7 @@ from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
     from nas.searching.evaluators import Evaluator
+    from nas.searching.share import Share
 
 log = logging.getLogger(__name__)
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -47,11 +48,12 @@ def check_jobs(jobs: int, storage: object, sampler: object, source: Mapping[str,
 
 
 @contextmanager
-def helpers(count: int, evaluator: Evaluator, storage: object, name: str) -> Iterator[None]:
+def helpers(count: int, evaluator: Evaluator, storage: object, name: str, share: Share | None = None) -> Iterator[None]:
     """A context in which `count` further processes work on a stored study.
 
     On exit it waits until they reach the search's own limits. They end at once if an exception leaves the context or
-    if this process dies. GPUs are assigned in turn; this process has the first one.
+    if this process dies. GPUs are assigned in turn; this process has the first one. Each gets an equal part of the
+    share that this process has.
     """
     device = getattr(evaluator, "device", "cpu")
     join = {"storage": str(storage), "name": name, "device": device}
@@ -63,7 +65,11 @@ def helpers(count: int, evaluator: Evaluator, storage: object, name: str) -> Ite
     if space is not None and plug_ins.is_file(space.reference):
         join["space"] = space.reference
     gpus = visible_gpus() if count and device == "cuda" else []
-    started = [_Helper(join, gpus[i % len(gpus)] if gpus else None) for i in range(1, count + 1)]
+    parts = [share.take(share.evaluations // (count + 1 - i)) for i in range(count)] if share else [None] * count
+    started = [
+        _Helper(join | {"share": part.plain if part else {}}, gpus[i % len(gpus)] if gpus else None)
+        for i, part in enumerate(parts, 1)
+    ]
     try:
         yield
         for helper in started:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     import optuna
     from optuna.storages import BaseStorage
 
+    from nas.searching.share import Share
+
 
 def join(
     storage: str | Path | BaseStorage,
@@ -41,6 +43,7 @@ def join(
     checkpoints: Path | None = None,
     jobs: int = 1,
     space: str | None = None,
+    share: Share | None = None,
 ) -> SearchResult:
     """Work on a search that another process started, until the search reaches its own limits.
 
@@ -55,6 +58,7 @@ def join(
         checkpoints: folder for paused trainings, by default the one that the search was started with.
         jobs: number of processes.
         space: the space's path on this machine, `FILE.py:NAME`. The file is run.
+        share: what this process may evaluate; it is used up.
 
     Raises:
         InputError: the storage has no such search, its code is not trusted, or its evaluator or sampler exists only in
@@ -89,7 +93,7 @@ def join(
         return search_by_cost(
             found.space, settings["objectives"], opened, settings["sampler"], settings["fidelities"],
             study.user_attrs[BUDGET_KEY], settings["cost"], settings["seed"], storage, settings["constraints"],
-            progress, name, joins=True, weights=weights or (Path(kept) if kept else None), jobs=jobs,
+            progress, name, joins=True, weights=weights or (Path(kept) if kept else None), jobs=jobs, share=share,
         )  # fmt: skip
     limits = study.user_attrs.get(LIMITS_KEY, {})
     until, patience = limits.get("until"), limits.get("patience")
@@ -98,7 +102,7 @@ def join(
         settings["seed"], storage, settings["constraints"], progress, name, settings["sampler_options"],
         seconds=math.inf if until is None else until - time.time(),
         patience=math.inf if patience is None else patience,
-        joins=True, weights=weights or (Path(kept) if kept else None), jobs=jobs,
+        joins=True, weights=weights or (Path(kept) if kept else None), jobs=jobs, share=share,
     )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ from nas.searching.record import TrialRecord
 from nas.searching.result import SETTINGS_KEY, SearchResult
 from nas.searching.rows import among_rows, sampler_of_rows
 from nas.searching.samplers import create_sampler
+from nas.searching.share import Share
 from nas.searching.storage import address, open_storage
 from nas.searching.trial_log import describe_trial
 from nas.searching.trials import FAILED_KEY, PRUNED_REASON, TrialReader, is_evaluated, why_pruned
@@ -79,6 +80,7 @@ def search(
     weights: str | Path | None = None,
     jobs: int = 1,
     callbacks: Sequence[Callable[[optuna.Study, optuna.trial.FrozenTrial], None]] = (),
+    share: Share | None = None,
 ) -> SearchResult:
     """Evaluate `evaluations` distinct architectures and return the result.
 
@@ -116,6 +118,7 @@ def search(
             that another process can open (`nas.searching.sources`). GPUs are assigned to them in turn.
         callbacks: called with the study and each trial that has finished since this call, in any process, as in
             Optuna's `Study.optimize`. For trackers see `nas.searching.tracking`.
+        share: what this process may evaluate, in addition to the limits of the search; it is used up.
 
     Returns:
         The evaluated architectures, their values and the Pareto front.
@@ -149,9 +152,9 @@ def search(
         if weights:
             study.set_user_attr(WEIGHTS_FOLDER_KEY, str(Path(weights).absolute()))
     folder = WeightFolder(Path(weights)) if weights else None
-    with helpers(jobs - 1, evaluator, storage, name), Worker(study) as worker:
+    with helpers(jobs - 1, evaluator, storage, name, share), Worker(study) as worker:
         loop = _Search(study, reader, evaluator, np.random.default_rng(seed), worker, folder, callbacks)
-        loop.run(limits, progress)
+        loop.run(limits, progress, share or Share())
     return SearchResult.of_study(study, reader)
 
 
@@ -258,12 +261,12 @@ class _Search:
         """Number of evaluations so far, without prior observations."""
         return len(self.observed) - self.prior
 
-    def run(self, limits: Limits, progress: Callable[[SearchProgress], None] | None) -> None:
+    def run(self, limits: Limits, progress: Callable[[SearchProgress], None] | None, share: Share) -> None:
         repeats = fruitless = 0  # trials in a row without an evaluation, since a random one and in all
         if progress:
             progress(self._progress(limits.evaluations))
         while self.done < limits.evaluations and self.stale < limits.patience:
-            if time.time() >= limits.until:
+            if time.time() >= limits.until or share.is_used_up:
                 return
             self.worker.reclaim_stale_trials()
             if self.done + self.worker.others_at_work(self._running) >= limits.evaluations:
@@ -291,6 +294,7 @@ class _Search:
                 continue
             with self.worker.evaluating(trial):
                 new = self._step(trial)
+            share.evaluations -= new
             before = self.done
             self._sync()
             if self.done > before:  # by any process

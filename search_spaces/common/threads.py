@@ -24,7 +24,8 @@ _OVERRIDING = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # come first in these
 _CHOSEN = "NAS_CHOSE_THREADS"  # environment variable that tells child processes that the user set no number
 MULTIPLY_ADDS_PER_THREAD = 2_000_000_000  # of one training step; a further thread pays from here on
 
-Parameters, Result = ParamSpec("Parameters"), TypeVar("Result")
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 
 
 def set_default_threads() -> None:

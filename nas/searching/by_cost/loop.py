@@ -39,6 +39,7 @@ from nas.searching.progress import GrowingFront, SearchProgress
 from nas.searching.record import EPOCH_KEY, SPREAD_KEY, TrialRecord
 from nas.searching.result import PREDICTED_KEY, SETTINGS_KEY, SearchResult
 from nas.searching.rows import among_rows
+from nas.searching.share import Share
 from nas.searching.trial_log import describe_trial, has_result
 from nas.searching.trials import FAILED_KEY, TrialReader, is_evaluated, why_pruned
 from nas.searching.weights import WEIGHTS_FOLDER_KEY, WeightFolder
@@ -86,6 +87,8 @@ def search_by_cost(
     jobs: int = 1,
     predictor: Callable[[], Predictor] | None = None,
     callbacks: Sequence[Callable[[optuna.Study, FrozenTrial], None]] = (),
+    share: Share | None = None,
+    prepares: bool = False,
 ) -> SearchResult:
     """Start, pause, continue and stop trainings until the budget is spent. Only full trainings count for the front.
 
@@ -105,6 +108,7 @@ def search_by_cost(
         cost: "epochs", "seconds" (of training, as measured), or a metric of the evaluator that gives the cost of an
             epoch.
         predictor: makes the predictor of each fit; by default a new one of the policy's name.
+        prepares: only store the search, for workers.
 
     Returns:
         Result of all full trainings.
@@ -139,9 +143,12 @@ def search_by_cost(
             study.set_user_attr(CHECKPOINTS_KEY, str(Path(checkpoints).absolute()))
         if weights:
             study.set_user_attr(WEIGHTS_FOLDER_KEY, str(Path(weights).absolute()))
+    if prepares:
+        return SearchResult.of_study(study, reader)
     folder = WeightFolder(Path(weights)) if weights else None
-    with helpers(jobs - 1, evaluator, storage, name), Worker(study) as worker:
-        _Loop(study, reader, stages, chosen, worker, budget, cost, folder, callbacks).run(progress)
+    with helpers(jobs - 1, evaluator, storage, name, share), Worker(study) as worker:
+        loop = _Loop(study, reader, stages, chosen, worker, budget, cost, folder, callbacks)
+        loop.run(progress, share or Share())
     return SearchResult.of_study(study, reader)
 
 
@@ -171,10 +178,10 @@ class _Loop:
         self.failures: list[str] = []  # reasons of the last stretches of this process, as long as all failed
         self.ruled_out = 0  # the last networks of this process, as long as all were ruled out
 
-    def run(self, progress: Callable[[SearchProgress], None] | None) -> None:
+    def run(self, progress: Callable[[SearchProgress], None] | None, share: Share) -> None:
         if progress:
             progress(self._progress())
-        while True:
+        while not share.is_used_up:
             if len(self.failures) >= MAX_FAILURES:
                 raise InputError(f"{len(self.failures)} trainings in a row failed; the last: {self.failures[-1]}")
             if self.ruled_out >= MAX_RULED_OUT:
@@ -195,6 +202,7 @@ class _Loop:
                 continue
             with self.worker.evaluating(trial):
                 self._train(trial)
+            share.evaluations -= 1
             self._log_finished()
             if progress:
                 progress(self._progress())
