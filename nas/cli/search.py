@@ -137,7 +137,7 @@ def search(
         bool,
         typer.Option(
             "--prepare",
-            help="Only store the search, for `nas worker`; as --hours 0. Without it, the same command shows the results.",
+            help="Only store the search, for `nas worker`. The same command without it shows the results.",
             rich_help_panel=SHARING,
         ),
     ] = False,

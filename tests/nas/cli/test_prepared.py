@@ -11,17 +11,8 @@ from nas import cli
 from nas.searching.joining import read_search
 from nas.searching.share import Share
 
-SEARCH = (
-    "search",
-    "--space",
-    "tiny-resnet",
-    "--objectives",
-    "params:max,flops",
-    "--sampler",
-    "random",
-    "--out",
-    "found",
-)
+SEARCH = ("search", "--space", "tiny-resnet", "--objectives", "params:max,flops", "--sampler", "random",
+          "--out", "found")  # fmt: skip
 BY_COST = ("--fidelities", "1,2", "--budget", "6", "--sampler", "random")
 
 
@@ -58,7 +49,7 @@ def test_workers_take_shares_of_a_prepared_search(
     assert capsys.readouterr().out.splitlines()[-1] == "search: finished"
     assert evaluated() == 6
     assert run(monkeypatch, *SEARCH, "--evaluations", "6", "--json") == 0
-    assert json.loads(capsys.readouterr().out.rpartition("written to")[0])["front"]
+    assert json.loads(capsys.readouterr().out)["front"]
 
 
 def test_a_prepared_search_that_workers_have_begun_is_shown(
