@@ -23,10 +23,13 @@ class _State:
         self.label = label
         self.what, self.done, self.total, self.updates = "", 0, 0, 0
         self._first, self._began = 0, time.monotonic()
+        self._changed = self._began  # when the amount done last changed
 
     def update(self, what: str, done: int, total: int) -> None:
         if not self.updates or done < self.done or total != self.total:  # a new step has begun
             self._first, self._began = done, time.monotonic()
+        if done != self.done or self._changed < self._began:
+            self._changed = time.monotonic()
         self.what, self.done, self.total = what, done, total
         self.updates += 1
 
@@ -36,11 +39,16 @@ class _State:
 
     @property
     def left(self) -> str:
-        """Time left, from the mean duration of all units so far, since single units of a search differ greatly."""
-        steps = self.done - self._first
-        if not steps or self.done >= self.total:
+        """Time left, from the mean duration of all units so far, since single units of a search differ greatly.
+
+        Between two units it counts down. If a unit takes longer than the mean, the mean counts it as well, so that the
+        estimate does not jump when it ends.
+        """
+        steps, remaining, now = self.done - self._first, self.total - self.done, time.monotonic()
+        if not steps or remaining <= 0:
             return ""
-        return f"{_clock((time.monotonic() - self._began) / steps * (self.total - self.done))} left"
+        mean = max((self._changed - self._began) / steps, (now - self._began) / (steps + 1))
+        return f"{_clock(max(mean * remaining - (now - self._changed), mean * (remaining - 1)))} left"
 
     def line(self) -> str:
         parts = (f"{self.done}/{self.total}", self.what, self.elapsed, self.left)

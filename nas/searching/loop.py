@@ -32,6 +32,7 @@ from nas.searching.share import Share
 from nas.searching.storage import address, open_storage
 from nas.searching.trial_log import describe_trial
 from nas.searching.trials import FAILED_KEY, PRUNED_REASON, TrialReader, is_evaluated, why_pruned
+from nas.searching.watching import watched
 from nas.searching.weights import WEIGHTS_FOLDER_KEY, WeightFolder
 from nas.searching.workers import FATAL, Worker
 from predictors.metrics import Metric
@@ -105,7 +106,8 @@ def search(
         seed: of a sampler given by name, and of the loop's own random choices.
         storage: None (in memory), a path (journal file), a database URL or an Optuna storage.
         constraints: such as `"pixel3_latency_ms <= 8"`. Architectures that violate one stay off the front.
-        progress: called with the progress at the start and after each evaluation.
+        progress: called with the progress at the start, after each evaluation, and, by another thread, when other
+            processes finish evaluations in the meantime.
         name: the study's name in the storage.
         sampler_options: further options of `nas.searching.samplers.create_sampler` for a sampler given by name.
         prior: prior observations, in the order of the evaluator's metrics. They come first and do not count.
@@ -154,7 +156,9 @@ def search(
     folder = WeightFolder(Path(weights)) if weights else None
     with helpers(jobs - 1, evaluator, storage, name, share), Worker(study) as worker:
         loop = _Search(study, reader, evaluator, np.random.default_rng(seed), worker, folder, callbacks)
-        loop.run(limits, progress, share or Share())
+        shared = progress if storage is not None else None  # nobody else finishes anything in memory
+        with watched(shared, lambda: loop.look(limits.evaluations)) as report:
+            loop.run(limits, report or progress, share or Share())
     return SearchResult.of_study(study, reader)
 
 
@@ -249,6 +253,7 @@ class _Search:
         self.rejected: list[str] = []  # why `build` rejected the choices of the latest trials without an evaluation
         self.failures: list[str] = []  # reasons of the latest evaluations, as far back as all failed
         self.stale = 0  # evaluations since the last improvement of the front, without prior observations
+        self._last = SearchProgress(0, 0, 0, 0.0, {})  # as reported
         self._read = 0  # trials with lower numbers have been read
         self._unfinished: list[int] = []  # trial ids
         self._sync(begins=True)
@@ -314,11 +319,18 @@ class _Search:
             )
         log.warning("%s: %d trials in a row repeated evaluated networks: the search ends", self.label, MAX_FRUITLESS)
 
+    def look(self, wanted: int) -> SearchProgress:
+        """The progress with what other processes have finished since the last `_sync`; another thread may call it."""
+        trials = self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.FAIL))
+        finished = {str(t.params) for t in trials if is_evaluated(t) and PRIOR_KEY not in t.user_attrs}
+        return self._last._replace(done=min(max(self._last.done, len(finished)), wanted))
+
     def _progress(self, wanted: int) -> SearchProgress:
         points, objectives = self.front.points, self.reader.objectives
         losses = points.min(axis=0).tolist() if len(points) else []
         best = {o.name: o.sign * loss for o, loss in zip(objectives, losses, strict=False)}
-        return SearchProgress(self.done, wanted, len(points), self.front.hypervolume, best)
+        self._last = SearchProgress(self.done, wanted, len(points), self.front.hypervolume, best)
+        return self._last
 
     def _next_trial(self) -> optuna.Trial:
         while self.worker.interrupted:

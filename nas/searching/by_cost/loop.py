@@ -42,6 +42,7 @@ from nas.searching.rows import among_rows
 from nas.searching.share import Share
 from nas.searching.trial_log import describe_trial, has_result
 from nas.searching.trials import FAILED_KEY, TrialReader, is_evaluated, why_pruned
+from nas.searching.watching import watched
 from nas.searching.weights import WEIGHTS_FOLDER_KEY, WeightFolder
 from nas.searching.workers import FATAL, Worker
 from predictors.values import is_valid
@@ -148,7 +149,8 @@ def search_by_cost(
     folder = WeightFolder(Path(weights)) if weights else None
     with helpers(jobs - 1, evaluator, storage, name, share), Worker(study) as worker:
         loop = _Loop(study, reader, stages, chosen, worker, budget, cost, folder, callbacks)
-        loop.run(progress, share or Share())
+        with watched(progress if storage is not None else None, loop.look) as report:
+            loop.run(report or progress, share or Share())
     return SearchResult.of_study(study, reader)
 
 
@@ -176,6 +178,7 @@ class _Loop:
             self._settle_weights(trial)
             self.logged.add(trial.number)
         self.failures: list[str] = []  # reasons of the last stretches of this process, as long as all failed
+        self._last = SearchProgress(0, math.ceil(budget), 0, 0.0, {})  # as reported
         self.ruled_out = 0  # the last networks of this process, as long as all were ruled out
 
     def run(self, progress: Callable[[SearchProgress], None] | None, share: Share) -> None:
@@ -389,6 +392,14 @@ class _Loop:
         trial.set_user_attr(FAILED_KEY, reason)
         self.study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
 
+    def look(self) -> SearchProgress:
+        """The progress with what other processes have spent since the last report; another thread may call it.
+
+        It reads no architectures, since the user's `build` must not run in two threads.
+        """
+        spent = sum(t.user_attrs.get(COST_KEY, 0.0) for t in self.study.get_trials(deepcopy=False))
+        return self._last._replace(done=max(self._last.done, round(spent)))
+
     def _progress(self) -> SearchProgress:
         runs, front = self._runs(), GrowingFront(len(self.reader.objectives))
         for losses in runs.losses(runs.finished, self.stages.fidelities.last):
@@ -396,4 +407,6 @@ class _Loop:
                 front.add(losses)
         best = front.points.min(axis=0).tolist() if len(front.points) else []
         named = {o.name: o.sign * loss for o, loss in zip(self.reader.objectives, best, strict=False)}
-        return SearchProgress(round(runs.spent), math.ceil(self.budget), len(front.points), front.hypervolume, named)
+        spent, budget = round(runs.spent), math.ceil(self.budget)
+        self._last = SearchProgress(spent, budget, len(front.points), front.hypervolume, named)
+        return self._last

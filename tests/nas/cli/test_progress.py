@@ -7,6 +7,7 @@ import re
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from nas import cli
@@ -67,6 +68,50 @@ def test_time_left_is_estimated_from_the_speed_of_this_run(monkeypatch: pytest.M
     now[0] = 90
     state.update("", 10, 100)
     assert state.left == "0:09:00 left"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_time_left_is_stable_with_several_processes_and_unequal_durations(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes evaluate 24 networks whose durations vary by a factor of ten; the bar is drawn every second."""
+    rng, now = np.random.default_rng(seed), [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    ends, free = [], [0.0, 20.0]  # the second process begins later
+    for duration in 30 * np.exp(rng.normal(0, 0.7, 24)):
+        process = int(np.argmin(free))
+        free[process] += duration
+        ends.append(free[process])
+    ends.sort()
+    state = progress._State("searching")
+    state.update("", 0, 24)
+    shown = []
+    for now[0] in np.arange(1.0, ends[-1]):
+        if (done := sum(end <= now[0] for end in ends)) != state.done:
+            state.update("", done, 24)
+        if done >= 4:
+            hours, minutes, seconds = map(int, state.left.split()[0].split(":"))
+            shown.append((3600 * hours + 60 * minutes + seconds, ends[-1] - now[0]))
+    left, truth = np.array(shown).T
+    early = truth > 60
+    assert np.abs(np.log(left[early] / truth[early])).max() < np.log(2.5)
+    steps = np.abs(np.diff(left))
+    assert steps.max() < 0.25 * left.max(), "it does not jump"
+
+
+def test_a_long_unit_raises_the_estimate_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    state = progress._State("searching")
+    state.update("", 0, 24)
+    now[0] = 60
+    state.update("", 5, 24)
+    shown = []
+    for now[0] in range(60, 301, 60):  # nothing ends for four minutes
+        shown.append(state.left)
+    assert shown == ["0:03:48 left", "0:06:00 left", "0:09:00 left", "0:12:00 left", "0:15:00 left"]
+    state.update("", 6, 24)
+    assert state.left == "0:15:00 left", "it does not jump when the unit ends"
 
 
 def test_quiet_shows_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

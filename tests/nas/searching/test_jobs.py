@@ -14,7 +14,7 @@ import optuna
 import pytest
 
 from nas import search
-from nas.searching import jobs
+from nas.searching import jobs, watching
 from nas.searching.own_evaluator import FunctionEvaluator
 from nas.searching.progress import SearchProgress
 from nas.searching.storage import open_storage
@@ -78,6 +78,34 @@ def test_jobs_share_a_search_and_its_gpus(
     assert wanted <= len(set(found)) == len(found) <= wanted + 1
     assert all(trial.state.is_finished() for trial in result.study.trials), "the search waits for all its processes"
     assert not result.failures
+
+
+@pytest.mark.slow
+def test_progress_counts_what_other_processes_finish_in_the_meantime(
+    evaluator: Callable[..., FunctionEvaluator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This process evaluates one network for as long as the other one takes for five."""
+    monkeypatch.setattr(watching, "WATCH_SECONDS", 0.05)
+    Path("mine.py").write_text(
+        "import os, time\n"
+        "def evaluate(model, architecture, report, main):\n"
+        "    with open('done', 'a') as file:\n"
+        "        if os.getpid() != main:\n"
+        "            file.write('x')\n"
+        "    while os.getpid() == main and len(open('done').read()) < 6:\n"
+        "        time.sleep(0.05)\n"
+        "    return {'size': sum(weight.numel() for weight in model.parameters())}\n"
+    )
+    function = FunctionEvaluator(SPACE, "mine.py:evaluate", ["size"], options={"main": os.getpid()})
+    done: list[int] = []
+
+    def note(progress: SearchProgress) -> None:
+        done.append(progress.done)
+
+    search(SPACE, "size:min", function, "random", 8, storage="s.journal", jobs=2, progress=note)
+    assert done == sorted(done), "it never falls"
+    assert len({1, 2, 3, 4} & {*done}) >= 2, "not only when this process has finished its first, when five are done"
+    assert done[-1] >= 8
 
 
 @pytest.mark.slow
