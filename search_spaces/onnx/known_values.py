@@ -57,32 +57,10 @@ def _cast_like(reader: Reader, node: onnx.NodeProto) -> list[Known] | None:
     return None if known is None else reader.folder.fold(cast, [known])
 
 
-def _branch(reader: Reader, node: onnx.NodeProto) -> list[Known] | None:
-    """Replace an `If` with a known condition by the nodes of its branch."""
-    known = reader.known.get(node.input[0])
-    condition = known.static if known else None
-    if condition is None:
-        return None
-    wanted = "then_branch" if condition.all() else "else_branch"
-    branch = next(a.g for a in node.attribute if a.name == wanted)
-    reader.known.update((t.name, read_tensor(t, learned=True)) for t in branch.initializer)
-    reader.used.update(info.name for info in branch.output)
-    reader.read_nodes(branch.node)
-    for name, info in zip(node.output, branch.output, strict=True):
-        if info.name in reader.known:
-            reader.known[name] = reader.known[info.name]
-            if info.name in reader.makers:
-                reader.makers[name] = reader.makers[info.name]
-        else:
-            reader.values[name] = reader.value(info.name)
-    return []
-
-
 FOLDERS: dict[str, Callable[[Reader, onnx.NodeProto], list[Known] | None]] = {
     "Constant": _constant,
     "Shape": _shape,
     "Size": _size,
     "Identity": _identity,
     "CastLike": _cast_like,
-    "If": _branch,
 }

@@ -12,6 +12,7 @@ from search_spaces.graph.ir import BATCH, Dim
 
 _WITH_SIZES = re.compile(r"(.+\.onnx)@(\d+(?:x\d+)*)")
 _UNNAMED = re.compile(r"(.*) (\d+)")  # name that `dimensions` gives to an open size without one
+_TOOL = "python -m onnxruntime.tools.make_dynamic_shape_fixed"
 _IMAGE_RANK = 4
 _SHOWN = 4  # open sizes named in a message
 
@@ -107,19 +108,26 @@ def open_names(model: onnx.ModelProto) -> list[str]:
     return list(dict.fromkeys(d for dims in shapes for d in dims if isinstance(d, str) and d != batch))
 
 
-def remedy(model: onnx.ModelProto) -> str:
-    """What somebody who has only the file can do about open sizes; "" if there are none."""
+def remedy(model: onnx.ModelProto, message: str = "") -> str:
+    """What somebody who has only the file can do about open sizes; "" if there are none.
+
+    Args:
+        model: the model.
+        message: the error; the batch size is a remedy only if it says that a size "is open".
+    """
+    inputs = _inputs(model)
     try:
         names = open_names(model)
+        batch = batch_size([dimensions(info) for info in inputs])
     except InputError:
         return ""
+    if not names and isinstance(batch, str) and "is open" in message:
+        return f"fix the size {batch!r} by {_TOOL} --dim_param {batch} --dim_value 128 FILE.onnx FIXED.onnx"
     if not names:
         return ""
-    inputs = _inputs(model)
     info = next(i for i in inputs if names[0] in dimensions(i))
     dims = dimensions(info)
     example = 320 if len(dims) >= _IMAGE_RANK else 128
-    tool = "python -m onnxruntime.tools.make_dynamic_shape_fixed"
     if any(name == f"{info.name} {i}" for i, name in enumerate(dims)):
         shape = ",".join(str(dim if isinstance(dim, int) else 1 if i == 0 else example) for i, dim in enumerate(dims))
         options = f"--input_name {info.name} --input_shape {shape}"
@@ -128,7 +136,7 @@ def remedy(model: onnx.ModelProto) -> str:
     several = "s" if len(names) > 1 else ""
     return (
         f"the file leaves the size{several} {_named(names)} open: fix {'them' if several else 'it'} with "
-        f"FILE.onnx@{example}, or by {tool} {options} FILE.onnx FIXED.onnx"
+        f"FILE.onnx@{example}, or by {_TOOL} {options} FILE.onnx FIXED.onnx"
     )
 
 

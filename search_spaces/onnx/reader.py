@@ -42,6 +42,11 @@ def node_attrs(node: onnx.NodeProto) -> dict[str, Any]:
     return {a.name: attribute_value(node.op_type, a) for a in node.attribute}
 
 
+def node_attributes(node: onnx.NodeProto) -> dict[str, onnx.AttributeProto]:
+    """The attributes of a node, by name."""
+    return {a.name: a for a in node.attribute}
+
+
 def _reads(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
     """Names that nodes, and the nodes of their subgraphs, read."""
     for node in nodes:
@@ -76,6 +81,7 @@ class Reader:
         self.known = {name: known for name, known in weights.tensors.items() if name not in computed}
         self.values: dict[str, int] = {}
         self.makers: dict[str, onnx.NodeProto] = {}
+        self.flat: list[onnx.NodeProto] = []  # read so far, with control flow written out
         self.names: dict[int, onnx.NodeProto] = {}  # by value of the graph
         self.shapes: list[Shape] = []
         self.nodes: list[Node] = []
@@ -182,6 +188,8 @@ class Reader:
             try:
                 if not self._fold(node):
                     self._compute(node)
+                if not any(a.type == onnx.AttributeProto.GRAPH for a in node.attribute):
+                    self.flat.append(node)
                 for added in self.nodes[start:]:
                     self.names.setdefault(added.outputs[0], node)
             except InputError as error:
@@ -212,11 +220,26 @@ class Reader:
             self.values[node.output[0]] = value
             return
         if any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in node.attribute):
-            raise InputError("control flow that depends on the data is not supported: export the model by tracing")
+            raise InputError(f"control flow that depends on the data is not supported{self._condition(node)}")
         if not standard.makes_tensors(node.op_type):
             raise InputError("sequences and optional values are not supported: export the model with tensors only")
         for i in used:
             self.add_output(node, i, alone=len(used) == 1)
+
+    def _condition(self, node: onnx.NodeProto) -> str:
+        """The graph's inputs on which the condition of a node depends, and what somebody with the file can do."""
+        names, seen = [node.input[0]] if node.op_type == "If" else [], set()
+        while names:
+            name = names.pop()
+            if name not in seen:
+                seen.add(name)
+                maker = self.makers.get(name)
+                names += maker.input if maker is not None and maker.op_type not in ("Shape", "Size") else ()
+        depends = [info.name for info in self.proto.input if info.name in seen and info.name not in self.initializers]
+        if not depends:
+            return ": export the model by tracing"
+        shown = ", ".join(map(repr, depends))
+        return f": it depends on input {shown}; store its value as an initializer, or export the model by tracing"
 
     def add_output(self, node: onnx.NodeProto, position: int, alone: bool = True) -> None:
         """Add an ONNX operator of which one output is used; `alone`: no other output is."""

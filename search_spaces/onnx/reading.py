@@ -11,6 +11,7 @@ from search_spaces.graph.fusion import fuse
 from search_spaces.graph.ir import Graph
 from search_spaces.graph.operator_costs import multiply_accumulates
 from search_spaces.onnx.batches import for_any_batch
+from search_spaces.onnx.control_flow import CONTROL_FLOW, read_if, read_loop, read_scan
 from search_spaces.onnx.folding import read_tensor
 from search_spaces.onnx.importing import READERS, read_dropout
 from search_spaces.onnx.known_values import FOLDERS
@@ -18,11 +19,12 @@ from search_spaces.onnx.loading import prepared
 from search_spaces.onnx.open_sizes import remedy
 from search_spaces.onnx.reader import Reader, Rules
 from search_spaces.onnx.shape_operators import read_split
-from search_spaces.onnx.weight_uses import find_weights
+from search_spaces.onnx.weight_uses import Weights, find_weights
 
 _SIZES = re.compile(r"open|fixed|\?|a number|depends? on the data|open sizes|does not fit|do not fit|broadcast")
 _EXPORT = re.compile(r": export [^:;]*(fixed|with one|fixed ones)[^:;]*$")
-RULES = Rules(known=FOLDERS, one_output=READERS, outputs={"Split": read_split, "Dropout": read_dropout})
+_CONTROL_FLOW = {"If": read_if, "Loop": read_loop, "Scan": read_scan}
+RULES = Rules(known=FOLDERS | _CONTROL_FLOW, one_output=READERS, outputs={"Split": read_split, "Dropout": read_dropout})
 
 
 def from_model(model: onnx.ModelProto) -> Graph:
@@ -38,7 +40,7 @@ def from_model(model: onnx.ModelProto) -> Graph:
         graph = fuse(for_any_batch(_reader(model).read()))
         return for_any_batch(graph)  # fusion removes nodes that need the batch size
     except InputError as error:
-        fix = remedy(model) if _SIZES.search(str(error)) else ""
+        fix = remedy(model, str(error)) if _SIZES.search(str(error)) else ""
         if fix:
             raise InputError(f"{_without_remedy(str(error))}; {fix}") from error
         raise
@@ -67,7 +69,13 @@ def cost_error(model: onnx.ModelProto, error: InputError) -> InputError:
 def _reader(model: onnx.ModelProto) -> Reader:
     light, initializers = prepared(model)
     tensors = {tensor.name: read_tensor(tensor, learned=True) for tensor in initializers}
-    return Reader(light, find_weights(light.graph.node, tensors, model.producer_name), RULES)
+    nodes = list(light.graph.node)
+    if any(node.op_type in CONTROL_FLOW for node in nodes):
+        # Whether steps share weights shows only when control flow is written out.
+        first = Reader(light, Weights(nodes, tensors), RULES)
+        first.read()
+        nodes, tensors = first.flat, first.initializers
+    return Reader(light, find_weights(nodes, tensors, model.producer_name), RULES)
 
 
 def _without_remedy(message: str) -> str:
