@@ -705,7 +705,7 @@ def hardmax() -> onnx.ModelProto:
     [
         (
             branches,
-            r"If \(node ''\): control flow that depends on the data is not supported: it depends on input 'c'; store its value",
+            r"If \(node ''\): control flow that depends on the data is not supported: it depends on input 'c'; store",
         ),
         (custom_operator, r"my.Relu \(node 'first'\) is not a standard ONNX operator: export the model without custom"),
         (training, "batch normalization in training mode: export the model in evaluation mode"),
