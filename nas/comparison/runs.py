@@ -340,10 +340,13 @@ class _Goal:
         return list(dict.fromkeys([*(o.name for o in self.objectives), *(c.metric for c in self.constraints)]))
 
 
-def _labels(samplers: Sequence[str], by_cost: bool) -> list[str]:
-    """The samplers' names in results. Raises InputError for an unknown sampler and for a repeated name."""
+def _labels(samplers: Sequence[str], by_cost: bool, objectives: int) -> list[str]:
+    """The samplers' names in results. Raises InputError for an unusable sampler and for a repeated name."""
     for sampler in samplers:
-        (check_policy if by_cost else check_sampler)(sampler)
+        if by_cost:
+            check_policy(sampler)
+        else:
+            check_sampler(sampler, objectives)
     names = [sampler_label(sampler) for sampler in samplers]
     if repeated := next((name for name in names if names.count(name) > 1), None):
         raise InputError(f"sampler {repeated!r} is given twice: name each once, and give files different names")
@@ -364,7 +367,7 @@ def _run_all(
 ) -> dict[str, list[SearchResult]]:
     """Run every sampler with every seed, and log trials in `folder/nas.log`."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    names = _labels(samplers, by_cost=options.budget is not None)
+    names = _labels(samplers, options.budget is not None, len(goal.objectives))
     tasks = [(sampler, name, seed) for seed in seeds for sampler, name in zip(samplers, names, strict=True)]
     for *_, seed in tasks:
         check_seed(seed)

@@ -27,7 +27,7 @@ from nas.searching.progress import GrowingFront, SearchProgress
 from nas.searching.record import TrialRecord
 from nas.searching.result import SETTINGS_KEY, SearchResult
 from nas.searching.rows import among_rows, sampler_of_rows
-from nas.searching.samplers import create_sampler
+from nas.searching.samplers import check_objectives, create_sampler
 from nas.searching.share import Share
 from nas.searching.storage import address, open_storage
 from nas.searching.trial_log import describe_trial
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from search_spaces import Architecture, SearchSpace
 
 log = logging.getLogger(__name__)
-RESULT_VERSION = 15  # raise it whenever a search with the same seed evaluates other architectures
+RESULT_VERSION = 16  # raise it whenever a search with the same seed evaluates other architectures
 MAX_REPEATS = 50  # after so many repeated architectures in a row, a random new one is evaluated
 MAX_FRUITLESS = 500  # after so many trials in a row without an evaluation, a search ends: it would run for ever
 MAX_FAILURES = 10  # after so many failed evaluations in a row, the search ends with an error
@@ -145,6 +145,7 @@ def search(
         sampler = create_sampler(
             sampler, space, reader.objectives, seed, constraints=reader.constraints, **(sampler_options or {})
         )
+    check_objectives(sampler, len(reader.objectives))
     study = open_study(storage, name, reader.objectives, sampler_of_rows(sampler, space, seed), origin, joins)
     if prior:
         add_prior_observations(study, reader, prior, evaluator.metrics)

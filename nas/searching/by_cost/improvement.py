@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nas.searching.acquisition import cut, free_boxes, sample_improvements
+from nas.searching.acquisition import Region, free_region, sample_improvements
 from nas.searching.by_cost.halving import best_order
 from nas.searching.by_cost.runs import Fidelities, Job, Run, Runs
 from nas.searching.duplicates import repeat_exactly
@@ -165,7 +165,7 @@ class ImprovementPerCost:
         if not options:
             return []
         samples, following, epoch_costs = self._sampled(fitted, options, columns, int(rng.integers(2**31)))
-        losses, weights, boxes = self._framed(runs, samples[: len(paused)], samples)
+        losses, weights, regions = self._framed(runs, samples[: len(paused)], samples)
         jobs = [
             Job(run.architecture, run.reached, self.fidelities.after(run.reached), self._expected(drawn))
             for run, drawn in zip(options, samples, strict=True)
@@ -174,14 +174,14 @@ class ImprovementPerCost:
         sure = epoch_costs * [self.fidelities.epochs(job.begun, job.until or 0) for job in jobs]
         further = epoch_costs * [self.fidelities.rest(job.until or 0) for job in jobs]
         count = min(len(jobs), DECISIONS + len(runs) // NETWORKS_PER_DECISION)
-        chosen, hopeless = _chosen(losses, weights, boxes, order, sure, further, count)
+        chosen, hopeless = _chosen(losses, weights, regions, order, sure, further, count)
         stops = [Job(jobs[i].architecture, jobs[i].begun, None) for i in range(len(paused)) if hopeless[i]]
         return [*stops, *(jobs[i] for i in chosen)]
 
     def _framed(
         self, runs: Runs, paused: np.ndarray, samples: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-        """Losses (n, s, m) of all samples, their weights (n, s), and the free boxes of each sample.
+    ) -> tuple[np.ndarray, np.ndarray, list[Region]]:
+        """Losses (n, s, m) of all samples, their weights (n, s), and the region of each sample that is not dominated.
 
         Losses are scaled by the front that all started networks are expected to have after full training.
         """
@@ -192,8 +192,8 @@ class ImprovementPerCost:
         ideal, reference = frame(begun[non_dominated(begun)], begun)
         unit = reference - ideal
         weights = (reader.violation(samples) <= 0).astype(float)
-        boxes = free_boxes((front - ideal) / unit, np.ones(len(unit)))
-        return (reader.losses(samples) - ideal) / unit, weights, [boxes] * samples.shape[1]
+        region = free_region((front - ideal) / unit, np.ones(len(unit)))
+        return (reader.losses(samples) - ideal) / unit, weights, [region] * samples.shape[1]
 
     def _new(self, fitted: Predictor, runs: Runs, rng: np.random.Generator) -> list[Architecture]:
         """The best new networks by estimates at the first fidelity, where the predictor has most examples."""
@@ -300,7 +300,7 @@ def _is_open(job: Job, runs: Runs) -> bool:
 def _chosen(
     losses: np.ndarray,
     weights: np.ndarray,
-    boxes: list[np.ndarray],
+    regions: list[Region],
     order: np.ndarray,
     sure: np.ndarray,
     further: np.ndarray,
@@ -311,7 +311,7 @@ def _chosen(
     Args:
         losses: (n, s, m) losses of samples at the last fidelity.
         weights: (n, s) 0 for samples that break a constraint, else 1.
-        boxes: free boxes of each sample.
+        regions: of each sample, the region that is not dominated.
         order, sure, further: see `best_ratio`.
         count: networks to choose.
 
@@ -321,12 +321,12 @@ def _chosen(
     chosen: list[int] = []
     hopeless = np.zeros(len(losses), bool)
     for _ in range(count):
-        gains = sample_improvements(losses, weights, boxes)
+        gains = sample_improvements(losses, weights, regions)
         if not chosen:
             hopeless = gains.max(1) <= 0
         ratios = best_ratio(gains, order, sure, further)
         ratios[chosen] = -1.0
         best = int(ratios.argmax())
         chosen.append(best)
-        boxes = [cut(free, losses[best, s]) if weights[best, s] > 0 else free for s, free in enumerate(boxes)]
+        regions = [free.cut(losses[best, s]) if weights[best, s] > 0 else free for s, free in enumerate(regions)]
     return chosen, hopeless

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nas.searching.acquisition import choose_batch, choose_by_thompson, expected_improvement, free_boxes
+from nas.searching.acquisition import Boxes, choose_batch, choose_by_thompson, expected_improvement, free_boxes
 from nas.searching.pareto import hypervolume
 
 
@@ -23,7 +23,7 @@ def _random_problem(seed: int, m: int) -> tuple[np.ndarray, np.ndarray, np.ndarr
 @settings(deadline=None)
 def test_improvement_is_the_hypervolume_that_a_point_adds(seed: int, m: int) -> None:
     front, samples, reference = _random_problem(seed, m)
-    gains = expected_improvement(samples, np.ones((6, 3)), [free_boxes(front, reference)] * 3)
+    gains = expected_improvement(samples, np.ones((6, 3)), [Boxes(free_boxes(front, reference))] * 3)
     base = hypervolume(front, reference)
     expected = [np.mean([hypervolume(np.vstack([front, p]), reference) - base for p in draws]) for draws in samples]
     np.testing.assert_allclose(gains, expected, atol=1e-12)
