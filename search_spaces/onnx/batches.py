@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from search_spaces.common.errors import InputError
-from search_spaces.graph.ir import BATCH, Dim, Graph, Shape, element_type, typed
+from search_spaces.graph.ir import BATCH, Dim, Graph, Node, Shape, element_type, typed
 from search_spaces.graph.operators import output_shape
+from search_spaces.graph.owned_weights import RECURRENT
 
 
 def for_any_batch(graph: Graph) -> Graph:
@@ -18,6 +19,8 @@ def for_any_batch(graph: Graph) -> Graph:
     shapes: dict[int, Shape] = {v: _open(graph.shapes[v], batch) for v in graph.inputs}
     try:
         for node in graph.nodes:
+            if _steps_are_batch(node, shapes):
+                return graph
             shape = output_shape(node.op, node.attrs, tuple([shapes[v] for v in node.inputs]))
             if not _is_generalized(shape, graph.shapes[node.outputs[0]], batch):
                 return graph
@@ -27,6 +30,14 @@ def for_any_batch(graph: Graph) -> Graph:
     if not all(BATCH in shapes[v] for v in graph.outputs):
         return graph
     return Graph(graph.inputs, graph.nodes, graph.outputs, tuple(shapes.get(v, s) for v, s in enumerate(graph.shapes)))
+
+
+def _steps_are_batch(node: Node, shapes: dict[int, Shape]) -> bool:
+    """True for a recurrent layer that would take the batch size for its number of steps."""
+    if node.op not in RECURRENT:
+        return False
+    steps = shapes[node.inputs[0]][1 if dict(node.attrs).get("layout") else 0]
+    return BATCH in str(steps).split("_")
 
 
 def _open(shape: Shape, batch: int) -> Shape:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import onnx
+from onnx import helper
 
 from search_spaces.common.errors import InputError
 from search_spaces.graph.fusion import fuse
@@ -19,7 +20,7 @@ from search_spaces.onnx.loading import prepared
 from search_spaces.onnx.open_sizes import remedy
 from search_spaces.onnx.reader import Reader, Rules
 from search_spaces.onnx.shape_operators import read_split
-from search_spaces.onnx.weight_uses import Weights, find_weights
+from search_spaces.onnx.weight_uses import Weights, find_weights, transposed_copies
 
 _SIZES = re.compile(r"open|fixed|\?|a number|depends? on the data|open sizes|does not fit|do not fit|broadcast")
 _EXPORT = re.compile(r": export [^:;]*(fixed|with one|fixed ones)[^:;]*$")
@@ -68,8 +69,13 @@ def cost_error(model: onnx.ModelProto, error: InputError) -> InputError:
 
 def _reader(model: onnx.ModelProto) -> Reader:
     light, initializers = prepared(model)
-    tensors = {tensor.name: read_tensor(tensor, learned=True) for tensor in initializers}
-    nodes = list(light.graph.node)
+    copies = transposed_copies(initializers)
+    tensors = {t.name: read_tensor(t, learned=True) for t in initializers if t.name not in copies}
+    inputs = [info for info in light.graph.input if info.name not in copies]
+    del light.graph.input[:]
+    light.graph.input.extend(inputs)
+    nodes = [helper.make_node("Transpose", [source], [copy]) for copy, source in copies.items()]
+    nodes += light.graph.node
     if any(node.op_type in CONTROL_FLOW for node in nodes):
         # Whether steps share weights shows only when control flow is written out.
         first = Reader(light, Weights(nodes, tensors), RULES)

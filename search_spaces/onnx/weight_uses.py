@@ -98,6 +98,7 @@ _FIRST_OPERAND = frozenset(  # of these only the first operand is data; the othe
 _SHAPES_ONLY = frozenset({"Shape", "Size", "ConstantOfShape"})
 _AFFINE = frozenset({"Add", "Mul"})
 _PASSING = frozenset({"Cast", "Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "DequantizeLinear"})
+_RECURRENT = frozenset({"RNN", "GRU", "LSTM"})
 _CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 _MERGES_VECTORS = "pytorch"  # producer of files in which equal vectors of different layers are stored once
 _LOOK_BACK = 6  # operators between a normalization and its scale and shift
@@ -142,6 +143,36 @@ def find_weights(nodes: Sequence[onnx.NodeProto], stored: dict[str, Known], prod
         producer: name of the program that wrote the file; "" if unknown.
     """
     return _Finder(list(nodes), stored, producer).run()
+
+
+def transposed_copies(tensors: Sequence[onnx.TensorProto]) -> dict[str, str]:
+    """Matrices that are another one transposed, by name: exporters fold the transpose of tied embeddings.
+
+    Tensors in other files, and those of one number only, are not compared.
+    """
+    matrices = [t for t in tensors if len(t.dims) == 2 and min(t.dims) > 1 and t.raw_data]
+    by_shape: dict[tuple[int, ...], list[onnx.TensorProto]] = defaultdict(list)
+    for tensor in matrices:
+        by_shape[(tensor.data_type, *tensor.dims)].append(tensor)
+    copies: dict[str, str] = {}
+    for tensor in matrices:
+        others = by_shape.get((tensor.data_type, tensor.dims[1], tensor.dims[0]), [])
+        originals = [t for t in others if t.name != tensor.name and t.name not in copies]
+        original = next((t for t in originals if _is_transposed(tensor, t)), None)
+        if original is not None:
+            copies[tensor.name] = original.name
+    return copies
+
+
+def _is_transposed(tensor: onnx.TensorProto, other: onnx.TensorProto) -> bool:
+    """True if both have the same different numbers, one transposed. Their corners are compared first."""
+    size = len(tensor.raw_data) // prod(tensor.dims)
+    if size * prod(tensor.dims) != len(tensor.raw_data) or len(tensor.raw_data) != len(other.raw_data):
+        return False
+    if tensor.raw_data[:size] != other.raw_data[:size] or tensor.raw_data[-size:] != other.raw_data[-size:]:
+        return False
+    first, second = (np.frombuffer(t.raw_data, f"V{size}").reshape(tuple(t.dims)) for t in (tensor, other))
+    return bool((first == second.T).all()) and not bool((first == first[0, 0]).all())
 
 
 def is_quantization(op: str, position: int) -> bool:
@@ -270,7 +301,7 @@ class _Finder:
         node = self.nodes[use.node]
         name = self._origin(use)
         shape = self._shape(name)
-        if not self._is_learnable(name) or self._is_scale_of_activations(use):
+        if not self._is_learnable(name) or self._is_setting(use):
             return False
         if _is_at(KERNELS, node, use):
             return len(shape) > 0 and (not node.op_type.startswith("Gather") or self._is_table(name))
@@ -387,6 +418,13 @@ class _Finder:
         return not kernels & self.constants.keys()
 
     def _is_setting(self, use: _Use) -> bool:
+        if self.nodes[use.node].op_type in _RECURRENT and use.position in (5, 6):  # an initial state of zeros
+            return uniform_number(self._known(self._origin(use))) == 0
+        if self.nodes[use.node].op_type == "InstanceNormalization" and use.position in (1, 2):
+            # Group normalization as exporters write it has its scale and shift behind; ones and zeros stand here.
+            before = self._maker(self.nodes[use.node].input[0])
+            untrained = uniform_number(self._known(self._origin(use))) == 2 - use.position
+            return untrained and before is not None and before.op_type == "Reshape"
         return _is_at(_SETTINGS, self.nodes[use.node], use) or self._is_scale_of_activations(use)
 
     # --- vectors that an exporter stored once

@@ -287,6 +287,51 @@ def test_tied_embedding_counts_once(storage: str) -> None:
     check(file.model({"x": ["N", 6]}, ["y"], INT64), 800, 800 * 6)
 
 
+def test_tied_embedding_whose_transpose_is_stored_beside_it_counts_once() -> None:
+    """Exporters compute the transpose of the table, and store both."""
+    file, table = File("initializer"), numbers(50, 16)
+    file.node("Gather", [file.stored(table, "table"), "x"], ["e"])
+    file.node("MatMul", ["e", file.stored(np.ascontiguousarray(table.T), "onnx::MatMul_7")], ["y"])
+    model = file.model({"x": ["N", 6]}, ["y"], INT64)
+    check(model, 800, 800 * 6)
+    assert "net (int64[N,6] x) => " in to_text(model)
+
+
+def test_matrices_of_ones_are_not_taken_for_one() -> None:
+    file = File("initializer")
+    file.node("MatMul", ["x", file.stored(np.ones((16, 10), "f"), "w")], ["h"])
+    file.node("MatMul", ["h", file.stored(np.ones((10, 16), "f"), "v")], ["y"])
+    check(file.model({"x": ["N", 16]}, ["y"]), 320, 320)
+
+
+def test_initial_states_of_zeros_that_layers_share_are_no_weights() -> None:
+    file = File("initializer")
+    zeros = file.stored(np.zeros((1, 2, 4), "f"), "zeros")
+    for i, (x, y) in enumerate([("x", "a"), ("s", "y")]):
+        w, r = (file.stored(numbers(1, 16, 4), f"{name}{i}") for name in "wr")
+        file.node("LSTM", [x, w, r, "", "", zeros, zeros], [y], hidden_size=4)
+        if i == 0:
+            file.node("Squeeze", ["a", file.stored(np.array([1]), "axis")], ["s"])
+    check(file.model({"x": [5, 2, 4]}, ["y"]), 2 * 128, 2 * 5 * 2 * 128)
+
+
+def test_written_out_group_norm_on_two_levels_has_one_scale_and_shift() -> None:
+    file = File("initializer")
+    for name, array in {"ones": np.ones(2, "f"), "zeros": np.zeros(2, "f"), "split": np.array([0, 2, -1])}.items():
+        file.stored(array, name)
+    scale, shift, w = (
+        file.stored(numbers(*d), n) for n, d in {"s": (4, 1, 1), "b": (4, 1, 1), "w": (4, 4, 1, 1)}.items()
+    )
+    for size in (4, 2):
+        file.node("Conv", [f"x{size}", w], [f"c{size}"])
+        file.node("Reshape", [f"c{size}", "split"], [f"r{size}"])
+        file.node("InstanceNormalization", [f"r{size}", "ones", "zeros"], [f"i{size}"])
+        file.node("Reshape", [f"i{size}", file.stored(np.array([0, 4, size, size]), f"join{size}")], [f"j{size}"])
+        file.node("Mul", [f"j{size}", scale], [f"m{size}"])
+        file.node("Add", [f"m{size}", shift], [f"y{size}"])
+    check(file.model({f"x{size}": ["N", 4, size, size] for size in (4, 2)}, ["y4", "y2"]), 24, 16 * (16 + 4))
+
+
 @pytest.mark.parametrize("op", ["Transpose", "Identity", "Cast"])
 def test_weight_that_is_rearranged_once_and_read_twice_counts_once(op: str) -> None:
     file = File("initializer")
