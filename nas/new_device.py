@@ -53,18 +53,22 @@ def relative_samples(
     drawn = np.zeros((len(asked), samples))
     for base, weight in enumerate(inverse / inverse.sum()):
         examples, queries = _covariates(logs, logs_asked, base)
-        ratios = {RATIO: target - logs[:, base]}
-        fitted = copy.copy(model).fit(texts, {**ratios, **examples})
+        ratio = target - logs[:, base]
+        center = np.median(ratio)  # of signed numbers: the model takes positive ones for latencies
+        fitted = copy.copy(model).fit(texts, {RATIO: ratio - center, **examples})
         found = fitted.predict(asked, [RATIO], given=queries, samples=samples, seed=seed).samples[:, :, 0]
-        drawn += weight * (sampled[:, base] + np.sort(found, 1))
+        drawn += weight * (sampled[:, base] + center + np.sort(found, 1))
     return np.exp(drawn)
 
 
 def _covariates(logs: np.ndarray, asked: np.ndarray, base: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Covariates of examples (n, d) and queries (q, d): value of the base and ratios to it, scaled to unit variance."""
+    """Covariates of examples (n, d) and queries (q, d): value of the base and ratios to it.
+
+    All have median 0 and variance 1.
+    """
     rows = np.concatenate([logs, asked])
     columns = np.where(np.arange(rows.shape[1]) == base, rows, rows - rows[:, [base]])
     spread = columns.std(0)
-    columns = columns / np.where(spread > 0, spread, 1.0)
+    columns = (columns - np.median(columns, 0)) / np.where(spread > 0, spread, 1.0)
     named = {f"known{j}_ms": column for j, column in enumerate(columns.T)}
     return {k: v[: len(logs)] for k, v in named.items()}, {k: v[len(logs) :] for k, v in named.items()}

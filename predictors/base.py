@@ -130,10 +130,11 @@ class Predictor(ABC):
         """Point estimates (n, m), cheaper than `predict`; see there for the arguments."""
         return self.predict(architectures, metrics, given, samples=ESTIMATE_SAMPLES).median
 
-    def novelty(self, architectures: Inputs) -> np.ndarray:
+    def novelty(self, architectures: Inputs, metrics: Sequence[str] = ()) -> np.ndarray:
         """Distance (n,) of architectures from the training examples, relative to the distances among the examples.
 
-        NaN if the predictor cannot tell.
+        Above 1, it is farther than 95 % of the examples from their nearest other one. If metrics are named, only
+        examples that have them count. NaN if the predictor cannot tell.
         """
         return np.full(len(architectures), np.nan)
 

@@ -63,6 +63,17 @@ def load(name: str | Path, of: type[Predictor] | None = None) -> Predictor:
         raise InputError(f"{folder}: {reason}") from error
 
 
+def load_trained(name: str | Path, of: type[Predictor] | None = None) -> Predictor:
+    """Load a predictor that can predict. InputError as by `load`, or if it has only weights, as `rlm-base`."""
+    loaded = load(name, of)
+    if not loaded.metrics:
+        raise InputError(
+            f"{name}: this checkpoint has no examples to predict from: give rlm-zoo (real networks), rlm-nasbench201 "
+            "or a folder that `nas train` wrote, or your own measurements to `nas rank --measured`"
+        )
+    return loaded
+
+
 @lru_cache(maxsize=8)
 def load_base(name: str, of: type[Trained]) -> Trained:
     """Load a pretrained predictor once per process; `InputError` as by `load`, or if it is not of this class."""

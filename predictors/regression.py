@@ -46,7 +46,7 @@ class RegressionPredictor(SamplingPredictor):
 
     def _store(self, inputs: np.ndarray, values: dict[str, np.ndarray]) -> None:
         self._points, self._values, self._metrics = inputs, values, tuple(values)
-        self._scales = {name: Scores.fit(v[~np.isnan(v)], by_rank=True) for name, v in values.items()}
+        self._scales = {name: Scores.of_ranks(name, v[~np.isnan(v)]) for name, v in values.items()}
         self._regressions: dict[tuple[str, ...], Regression] = {}
 
     def _draw(

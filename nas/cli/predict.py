@@ -13,7 +13,8 @@ from nas.cli.options import NETWORK, Json, Seed, split_names
 from search_spaces.common.errors import InputError
 
 MEASURED_SHOWN = 4  # measured values per network in a note
-MAX_RELIABLE_NOVELTY = 3.0  # predictions for networks beyond it are unreliable
+METRICS_SHOWN = 3  # metrics in a note
+FAR = 1.0  # novelty above which a network is farther than 95 % of the examples from their nearest other one
 
 
 def predict(
@@ -40,22 +41,22 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Predict metrics of networks, with uncertainty (mean ± standard deviation)."""
-    import predictors
     from nas.evaluation.devices import devices_of
     from nas.networks import network_text
     from nas.sampling import draw
+    from predictors.checkpoint import load_trained
     from predictors.exact import exact_costs
     from predictors.inputs import as_given
     from predictors.registry import predictor_class
     from search_spaces.sources import naming_costs
 
-    model = predictors.load(checkpoint, predictor_class(predictor) if predictor else None) if checkpoint else None
-    learnable = model.metrics if model else ()
     known: dict[str, list[float]] = {}
     for name, value in map(_known_value, given or ()):
         if name in known:
             raise InputError(f"--given {name}: give it once")
         known[name] = [value] * len(networks)
+    model = load_trained(checkpoint, predictor_class(predictor) if predictor else None) if checkpoint else None
+    learnable = model.metrics if model else ()
     asked = split_names(metrics) if metrics else [m for m in learnable if m not in known]
     devices = devices_of(asked, measured=learnable)
     inputs = [network_text(source) for source in networks]
@@ -79,10 +80,11 @@ def predict(
         {"network": source, **{m: {"mean": float(found[m][0][i]), "std": float(found[m][1][i])} for m in asked}}
         for i, source in enumerate(networks)
     ]
-    # NaN if the predictor cannot measure how far networks are from its examples.
-    novelty = model.novelty(inputs) if model and learned else np.full(len(networks), np.nan)
+    # NaN if the predictor cannot measure how far networks are from its examples with a metric.
+    novelty = {name: model.novelty(inputs, [name]) for name in learned} if model else {}
     if as_json:
-        print_json([{**row, "novelty": None if far != far else far} for row, far in zip(rows, novelty, strict=True)])
+        farthest = np.max([*novelty.values()], 0) if novelty else np.full(len(networks), np.nan)
+        print_json([{**row, "novelty": None if far != far else far} for row, far in zip(rows, farthest, strict=True)])
         return
     shown = [{name: _shown(name, value) for name, value in row.items()} for row in rows]
     names = [name for name in (checkpoint, *(device.name for device in devices)) if name]
@@ -91,7 +93,7 @@ def predict(
     if model:
         _note_measured(networks, model.examples_of(inputs), learned)
     for device in devices:
-        _warn(networks, f"networks measured on {device.name}", device.novelty(inputs))
+        _warn(networks, f"networks measured on {device.name}", {device.metric: device.novelty(inputs)})
 
 
 def _shown(name: str, value: Any) -> Any:
@@ -103,11 +105,20 @@ def _shown(name: str, value: Any) -> Any:
     return f"{value['mean']:,.0f}" if name in EXACT else f"{value['mean']:.4g} ± {value['std']:.2g}"
 
 
-def _warn(networks: list[str], examples: str, novelty: np.ndarray) -> None:
-    """Warn of networks far from all examples, whose predictions are unreliable."""
-    for source, far in zip(networks, novelty, strict=True):
-        if far > MAX_RELIABLE_NOVELTY:
-            print(f"{source}: far from the {examples} ({far:.0f} times the distance between these)")
+def _warn(networks: list[str], examples: str, novelty: dict[str, np.ndarray]) -> None:
+    """Name the networks that are far from all examples with a metric, by the novelty (n,) per metric.
+
+    Errors of such predictions are larger on average. The note does not say that the others are right.
+    """
+    for i, source in enumerate(networks):
+        far = {name: float(values[i]) for name, values in novelty.items() if values[i] > FAR}
+        if far:
+            names = sorted(far, key=far.__getitem__, reverse=True)
+            more = f" and {len(names) - METRICS_SHOWN} more" if len(names) > METRICS_SHOWN else ""
+            print(
+                f"{source}: unlike the {examples} with {', '.join(names[:METRICS_SHOWN])}{more}: "
+                f"{far[names[0]]:.1f} times as far from the nearest as 95 % of these from theirs"
+            )
 
 
 def _note_measured(networks: list[str], known: dict[str, np.ndarray], asked: list[str]) -> None:

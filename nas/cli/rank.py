@@ -44,13 +44,14 @@ def rank(
     as_json: Json = False,
 ) -> None:
     """Rank known networks and your own for a device, and show the Pareto front with uncertainty."""
-    import predictors
     from nas import ranking
     from nas.networks import matching, network_text
     from nas.searching.objectives import parse_constraints, parse_objectives
+    from predictors.checkpoint import load, load_trained
+    from predictors.metrics import EXACT
 
     goals, bounds = parse_objectives(objectives), parse_constraints(constraint)
-    model = predictors.load(checkpoint)
+    model = load(checkpoint) if measured is not None else load_trained(checkpoint)
     own = _own(measured) if measured is not None else None
     further = _add(model, own) if own is not None else []
     ranking.check_metrics(model, goals, bounds)
@@ -73,7 +74,8 @@ def rank(
     given = {name: np.median(values, 1) for name, values in others.items()}
     drawn = _of_new_devices(model, own, texts, others, samples, seed) if own is not None and others else None
     found = ranking.rank(model, texts, goals, bounds, given, samples, seed, drawn)
-    novelty = model.novelty(texts)
+    predicted = [name for name in found.metrics if name in model.metrics and name not in EXACT]
+    novelty = model.novelty(texts, predicted)
     shown = [i for place, i in enumerate(found.order) if as_json or place < top or read[i] in networks]
     rows = [_row(found, i, read[i], float(novelty[i])) for i in shown]
     if as_json:

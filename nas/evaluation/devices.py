@@ -202,10 +202,10 @@ class PredictedDevice:
         return self._fit(self.latencies[:, 0])
 
     def _fit(self, latencies: np.ndarray) -> Predictor:
-        """The RLM with these latencies (k,) as examples. Logarithms keep predictions positive."""
+        """The RLM with these latencies (k,) as examples."""
         import predictors
 
-        return predictors.create("rlm").fit(self.texts, {self.metric: np.log(latencies)})
+        return predictors.create("rlm").fit(self.texts, {self.metric: latencies})
 
 
 def _is_result(row: Any) -> bool:
@@ -219,4 +219,4 @@ def _is_result(row: Any) -> bool:
 
 
 def _sampled(predictor: Predictor, metric: str, texts: Sequence[str]) -> np.ndarray:
-    return np.exp(predictor.predict(texts, [metric], samples=SAMPLES).samples[:, :, 0])
+    return predictor.predict(texts, [metric], samples=SAMPLES).samples[:, :, 0]

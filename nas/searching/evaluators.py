@@ -127,9 +127,10 @@ class PredictionEvaluator:
     @classmethod
     def load(cls, checkpoint: str, space: SearchSpace, metrics: Sequence[str]) -> PredictionEvaluator:
         """The evaluator with a checkpoint: a folder, or the name of a shipped one."""
-        import predictors
+        from predictors.checkpoint import load, load_trained
 
-        return cls(predictors.load(checkpoint), space, metrics, checkpoint)
+        counted = all(metric in COSTS for metric in metrics)
+        return cls(load(checkpoint) if counted else load_trained(checkpoint), space, metrics, checkpoint)
 
     def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
         reads_choices = self.predictor.reads_choices

@@ -76,7 +76,7 @@ class GNN(SamplingPredictor):
         rng = np.random.default_rng(self.seed)
         base = self._load_base()
         self._metrics = tuple(targets)
-        self._scales = [Scores.fit(values[~np.isnan(values)], by_rank=True) for values in targets.values()]
+        self._scales = [Scores.of_ranks(name, values[~np.isnan(values)]) for name, values in targets.items()]
         self._vocabulary: Vocabulary = Vocabulary.of(graphs, base._vocabulary.words if base else ())
         self._network = self._new_network()
         if base:
@@ -163,6 +163,7 @@ class GNN(SamplingPredictor):
         tensors = with_prefix("network", {name: value.numpy() for name, value in self._network.state_dict().items()})
         for i, scale in enumerate(self._scales):
             tensors |= {f"scale{i}.values": scale.values, f"scale{i}.scores": scale.scores}
+            tensors[f"scale{i}.pivot"] = np.array([scale.pivot])
         return config, tensors | {"covariance": self._covariance}
 
     @classmethod
@@ -171,7 +172,13 @@ class GNN(SamplingPredictor):
         self._metrics = tuple(config["metrics"])
         self._vocabulary = Vocabulary(config["words"])
         n = len(self._metrics)
-        self._scales = [Scores(tensors[f"scale{i}.values"], tensors[f"scale{i}.scores"]) for i in range(n)]
+        none = np.zeros(1)  # the pivot of the shipped checkpoints, which store none
+        self._scales = [
+            Scores(
+                tensors[f"scale{i}.values"], tensors[f"scale{i}.scores"], float(tensors.get(f"scale{i}.pivot", none)[0])
+            )
+            for i in range(n)
+        ]
         self._covariance = tensors["covariance"].reshape(n, n)
         self._network = self._new_network().eval()
         load_weights(self._network, "network", tensors)

@@ -15,23 +15,25 @@ from predictors.calibration import widen, widening_factors
 from predictors.checkpoint import load_base
 from predictors.files import examples, load_weights, with_prefix
 from predictors.inputs import Inputs, Metrics, as_targets, as_texts, group_by_known
-from predictors.metrics import Metric, decoding_order
+from predictors.metrics import EXACT, decoding_order
 from predictors.rlm.coordinates import States
 from predictors.rlm.decoding import joint_scores
-from predictors.rlm.digits import MAX_SCORE
 from predictors.rlm.encoder import COMMON
 from predictors.rlm.examples import MAX_EXAMPLES, Context, Examples, Group, groups, nearest_distances, nearest_group
+from predictors.rlm.forest import MIN_EXAMPLES, TOTALS, WEIGHT, Features, fit_forest
 from predictors.rlm.lines import TEXT_NUMBERS
 from predictors.rlm.model import Model, ModelConfig
 from predictors.rlm.quantiles import joint_quantiles
 from predictors.rlm.tuning import fit_kernels, tune
 from predictors.sampling import SamplingPredictor
 from predictors.scores import Scores
-from search_spaces.common.errors import InputError
+from search_spaces.common.errors import InputError, unknown
 from search_spaces.pytorch import without_weights
 from search_spaces.text import TEXT_VERSION, fingerprint
 
 if TYPE_CHECKING:
+    from sklearn.ensemble import RandomForestRegressor
+
     from predictors.rlm.backbone import T5GemmaReader
 
 log = logging.getLogger(__name__)
@@ -45,7 +47,6 @@ MAX_QUERIES = 1024  # decoded at once at most
 MAX_NUMBERS = 80_000  # queries times samples decoded at once, about 5 KB each
 MAX_HALF = float(np.finfo(np.float16).max)
 NEIGHBOUR_ROWS = 1000  # approximate number of examples that determine the unit of novelty
-MAX_BY_VALUE = MAX_SCORE / 2  # largest absolute score of an example under a linear scale; digits reach twice as far
 
 
 class RLM(SamplingPredictor):
@@ -64,6 +65,8 @@ class RLM(SamplingPredictor):
         backbone: folder or hub name of a T5Gemma that replaces the encoder.
         progress: called as `progress(step, steps, loss)` during fine-tuning.
         kernel_steps: optimizer steps of the kernels alone, for networks and from about 300 examples; 0 for none.
+        forest: predict the mean with a random forest on totals and operators (`predictors.rlm.forest`), for networks of
+            many families; where other metrics than exact costs are given, the RLM predicts alone.
 
     Raises:
         InputError: if a number of steps is negative.
@@ -73,13 +76,13 @@ class RLM(SamplingPredictor):
 
     def __init__(
         self, seed: int = 0, base: str = BASE, steps: int = 0, backbone: str | None = None,
-        progress: Progress | None = None, kernel_steps: int = 0,
+        progress: Progress | None = None, kernel_steps: int = 0, forest: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(seed)
         if min(steps, kernel_steps) < 0:
             raise InputError(f"rlm: steps must be 0 or more, not {min(steps, kernel_steps)}")
         self.base, self.backbone, self.progress = base, backbone, progress
-        self.steps, self.kernel_steps = steps, kernel_steps
+        self.steps, self.kernel_steps, self.forest = steps, kernel_steps, forest
         self._model: Model | None = None
         self._cache: dict[str, np.ndarray] = {}
         self._store([], np.empty((0, 0), np.float32), {})
@@ -125,22 +128,26 @@ class RLM(SamplingPredictor):
             tune(model, texts, values, self.steps, self.seed, frozen, self.progress)
             if not self.backbone:
                 self._reader, self._cache = model, {}
-        self._store(fingerprints(texts), self._read(texts), values)
+        features = Features.fit(texts) if self.forest else None
+        self._store(fingerprints(texts), self._read(texts), values, features)
         if self.kernel_steps:
             self._model = copy.deepcopy(model)
             rows = np.random.default_rng(self.seed).permutation(len(texts))[:MAX_KERNEL_ROWS]
             contexts = [self._context(rows, name, []) for name in values]
             fit_kernels(self._model.reader.kernels, contexts, self.kernel_steps, self.progress)
-            self._store(self._texts, self._states, values)  # its contexts had the kernels from before
+            self._store(self._texts, self._states, values, features)  # its contexts had the kernels from before
         return self
 
-    def _store(self, texts: list[str], states: np.ndarray, values: dict[str, np.ndarray]) -> None:
-        """Store the examples: fingerprints of n texts, their states (n, S) and values (n,) per metric."""
-        self._texts, self._states = texts, states
+    def _store(
+        self, texts: list[str], states: np.ndarray, values: dict[str, np.ndarray], features: Features | None = None
+    ) -> None:
+        """Store the examples: fingerprints of n texts, their states (n, S), values (n,) per metric, and features."""
+        self._texts, self._states, self._features = texts, states, features
+        self._forests: dict[str, RandomForestRegressor] = {}
         self._values, self._metrics = values, tuple(values)
-        self._neighbours: list[float] | None = None
+        self._novelty_units: dict[str | None, float] = {}
         self._widening: dict[str, float] = {}
-        self._scales = {name: _scale(name, v[~np.isnan(v)]) for name, v in values.items()}
+        self._scales = {name: Scores.of(name, v[~np.isnan(v)]) for name, v in values.items()}
         self._groups: dict[tuple[str, ...], list[Group]] = {}
         self._contexts: dict[tuple[str, tuple[str, ...], bytes], Context] = {}
         self._last_examples: tuple[tuple[tuple[str, ...], bytes], Examples] | None = None
@@ -167,8 +174,8 @@ class RLM(SamplingPredictor):
 
         def fit_rows(rows: np.ndarray, metrics: Sequence[str]) -> RLM:
             part = copy.copy(self)
-            kept = [self._texts[row] for row in rows]
-            part._store(kept, self._states[rows], {name: self._values[name][rows] for name in metrics})
+            kept, features = [self._texts[row] for row in rows], self._features and self._features.rows(rows)
+            part._store(kept, self._states[rows], {name: self._values[name][rows] for name in metrics}, features)
             return part
 
         numbers = np.unique(list(groups), return_inverse=True)[1].ravel()
@@ -193,12 +200,13 @@ class RLM(SamplingPredictor):
         texts, new = as_texts(architectures), as_targets(architectures, metrics)
         place = {text: row for row, text in enumerate(self._texts)}
         stored, states = list(self._texts), list(self._states)
-        rows = []
-        for text, state in zip(fingerprints(texts), self._read(texts), strict=True):
-            rows.append(place.setdefault(text, len(stored)))
+        rows, further = [], []
+        for text, name, state in zip(texts, fingerprints(texts), self._read(texts), strict=True):
+            rows.append(place.setdefault(name, len(stored)))
             if rows[-1] == len(stored):
-                stored.append(text)
+                stored.append(name)
                 states.append(state)
+                further.append(text)
         values = {}
         for name in {**self._values, **new}:
             values[name] = np.full(len(stored), np.nan)
@@ -207,7 +215,8 @@ class RLM(SamplingPredictor):
                 if not np.isnan(value):
                     values[name][row] = value
         widening = {name: self._widening.get(name, 1.0) for name in values}
-        self._store(stored, np.array(states, np.float32), values)
+        features = self._features and self._features.extended(further)
+        self._store(stored, np.array(states, np.float32), values, features)
         self._widening = widening
 
     def states(self, architectures: Inputs) -> np.ndarray:
@@ -224,31 +233,37 @@ class RLM(SamplingPredictor):
             raise InputError("rlm: a backbone predicts no proxies")
         return self.states(architectures)[:, -COMMON:-TEXT_NUMBERS]
 
-    def novelty(self, architectures: Inputs) -> np.ndarray:
+    def novelty(self, architectures: Inputs, metrics: Sequence[str] = ()) -> np.ndarray:
         """Distance (n,) of each architecture to its nearest example, relative to the distances among the examples.
 
-        The unit is the 95th percentile of the examples' distances to their nearest other example. Predictions at
-        several units are guesses. The result is the larger of the distances in structure and in quality.
+        Distances are those of the states' structure. The unit is the 95th percentile of the examples' distances to
+        their nearest other example, so that 1 is farther than 95 % of these. Only examples that have a metric count for
+        it; of several metrics, the largest distance counts.
 
         Raises:
-            InputError: if there are no examples.
+            InputError: if there are no examples, or a metric is unknown.
         """
         if not len(self._states):
             raise InputError("this rlm is not trained: call fit first; novelty is the distance to its examples")
-        parts = zip(States.of(self.states(architectures))[:2], States.of(self._states)[:2], strict=True)
-        found = [
-            nearest_distances(part, known) / max(unit, 1e-6)
-            for (part, known), unit in zip(parts, self._novelty_units(), strict=True)
-        ]
-        return np.maximum(*found)
+        asked = States.of(self.states(architectures)).structure
+        largest = np.zeros(len(asked))
+        for metric in metrics or (None,):
+            if metric is not None and metric not in self._values:
+                raise unknown("metric", metric, self.metrics)
+            known, unit = self._neighbourhood(metric)
+            largest = np.maximum(largest, nearest_distances(asked, known) / max(unit, 1e-6))
+        return largest
 
-    def _novelty_units(self) -> list[float]:
-        """95th percentile of distances to the nearest other example, in structure and in quality."""
-        if self._neighbours is None:
-            rows = np.arange(0, len(self._states), max(1, len(self._states) // NEIGHBOUR_ROWS))
-            near = [nearest_distances(known[rows], known, rows) for known in States.of(self._states)[:2]]
-            self._neighbours = [float(np.quantile(d, 0.95)) if len(self._states) > 1 else np.inf for d in near]
-        return self._neighbours
+    def _neighbourhood(self, metric: str | None) -> tuple[np.ndarray, float]:
+        """Structure (k, …) of the examples with a metric, or of all, and the unit of their distances."""
+        known = States.of(self._states).structure
+        if metric is not None:
+            known = known[~np.isnan(self._values[metric])]
+        if metric not in self._novelty_units:
+            rows = np.arange(0, len(known), max(1, len(known) // NEIGHBOUR_ROWS))
+            near = nearest_distances(known[rows], known, rows)
+            self._novelty_units[metric] = float(np.quantile(near, 0.95)) if len(known) > 1 else np.inf
+        return known, self._novelty_units[metric]
 
     def _read(self, texts: Sequence[str]) -> np.ndarray:
         """States (n, S) of n texts, cached by text."""
@@ -304,11 +319,31 @@ class RLM(SamplingPredictor):
                 scores = [self._scales[name].normalize(values[part]) for name, values in given.items()]
                 places = quantiles(states[part], [texts[i] for i in part])
                 decoded = joint_scores(contexts, states[part], _columns(scores, len(part)), places)
+                inputs = self._forest_inputs([texts[i] for i in part], given)
                 for name, values in zip(metrics, decoded, strict=True):
-                    restored = self._scales[name].restore(widen(values, self._widening.get(name, 1.0)))
-                    least = float(np.nanmin(self._values[name]))  # if all values are positive, predictions are, too
-                    found[name][part] = np.maximum(restored, least / 1e3 if least > 0 else -np.inf)
+                    widened = widen(self._with_forest(name, values, inputs), self._widening.get(name, 1.0))
+                    found[name][part] = self._scales[name].restore(widened)
         return found
+
+    def _forest_inputs(self, texts: list[str], given: Mapping[str, np.ndarray]) -> np.ndarray | None:
+        """Features (n, f) of texts for the forests; None where these do not take part."""
+        if self._features is None or not set(given) <= set(EXACT):
+            return None
+        return Features.of(texts, self._features.kinds).matrix
+
+    def _with_forest(self, metric: str, scores: np.ndarray, inputs: np.ndarray | None) -> np.ndarray:
+        """Scores (n, samples) of a metric, moved to means with a forest's predictions, and wider if these differ."""
+        known = np.flatnonzero(~np.isnan(self._values[metric]))
+        if inputs is None or self._features is None or len(known) < MIN_EXAMPLES:
+            return scores
+        if metric not in self._forests:
+            learned = self._scales[metric].normalize(self._values[metric][known])
+            self._forests[metric] = fit_forest(self._features.matrix[known], learned, self.seed)
+        low, median, high = np.quantile(scores, [0.05, 0.5, 0.95], axis=1, method="hazen")
+        half = np.maximum((high - low) / 2, 1e-3)
+        difference = self._forests[metric].predict(inputs) - median
+        wider = np.hypot(half, difference) / half
+        return (median + WEIGHT * difference)[:, None] + wider[:, None] * (scores - median[:, None])
 
     def _groups_with(self, metrics: Sequence[str]) -> list[Group]:
         """Groups of the examples with at least one of these metrics."""
@@ -355,17 +390,21 @@ class RLM(SamplingPredictor):
             "widening": self._widening,
             "text_version": TEXT_VERSION,
             "texts": " ".join(self._texts),  # one string takes less room than a list of thousands
+            "forest": self._features and self._features.kinds,
         }
         tensors = with_prefix("model", halves if is_half else whole)
         if self.metrics:
             states, common = np.split(self._states, [-COMMON], 1)
             values = np.stack(list(self._values.values()))
             tensors |= {"states": states.astype(np.float16), "common": common, "values": values}
+            if self._features:
+                tensors["features"] = self._features.matrix
         return config, tensors
 
     @classmethod
     def _restore(cls, config: dict[str, Any], tensors: dict[str, np.ndarray]) -> Self:
-        self = cls(seed=config["seed"], base=config["base"], backbone=config["backbone"])
+        forest = config["forest"] is not None
+        self = cls(seed=config["seed"], base=config["base"], backbone=config["backbone"], forest=forest)
         sizes = ModelConfig.restore(config["model"])
         with without_weights():
             model = Model(sizes).eval()
@@ -384,7 +423,8 @@ class RLM(SamplingPredictor):
                     "may not recognise them: make the checkpoint again",
                     len(texts), config["text_version"], TEXT_VERSION,
                 )  # fmt: skip
-            self._store(texts, states, examples(config, {**tensors, "states": states}, "states"))
+            values = examples(config, {**tensors, "states": states}, "states")
+            self._store(texts, states, values, _restored_features(config, tensors, len(states)))
             self._widening = {name: float(config.get("widening", {}).get(name, 1.0)) for name in self.metrics}
             if not all(1 <= factor < np.inf for factor in self._widening.values()):
                 raise InputError("damaged checkpoint: the factors that widen its intervals are not numbers from 1")
@@ -396,20 +436,21 @@ def fingerprints(texts: Sequence[str]) -> list[str]:
     return [fingerprint(text) for text in texts]
 
 
+def _restored_features(config: Mapping[str, Any], tensors: Mapping[str, np.ndarray], count: int) -> Features | None:
+    """The features of a checkpoint's `count` examples; None if it has no forest."""
+    kinds = config["forest"]
+    if kinds is None:
+        return None
+    matrix = tensors["features"]
+    if matrix.shape != (count, 2 + len(TOTALS) + len(kinds)) or not np.isfinite(matrix).all():
+        raise InputError("damaged checkpoint: its features are not those of its examples")
+    return Features(list(kinds), matrix)
+
+
 def _rounded(states: np.ndarray) -> np.ndarray:
     """States (n, S) as checkpoints store them: all but the common numbers have 16 bits."""
     states[:, :-COMMON] = states[:, :-COMMON].clip(-MAX_HALF, MAX_HALF).astype(np.float16)
     return states
-
-
-def _scale(metric: str, values: np.ndarray) -> Scores:
-    """Fit the target transform of a metric with values (n,).
-
-    It is linear for measured metrics within `MAX_BY_VALUE`, by rank for all others: accuracies are skewed.
-    """
-    by_value = Scores.fit(values, by_rank=False)
-    fits = np.abs(by_value.normalize(values)).max() <= MAX_BY_VALUE
-    return by_value if fits and Metric.parse(metric).kind == "measured" else Scores.fit(values, by_rank=True)
 
 
 def _columns(columns: list[np.ndarray], count: int) -> np.ndarray:

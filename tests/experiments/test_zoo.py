@@ -75,12 +75,22 @@ def test_baselines_learn_nothing_from_held_out_families(rival: str, small_zoo: Z
 
 def test_perfect_predictions_score_one_and_wide_intervals_cover(small_zoo: Zoo) -> None:
     rows = np.arange(COUNT)
-    true = np.log(small_zoo.values["rtx4090_ms"])
-    around = true[:, None] + np.linspace(-1, 1, 21)
-    scores = zoo._judged(small_zoo, {"rtx4090_ms": (rows, true, around)})
-    assert scores == {"rtx4090": pytest.approx(1), "rtx4090 within": pytest.approx(1), "rtx4090 covered": 1}
-    beside = zoo._judged(small_zoo, {"rtx4090_ms": (rows, -true, around + 9)})
-    assert beside == {"rtx4090": pytest.approx(-1), "rtx4090 within": pytest.approx(-1), "rtx4090 covered": 0}
+    true = small_zoo.values["rtx4090_ms"]
+    around = true[:, None] * np.exp(np.linspace(-1, 1, 21))
+    found = zoo._judged(small_zoo, {"rtx4090_ms": zoo.Judged(rows, true, around)})
+    ranks = {"rtx4090": pytest.approx(1), "rtx4090 within": pytest.approx(1)}
+    assert found == {**ranks, "rtx4090 error": 0, "rtx4090 covered": 1, "rtx4090 half": 1}
+    beside = zoo._judged(small_zoo, {"rtx4090_ms": zoo.Judged(rows, 0.1 / true, around * 9)})
+    assert beside["rtx4090"] == pytest.approx(-1)
+    assert beside["rtx4090 covered"] == 0
+    doubled = zoo._judged(small_zoo, {"rtx4090_ms": zoo.Judged(rows, 2 * true)})
+    assert doubled == {**ranks, "rtx4090 error": pytest.approx(100)}
+
+
+def test_a_novelty_that_grows_with_the_error_finds_the_worst_predictions() -> None:
+    errors = np.arange(20.0)
+    assert zoo._found_worst(errors**2, errors) == 1
+    assert zoo._found_worst(-errors, errors) == 0
 
 
 @pytest.mark.slow

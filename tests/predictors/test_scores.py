@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.inputs import as_targets
-from predictors.scores import Scores
+from predictors.scores import Scores, pivot_of
 from search_spaces import InputError
 
 VALUES = st.lists(st.integers(-(10**6), 10**6).map(lambda n: n / 100), min_size=1, max_size=300)
@@ -90,3 +90,49 @@ def test_values_that_differ_by_rounding_are_one_value(by_rank: bool) -> None:
     scores = Scores.fit(values, by_rank)
     np.testing.assert_allclose(scores.normalize(values), 0, atol=0.01)
     np.testing.assert_allclose(scores.restore(np.array([-1.0, 0.0, 1.0])), 0.7, rtol=1e-6)
+
+
+POSITIVE = st.lists(st.floats(-6, 6).map(lambda power: 10**power), min_size=1, max_size=60)
+
+
+@given(POSITIVE, BY_RANK, st.sampled_from(["a_ms", "energy_mj", "perplexity", "images_per_s"]))
+def test_positive_quantities_stay_positive_however_low_the_score(
+    values: list[float], by_rank: bool, metric: str
+) -> None:
+    known = np.array(values)
+    scale = Scores.of_ranks(metric, known) if by_rank else Scores.of(metric, known)
+    if metric == "perplexity" and not scale.pivot:
+        return  # a loss within one order of magnitude may be a signed quantity
+    restored = scale.restore(np.linspace(-9.99, 9.99, 201))
+    assert (restored > 0).all()
+    assert np.isfinite(restored).all()
+    assert (np.diff(restored) >= 0).all()
+    np.testing.assert_allclose(scale.restore(scale.normalize(known)), known, rtol=1e-6)
+
+
+def test_quantities_over_decades_are_learned_as_logarithms_and_narrow_ones_by_value() -> None:
+    rng = np.random.default_rng(0)
+    wide, narrow = 10 ** rng.normal(0, 0.6, 200), rng.normal(10, 1, 200)
+    for name, values in (("gpu_ms", wide), ("energy_mj", wide), ("perplexity", 1 + 100 * wide)):
+        assert pivot_of(name, values) == np.inf, name
+    steps = np.diff(Scores.of("gpu_ms", wide).normalize(np.array([0.01, 0.1, 1.0, 10.0])))
+    np.testing.assert_allclose(steps, steps[0])
+    steps = np.diff(Scores.of("gpu_ms", narrow).normalize(np.array([8.0, 9.0, 10.0, 11.0])))
+    np.testing.assert_allclose(steps, steps[0])
+    for name, values in (("accuracy", wide), ("params", wide), ("drop", wide - 1), ("x_ms", wide - 1)):
+        assert pivot_of(name, values) == 0, name
+
+
+def test_a_few_networks_without_operators_do_not_make_a_range_wide() -> None:
+    """As in NAS-Bench-201: some cells do nothing, and take a thousandth of the time of all others."""
+    latencies = np.concatenate([np.random.default_rng(0).normal(60, 15, 300).clip(20), [0.02, 0.03, 0.05]])
+    assert pivot_of("raspi4_ms", latencies) == 0.02
+    assert pivot_of("raspi4_ms", 1e6 * latencies) == 2e4, "whatever the unit"
+
+
+def test_the_map_has_no_kink_at_its_pivot() -> None:
+    scale = Scores.of("x_ms", np.linspace(5.0, 9.0, 50))
+    around = scale.restore(scale.normalize(np.array([5.0]))[0] + np.array([-1e-4, 0, 1e-4]))
+    slopes = np.diff(around)
+    assert slopes[0] == pytest.approx(slopes[1], rel=1e-3)
+    assert scale.normalize(np.array([0.0, -3.0])).tolist() == [scale.normalize(np.array([0.0]))[0]] * 2

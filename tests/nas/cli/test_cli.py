@@ -383,6 +383,18 @@ BAD = {
         ("predict", "M", "--checkpoint", "rlm-base", "--given", "params=5"),
         "params is counted in each network",
     ),
+    "prediction without examples": (
+        ("predict", "M", "--checkpoint", "rlm-base"),
+        "rlm-base: this checkpoint has no examples to predict from: give rlm-zoo",
+    ),
+    "ranking without examples": (
+        ("rank", "M", "--checkpoint", "rlm-generated", "--objectives", "params"),
+        "rlm-generated: this checkpoint has no examples to predict from: give rlm-zoo",
+    ),
+    "search by predictions without examples": (
+        ("search", "--space", "tiny-resnet", "--predictor", "rlm-base", "--objectives", "top1_accuracy"),
+        "rlm-base: this checkpoint has no examples to predict from: give rlm-zoo",
+    ),
     "missing checkpoint": (("predict", "M", "--checkpoint", "rlm-zo"), "did you mean 'rlm-zoo'"),
     "folder without a checkpoint": (("predict", "M", "--checkpoint", "/tmp"), "not a checkpoint"),
     "neither table nor space": (

@@ -170,6 +170,24 @@ def test_a_prediction_shows_values_that_the_checkpoint_has_measured(
     assert f"{new}: measured" not in printed
 
 
+def test_a_network_unlike_all_examples_with_a_metric_is_named(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = get_space("ofa-mbv3")
+    (tmp_path / "other.txt").write_text(other.to_text(other.sample(np.random.default_rng(0))))
+    names = [str(folder / "0.txt"), str(tmp_path / "other.txt")]
+    monkeypatch.setattr(sys, "argv", ["nas", "predict", *names, "--checkpoint", str(folder / "checkpoint")])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    printed = " ".join(capsys.readouterr().out.split())
+    assert not stop.value.code
+    note = "unlike the examples of the checkpoint with"
+    assert re.search(
+        rf"other\.txt: {note} (top1_accuracy, phone_ms|phone_ms, top1_accuracy): [\d.]+ times as far", printed
+    )
+    assert f"0.txt: {note}" not in printed
+
+
 def test_the_probability_of_being_on_the_front_counts_samples() -> None:
     samples = np.array([[[90.0, 1.0], [90.0, 1.0]], [[80.0, 2.0], [95.0, 2.0]], [[99.0, 9.0], [99.0, 9.0]]])
     goals = parse_objectives("accuracy,x_ms")

@@ -172,6 +172,18 @@ def test_examples_are_known_and_other_networks_are_farther(small_base: str) -> N
     assert RLM(base=small_base).fit(TEXTS[:1], {"top1": [1.0]}).novelty(TEXTS[1:2]) == 0  # one has no distances
 
 
+def test_only_examples_with_the_metric_make_a_network_known(small_base: str) -> None:
+    some = np.where(np.arange(40) < 10, 1.0 + np.arange(40), np.nan)
+    model = RLM(base=small_base).fit(TEXTS[:40], {"top1": np.arange(40.0), "a_ms": some})
+    np.testing.assert_allclose(model.novelty(TEXTS[:40], ["top1"]), 0, atol=1e-3)
+    np.testing.assert_allclose(model.novelty(TEXTS[:10], ["a_ms"]), 0, atol=1e-3)
+    assert (model.novelty(TEXTS[10:40], ["a_ms"]) > 0.01).all()
+    both = model.novelty(TEXTS, ["top1", "a_ms"])
+    np.testing.assert_allclose(both, np.maximum(model.novelty(TEXTS, ["top1"]), model.novelty(TEXTS, ["a_ms"])))
+    with pytest.raises(InputError, match="unknown metric 'b_ms'"):
+        model.novelty(TEXTS, ["b_ms"])
+
+
 def test_all_examples_count_as_known_however_many(small_base: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(predictor, "MAX_EXAMPLES", 10)  # more are stored than a query attends to
     monkeypatch.setattr(predictor, "NEIGHBOUR_ROWS", 20)

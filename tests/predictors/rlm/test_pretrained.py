@@ -82,7 +82,7 @@ def test_networks_of_another_kind_are_far_and_their_intervals_are_wide() -> None
     texts = [known.to_text(architecture) for architecture in drawn]
     model = RLM().fit(texts[:60], {"top1": [np.log(1 + known.flops(architecture)) for architecture in drawn[:60]]})
     far = [strange.to_text(strange.sample(np.random.default_rng(seed))) for seed in range(5)]
-    assert model.novelty(far).min() > 3 > np.median(model.novelty(texts[60:]))
+    assert model.novelty(far).min() > 1 > np.median(model.novelty(texts[60:]))
     near_std, far_std = (np.median(model.predict(some, ["top1"]).std) for some in (texts[60:], far))
     assert far_std > near_std
 
