@@ -17,6 +17,7 @@ import numpy as np
 import typer
 
 from experiments.runner import AsJson, Quick, run_command
+from nas import Problem, search
 from nas.benchmarks import load_benchmark
 from nas.benchmarks.populations import get_population
 from nas.cli.console import print_json, print_table
@@ -119,7 +120,7 @@ def main(
     """Learn, search, and check the front against the true latencies."""
     import optuna
 
-    from nas import parse_objectives, search
+    from nas import parse_objectives
     from nas.searching.pareto import non_dominated
     from nas.searching.progress import labelled
 
@@ -134,12 +135,10 @@ def main(
     objectives = parse_objectives(",".join(evaluator.metrics))
     with progress_bar("search on predictions") as bar:
         found = search(
-            evaluator.published,
-            objectives,
-            evaluator,
-            "nsga2",
-            evaluations,
-            seed,
+            Problem(evaluator.published, evaluator, objectives),
+            sampler="nsga2",
+            evaluations=evaluations,
+            seed=seed,
             progress=labelled(bar, "search on predictions"),
         )
     losses = found.evaluated.values * [objective.sign for objective in objectives]

@@ -23,8 +23,8 @@ import typer
 from experiments.pareto import FLOORS, PROBLEMS, load_table
 from experiments.runner import AsJson, FirstSeed, Jobs, Quick, Seeds, run_command
 from experiments.tables import Scores, Task, chosen, compute, show, summarize
-from nas import Benchmark, Reference, TableEvaluator, load_benchmark, parse_objectives
-from nas.searching.by_cost.loop import EPOCHS, search_by_cost
+from nas import Benchmark, Problem, Reference, TableEvaluator, load_benchmark, parse_objectives, search
+from nas.searching.by_cost.loop import EPOCHS
 from nas.searching.by_cost.runs import COST_KEY
 from predictors.metrics import Metric, at_fidelity
 from predictors.rlm.predictor import BASE
@@ -49,7 +49,7 @@ class Study(StrEnum):
     curves = "curves"
 
 
-class Problem(NamedTuple):
+class CostProblem(NamedTuple):
     """A search problem on a table, with the costs of trainings.
 
     Attributes:
@@ -57,7 +57,7 @@ class Problem(NamedTuple):
         objectives: m objectives.
         floor: accuracy in % below which a network does not count.
         fidelities: epochs after which a training may pause.
-        cost: see `search_by_cost`.
+        cost: see `nas.search`.
         unit: cost of one full training.
         base: the RLM's checkpoint, which has seen no network of the table.
     """
@@ -71,7 +71,7 @@ class Problem(NamedTuple):
     base: str
 
     @classmethod
-    def named(cls, name: str) -> Problem:
+    def named(cls, name: str) -> CostProblem:
         """The problem S1, S2, S3 or digits."""
         if name != DIGITS:
             return cls(load_table(), parse_objectives(PROBLEMS[name]), FLOORS[name], (LOW, FULL), EPOCHS, FULL, BASE)
@@ -94,14 +94,19 @@ def front_score(problem: str, policy: str, trainings: int, seed: int) -> Scores:
     import predictors
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    of = Problem.named(problem)
+    of = CostProblem.named(problem)
     values = np.stack([of.table.values(objective.name) for objective in of.objectives], 1)
     reference = Reference.of_table(values, of.objectives, of.floor)
     fidelities = of.fidelities[-1:] if policy in ("rlm-full", "random") else of.fidelities
-    found = search_by_cost(
-        of.table.space, of.objectives, TableEvaluator(of.table, of.metrics), policy.removesuffix("-full"), fidelities,
-        trainings * of.unit, of.cost, seed, predictor=lambda: predictors.create("rlm", base=of.base),
-    )  # fmt: skip
+    found = search(
+        Problem(of.table.space, TableEvaluator(of.table, of.metrics), of.objectives),
+        sampler=policy.removesuffix("-full"),
+        fidelities=fidelities,
+        budget=trainings * of.unit,
+        cost=of.cost,
+        seed=seed,
+        predictor=lambda: predictors.create("rlm", base=of.base),
+    )
     shares = shares_by_cost(found, reference, trainings, of.unit)
     row = {f"HV@{budget}": shares[budget - 1] for budget in BUDGETS if budget <= trainings}
     row["to 95%"] = float(np.argmax([*(np.array(shares) >= 0.95), True]) + 1)

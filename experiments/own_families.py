@@ -19,7 +19,7 @@ from nas.cli.progress import progress_bar
 from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
-    from nas import Benchmark
+    from nas.benchmarks import Benchmark
 
 FOLDER = Path("results/own-families")
 QUICK_NETWORKS, QUICK_TASK = 2, {"epochs": 1}

@@ -23,7 +23,7 @@ import typer
 from experiments.runner import AsJson, FirstSeed, Jobs, Seeds, run_command
 from experiments.tables import Scores, Task, chosen, compute, show, summarize
 from experiments.variants import Independent
-from nas import Reference, TableEvaluator, load_benchmark, parse_objectives, search
+from nas import Problem, Reference, TableEvaluator, load_benchmark, parse_objectives, search
 from nas.searching.loop import RESULT_VERSION
 from predictors.rlm.predictor import BASE, RLM
 
@@ -62,7 +62,13 @@ def score(problem: str, name: str, evaluations: int, seed: int) -> Scores:
         base = UNSEEN_BASE if problem in UNSEEN else BASE
         options["predictor"] = partial(RLM if kind == "rlm" else Independent, base=base)
     evaluator, sampler = TableEvaluator(table, metrics), kind.partition("-independent")[0]
-    found = search(table.space, objectives, evaluator, sampler, evaluations, seed, sampler_options=options)
+    found = search(
+        Problem(table.space, evaluator, objectives),
+        sampler=sampler,
+        evaluations=evaluations,
+        seed=seed,
+        sampler_options=options,
+    )
     return scores(reference.curve(found.evaluated.values))
 
 
@@ -71,7 +77,7 @@ def load_table() -> Benchmark:
     """NAS-Bench-201 with a lookup table instead of `to_text`, since writing texts takes a quarter of a search."""
     table = load_benchmark("nasbench201")
     texts = dict(zip(table.architectures, table.load_texts(), strict=True))
-    table.space.to_text = texts.__getitem__
+    table.space.to_text = texts.__getitem__  # type: ignore[method-assign, assignment]
     return table
 
 

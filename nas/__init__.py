@@ -1,46 +1,134 @@
-"""Multi-objective neural architecture search: benchmarks, evaluators, samplers, searches, Pareto fronts."""
+"""Multi-objective neural architecture search: problems, searches, Pareto fronts, and predictors that guide them.
+
+import nas
+
+problem = nas.Problem(build, evaluate, {"accuracy": "max", "cpu_latency_ms": "min"})
+result = nas.search(problem, sampler="rlm", evaluations=60, out="results/mine")
+print(result.front)
+"""
 
 from __future__ import annotations
 
 import importlib
 import sys
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING
 
 if sys.platform not in ("linux", "darwin"):
     warnings.warn("rlm-nas is made for Linux and macOS, not tested here: on Windows, use WSL", stacklevel=2)
 
-# Imported on first use, because optuna and torch take seconds to load and the command line must be fast.
-_HOME = {
-    "Benchmark": "nas.benchmarks",
+if TYPE_CHECKING:
+    __version__: str
+    from nas.api import compare, load_search, report, retrain, search
+    from nas.evaluation.datasets import load_dataset
+    from nas.evaluation.measurement import Measurement
+    from nas.problem import Benchmark, Problem, load_benchmark
+    from nas.searching.evaluators import Evaluator, MeasuredEvaluator, PredictionEvaluator, TableEvaluator
+    from nas.searching.objectives import Constraint, parse_constraints, parse_objectives
+    from nas.searching.own_evaluator import FunctionEvaluator
+    from nas.searching.pareto import Reference
+    from nas.searching.result import SearchResult
+    from nas.searching.sampler import PredictorSampler
+    from nas.searching.samplers import create_sampler, list_samplers
+    from predictors.metrics import Metric
+    from predictors.rlm.predictor import RLM
+    from search_spaces import SearchSpace, TorchSpace
+    from search_spaces.common.errors import (
+        CheckpointError,
+        EvaluatorError,
+        Infeasible,
+        InputError,
+        NasError,
+        StorageError,
+    )
+    from search_spaces.subnetworks import Subnetworks
+
+# Loaded on first use: optuna and torch take seconds to import, and the command line must answer at once.
+_MODULES = {
+    "Benchmark": "nas.problem",
+    "CheckpointError": "search_spaces.common.errors",
     "Constraint": "nas.searching.objectives",
     "Evaluator": "nas.searching.evaluators",
+    "EvaluatorError": "search_spaces.common.errors",
     "FunctionEvaluator": "nas.searching.own_evaluator",
+    "Infeasible": "search_spaces.common.errors",
+    "InputError": "search_spaces.common.errors",
     "MeasuredEvaluator": "nas.searching.evaluators",
     "Measurement": "nas.evaluation.measurement",
     "Metric": "predictors.metrics",
+    "NasError": "search_spaces.common.errors",
     "PredictionEvaluator": "nas.searching.evaluators",
     "PredictorSampler": "nas.searching.sampler",
+    "Problem": "nas.problem",
+    "RLM": "predictors.rlm.predictor",
     "Reference": "nas.searching.pareto",
     "SearchResult": "nas.searching.result",
+    "SearchSpace": "search_spaces",
+    "StorageError": "search_spaces.common.errors",
     "Subnetworks": "search_spaces.subnetworks",
     "TableEvaluator": "nas.searching.evaluators",
+    "TorchSpace": "search_spaces",
+    "compare": "nas.api",
     "create_sampler": "nas.searching.samplers",
     "list_samplers": "nas.searching.samplers",
-    "load_benchmark": "nas.benchmarks",
+    "load_benchmark": "nas.problem",
     "load_dataset": "nas.evaluation.datasets",
+    "load_search": "nas.api",
     "parse_constraints": "nas.searching.objectives",
     "parse_objectives": "nas.searching.objectives",
-    "search": "nas.searching.loop",
-    "search_by_cost": "nas.searching.by_cost.loop",
+    "report": "nas.api",
+    "retrain": "nas.api",
+    "search": "nas.api",
 }
-__all__ = sorted(_HOME)
+__all__ = [
+    "RLM",
+    "Benchmark",
+    "CheckpointError",
+    "Constraint",
+    "Evaluator",
+    "EvaluatorError",
+    "FunctionEvaluator",
+    "Infeasible",
+    "InputError",
+    "MeasuredEvaluator",
+    "Measurement",
+    "Metric",
+    "NasError",
+    "PredictionEvaluator",
+    "PredictorSampler",
+    "Problem",
+    "Reference",
+    "SearchResult",
+    "SearchSpace",
+    "StorageError",
+    "Subnetworks",
+    "TableEvaluator",
+    "TorchSpace",
+    "__version__",
+    "compare",
+    "create_sampler",
+    "list_samplers",
+    "load_benchmark",
+    "load_dataset",
+    "load_search",
+    "parse_constraints",
+    "parse_objectives",
+    "report",
+    "retrain",
+    "search",
+]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+def __getattr__(name: str) -> object:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("rlm-nas")
+    if name not in _MODULES:
         raise AttributeError(f"module 'nas' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOME[name]), name)
+    value: object = getattr(importlib.import_module(_MODULES[name]), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

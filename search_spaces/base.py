@@ -15,7 +15,7 @@ import numpy as np
 from search_spaces import choosers
 from search_spaces.choosers import Chooser, Trial
 from search_spaces.common.collecting import collection_paused
-from search_spaces.common.errors import Infeasible, InputError, describe, exits_as_errors, where
+from search_spaces.common.errors import Infeasible, InputError, NasError, describe, exits_as_errors, where
 from search_spaces.domains import Choice, count
 from search_spaces.graph.builder import Network, Tensor
 from search_spaces.graph.costs import graph_flops, graph_params
@@ -279,9 +279,10 @@ class SearchSpace:
             with exits_as_errors():
                 yield
         except InputError as error:
-            # Other kinds, such as that of a storage with a full disk, are not the fault of user code.
             if type(error) is InputError and (place := where(error)):
                 error.args = (f"{place}{error}",)
+            raise
+        except NasError:  # such as that of a storage with a full disk: not the fault of user code
             raise
         except Exception as error:
             if type(error).__module__.startswith("optuna."):  # a pruned trial, for example

@@ -21,10 +21,10 @@ import optuna
 import typer
 
 from experiments.runner import AsJson, run_command
+from nas import Problem, search
 from nas.cli.console import print_json, print_table
 from nas.cli.progress import progress_bar
 from nas.searching.joining import read_search
-from nas.searching.loop import search
 from nas.searching.objectives import to_losses
 from nas.searching.pareto import non_dominated
 from nas.searching.result import SearchResult
@@ -51,7 +51,9 @@ class Costs:
 def work(journal: Path, evaluations: int, sampler: str, space: str) -> None:
     """Start or resume the search in this process."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    search(get_space(space), OBJECTIVES, Costs(space), sampler, evaluations, storage=journal)
+    search(
+        Problem(get_space(space), Costs(space), OBJECTIVES), sampler=sampler, evaluations=evaluations, storage=journal
+    )
 
 
 def survive(journal: Path, evaluations: int, kills: int, rng: np.random.Generator, sampler: str, space: str) -> int:
@@ -82,7 +84,7 @@ def judged(found: SearchResult, space: str) -> dict[str, Any]:
     archs, values = found.evaluated
     direct = Costs(space)(archs)
     best = direct[non_dominated(to_losses(direct, found.objectives))]
-    front = [[row["params"], row["flops"]] for row in found.front]
+    front = [[row["params"], row["flops"]] for row in found.front_rows]
     return {
         "evaluations": len(archs),
         "distinct": len(set(archs)),

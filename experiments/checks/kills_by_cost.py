@@ -25,11 +25,11 @@ import typer
 from optuna.trial import TrialState
 
 from experiments.runner import AsJson, run_command
+from nas import Problem, search
 from nas.cli.console import print_json, print_table
 from nas.cli.progress import progress_bar
 from nas.evaluation.measurement import Measurement
 from nas.evaluation.trainable import Trainable
-from nas.searching.by_cost.loop import search_by_cost
 from nas.searching.by_cost.runs import UNTIL_KEY
 from nas.searching.own_evaluator import FunctionEvaluator
 from nas.searching.record import FURTHER_KEY
@@ -89,7 +89,13 @@ def work(folder: Path, budget: float) -> SearchResult:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     evaluator = _evaluator(folder / "training")
     journal = folder / "search.journal"
-    return search_by_cost(evaluator.space, "fit_loss,params", evaluator, "asha", FIDELITIES, budget, storage=journal)
+    return search(
+        Problem(evaluator.space, evaluator, "fit_loss,params"),
+        sampler="asha",
+        fidelities=FIDELITIES,
+        budget=budget,
+        storage=journal,
+    )
 
 
 def _start(folder: Path, budget: float) -> Process:

@@ -20,11 +20,11 @@ import optuna
 import typer
 
 from experiments.runner import AsJson, run_command
+from nas import Problem, search
 from nas.benchmarks import Benchmark, load_benchmark
 from nas.cli.console import print_json, print_table
 from nas.cli.progress import progress_bar
 from nas.searching.evaluators import TableEvaluator
-from nas.searching.loop import search
 from nas.searching.sampler import PredictorSampler
 from nas.searching.samplers import create_sampler
 from nas.searching.storage import open_storage
@@ -61,7 +61,7 @@ def ours(table: Benchmark, path: Path | None, trials: int) -> list[float]:
 
     evaluator = TableEvaluator(table, OBJECTIVES.split(","))
     with suppress(KeyboardInterrupt):
-        search(table.space, OBJECTIVES, evaluator, Timed(seed=0), trials, storage=path)
+        search(Problem(table.space, evaluator, OBJECTIVES), sampler=Timed(seed=0), evaluations=trials, storage=path)
     return times
 
 

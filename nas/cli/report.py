@@ -35,20 +35,23 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Report on searches or Optuna studies: report.html, front.csv, networks, figures and summary.json."""
+    from nas import api
     from nas.cli.measured import warn_of_missing_weights
-    from nas.comparison.folders import check_free
-    from nas.comparison.runs import open_studies
-    from nas.reporting.folders import save_studies
 
     if option and not space:
         raise InputError("--option needs --space")
     folder = output_folder(source, out)
-    studies = open_studies(source, benchmark, study, space, trust, parse_settings(option, "--option"))
-    if folder != Path(source):
-        check_free(folder, [result.study for group in studies.results.values() for result in group])
+    with progress_bar("reporting"):
+        studies = api.report(
+            source,
+            out=folder,
+            benchmark=benchmark,
+            study=study,
+            space=space,
+            space_options=parse_settings(option, "--option"),
+            trust=trust,
+        )
     if studies.not_built:
         print(f"nas: networks are not drawn: {studies.not_built}", file=sys.stderr)
-    with progress_bar("reporting"):
-        save_studies(folder, studies)
     warn_of_missing_weights(studies, folder)
     print_json(studies.summary()) if as_json else print(folder / "report.html")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nas.cli.config import Config, is_given, written
 from nas.cli.console import print_json, print_table, warn_if_seen, warn_of_directions, with_arrows
 from nas.cli.options import (
     TRAINING,
@@ -36,10 +37,13 @@ from nas.cli.options import (
 )
 from nas.cli.progress import progress_bar
 from search_spaces.common.errors import InputError
+from search_spaces.common.files import replacing
 
 if TYPE_CHECKING:
     from nas.comparison.runs import Budget
     from nas.comparison.studies import Studies
+
+REPEATS = "search.toml"  # file of the result folder: `nas search --config` with it is this search
 
 # Headings of `--help`.
 LIMITS, BY_COST, SHARING = "Limits", "Short trainings first", "Storage, processes, results"
@@ -59,6 +63,7 @@ CHANGEABLE_OPTIONS = (
     "seeds",
     "out",
     "new",
+    "config",
     "quiet",
     "as_json",
 )
@@ -206,6 +211,7 @@ def search(
     new: Annotated[
         bool, typer.Option("--new", help="Start in a new folder: FOLDER-2 if FOLDER exists.", rich_help_panel=SHARING)
     ] = False,
+    config: Config = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -270,6 +276,8 @@ def search(
                 measuring, objectives, samplers, evaluations, numbers, folder, limits, bar, point, options
             )
         save_studies(folder, studies)
+        with replacing(folder / REPEATS) as file:
+            file.write_text(written(context), encoding="utf-8")
     warn_of_missing_weights(studies, folder)
     _show(studies, limits, f"{objectives} on {benchmark or space}", as_json)
     print(f"written to {folder}")
@@ -370,8 +378,7 @@ def _result_folder(
 
 def _check_limits(context: typer.Context, by_cost: bool) -> None:
     """Raise InputError if the command line has an option that does not apply to this kind of search."""
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    given = [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]
+    given = [name for name in context.params if is_given(context, name)]
     if not by_cost and "cost" in given:
         raise InputError("--cost is the unit of --budget: it needs --fidelities and --budget")
     if by_cost and (wrong := [name for name in given if name in NOT_BY_COST]):

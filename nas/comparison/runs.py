@@ -17,7 +17,7 @@ from nas.benchmarks import Benchmark, load_benchmark
 from nas.comparison.folders import claim, searched_table
 from nas.comparison.studies import Studies
 from nas.evaluation.log_file import LOG_NAME, log_to
-from nas.searching.by_cost.loop import EPOCHS, SECONDS, search_by_cost
+from nas.searching.by_cost.loop import EPOCHS, SECONDS, run_search_by_cost
 from nas.searching.by_cost.policies import check_policy
 from nas.searching.by_cost.runs import RULED_OUT_KEY
 from nas.searching.evaluators import (
@@ -29,7 +29,7 @@ from nas.searching.evaluators import (
 )
 from nas.searching.identity import begun_with
 from nas.searching.labels import sampler_label
-from nas.searching.loop import search
+from nas.searching.loop import run_search
 from nas.searching.objectives import Constraint, parse_constraints, parse_objectives
 from nas.searching.pareto import Reference
 from nas.searching.prior import read_prior_observations
@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 
 
 class Budget(NamedTuple):
-    """Fidelities and budget of a search by cost, see `nas.searching.by_cost.loop.search_by_cost`."""
+    """Fidelities and budget of a search by cost, see `nas.search`."""
 
     fidelities: tuple[int, ...]
     budget: float
@@ -387,13 +387,13 @@ def _run_all(
             label = f"{folder.resolve().name}-{name}-{seed}"
             with tracking(options.track, label, reader) as trackers:
                 if options.budget:
-                    found = search_by_cost(
+                    found = run_search_by_cost(
                         space, goal.objectives, evaluator, sampler, *options.budget, seed, storage, goal.constraints,
                         shown, study, weights=weights, jobs=options.jobs, callbacks=trackers,
                         prepares=options.prepares,
                     )  # fmt: skip
                 else:
-                    found = search(
+                    found = run_search(
                         space, goal.objectives, evaluator, sampler, evaluations, seed,
                         sampler_options=sampler_options if is_guided(sampler) else None,
                         storage=storage,

@@ -134,7 +134,7 @@ class Studies:
                     "hypervolume_ratio": [self.reference.ratio(r.feasible_values) for r in results],
                     **({} if self.point is None else {"hypervolume": self._volumes(name).tolist()}),
                     "igd_plus": [_finite(self.reference.igd_plus(r.feasible_values)) for r in results],
-                    "fronts": [r.front for r in results],
+                    "fronts": [r.front_rows for r in results],
                     "failures": [r.failures for r in results],
                 }
                 for name, results in self.results.items()

@@ -90,10 +90,10 @@ def open_space(name: str, options: Mapping[str, Any], source: str | None) -> tup
     data = load_dataset(source, space.input_shape)
     wanted = {"input_shape": data.shape, "num_classes": data.outputs}
     for names in (("input_shape", "num_classes"), ("num_classes",), ("input_shape",)):
-        if not _fits(space, data):
+        if not fits(space, data):
             with suppress(InputError):  # the space has no such options
                 space = get_space(name, **{**{key: wanted[key] for key in names}, **options})
-    if not _fits(space, data):
+    if not fits(space, data):
         shape = ",".join(map(str, data.shape))
         raise InputError(
             f"{name} has inputs {tuple(space.input_shape)} and {space.num_classes} outputs, but {data.name} has inputs "
@@ -104,5 +104,6 @@ def open_space(name: str, options: Mapping[str, Any], source: str | None) -> tup
     return space, data
 
 
-def _fits(space: SearchSpace, data: Dataset) -> bool:
+def fits(space: SearchSpace, data: Dataset) -> bool:
+    """True if the space's networks take the inputs of the data set and have as many outputs."""
     return (tuple(space.input_shape), space.num_classes) == (tuple(data.shape), data.outputs)

@@ -55,5 +55,5 @@ def _plot_front(path: Path, studies: Studies) -> None:
 
 def _network_values(result: SearchResult) -> np.ndarray:
     """Objective values (k, m) of the search's front."""
-    front = [[row[o.name] for o in result.objectives] for row in result.front]
+    front = [[row[o.name] for o in result.objectives] for row in result.front_rows]
     return np.array(front, dtype=float).reshape(-1, len(result.objectives))

@@ -6,8 +6,6 @@ Architectures with equal texts are one network (duplicates), also if several sea
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +21,8 @@ from nas.searching.weights import find_weights
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pandas as pd
 
     from nas.searching.record import NetworkId
     from predictors.metrics import Metric
@@ -185,24 +185,26 @@ def missing_weights(front: Sequence[DistinctNetwork], folder: Path) -> dict[int,
     return {place: path for place, path in recorded.items() if path and find_weights(path, folder) is None}
 
 
-def networks_csv(networks: Sequence[DistinctNetwork], objectives: Sequence[Metric]) -> str:
-    """Networks as CSV, which `read_prior_observations` reads: architecture, metrics, and where the network comes from.
+def networks_table(networks: Sequence[DistinctNetwork], objectives: Sequence[Metric]) -> pd.DataFrame:
+    """Networks as rows: `architecture` in the space's notation, metrics, and where the network comes from.
 
-    Missing values are empty. Test scores are those of the front only. A metric named like one of `ORIGIN_COLUMNS` takes
+    Missing values are NaN. Test scores are those of the front only. A metric named like one of `ORIGIN_COLUMNS` takes
     its place.
     """
-    rows = [
+    import pandas as pd
+
+    metrics = [
         {**network.row(objectives), **network.values, **(network.test if network.on_front else {})}
         for network in networks
     ]
-    names = ["architecture", *(o.name for o in objectives), *(name for row in rows for name in row), *ORIGIN_COLUMNS]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, dict.fromkeys(names), restval="", lineterminator="\n")
-    writer.writeheader()
-    for network, row in zip(networks, rows, strict=True):
-        known = {name: value for name, value in row.items() if value == value}
-        writer.writerow({**network.origin, **known})
-    return text.getvalue()
+    names = ["architecture", *(o.name for o in objectives), *(name for row in metrics for name in row)]
+    rows = [{**network.origin, **row} for network, row in zip(networks, metrics, strict=True)]
+    return pd.DataFrame(rows, columns=list(dict.fromkeys([*names, *ORIGIN_COLUMNS])))
+
+
+def networks_csv(networks: Sequence[DistinctNetwork], objectives: Sequence[Metric]) -> str:
+    """The table as CSV, which `read_prior_observations` reads; missing values are empty."""
+    return str(networks_table(networks, objectives).to_csv(index=False, lineterminator="\n"))
 
 
 def _merged(evaluations: Sequence[Evaluation], objectives: Sequence[Metric]) -> DistinctNetwork:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import shlex
 import sys
 import time
@@ -23,7 +22,7 @@ from optuna.trial import TrialState
 from nas.evaluation import memory
 from nas.evaluation.machine import machine, versions
 from nas.searching.evaluators import MeasuredEvaluator
-from nas.searching.labels import sampler_label
+from nas.searching.labels import sampler_label, without_passwords
 from nas.searching.own_evaluator import FunctionEvaluator
 from nas.searching.sources import measured_metrics, source_of, used_settings
 from nas.searching.trials import is_evaluated
@@ -84,11 +83,6 @@ def command() -> str:
     """The command of this process, without passwords."""
     words = [Path(sys.argv[0]).name, *sys.argv[1:]]
     return without_passwords(shlex.join(words))
-
-
-def without_passwords(text: str) -> str:
-    """A text in which passwords of URLs are replaced by asterisks."""
-    return re.sub(r"(://[^/@:\s]+):[^/@\s]+@", r"\1:***@", text)
 
 
 @lru_cache(maxsize=8)

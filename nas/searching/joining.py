@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nas.searching.by_cost.loop import BUDGET_KEY, CHECKPOINTS_KEY, EPOCHS, SECONDS, search_by_cost
+from nas.searching.by_cost.loop import BUDGET_KEY, CHECKPOINTS_KEY, EPOCHS, SECONDS, run_search_by_cost
 from nas.searching.by_cost.policies import check_policy
 from nas.searching.by_cost.runs import COST_KEY
-from nas.searching.loop import EVALUATIONS_KEY, LIMITS_KEY, SOURCE_KEY, search
+from nas.searching.loop import EVALUATIONS_KEY, LIMITS_KEY, SOURCE_KEY, run_search
 from nas.searching.objectives import parse_constraints
 from nas.searching.prior import PRIOR_KEY
 from nas.searching.progress import SearchProgress
@@ -90,14 +90,14 @@ def join(
     opened = open_evaluator(source, found.space, metrics, path_override, device, evaluator, checkpoints)
     kept = study.user_attrs.get(WEIGHTS_FOLDER_KEY)
     if by_cost:
-        return search_by_cost(
+        return run_search_by_cost(
             found.space, settings["objectives"], opened, settings["sampler"], settings["fidelities"],
             study.user_attrs[BUDGET_KEY], settings["cost"], settings["seed"], storage, settings["constraints"],
             progress, name, joins=True, weights=weights or (Path(kept) if kept else None), jobs=jobs, share=share,
         )  # fmt: skip
     limits = study.user_attrs.get(LIMITS_KEY, {})
     until, patience = limits.get("until"), limits.get("patience")
-    return search(
+    return run_search(
         found.space, settings["objectives"], opened, settings["sampler"], study.user_attrs[EVALUATIONS_KEY],
         settings["seed"], storage, settings["constraints"], progress, name, settings["sampler_options"],
         seconds=math.inf if until is None else until - time.time(),

@@ -62,7 +62,7 @@ _MANY_UNFINISHED = 20  # with more unfinished trials, all trials are read at onc
 
 
 @with_few_threads
-def search(
+def run_search(
     space: SearchSpace,
     objectives: ObjectivesLike,
     evaluator: Evaluator,

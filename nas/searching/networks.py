@@ -16,6 +16,8 @@ from search_spaces.common.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from torch import nn
+
     from nas.searching.distinct import DistinctNetwork, Evaluation
     from search_spaces import Architecture, SearchSpace
 
@@ -78,6 +80,29 @@ def write_network(
     state, about = (None, {}) if weights is None else load_weights(kept)
     save_onnx(stem.with_suffix(".onnx"), network, state, {"values": json.dumps(values), **about})
     stem.with_suffix(".txt").write_text(network.text, encoding="utf-8")
+
+
+def trained_module(network: DistinctNetwork, folder: Path) -> nn.Module:
+    """An evaluated network as a PyTorch module in evaluation mode, with its trained weights if these were stored.
+
+    Args:
+        network: the network.
+        folder: result folder, to which the weights may have been moved.
+
+    Raises:
+        InputError: the weights were stored, and are lost.
+    """
+    from nas.evaluation.export import load_weights
+    from nas.evaluation.trainable import Trainable
+
+    evaluation = network.representative
+    module = Trainable.of(evaluation.space, evaluation.architecture).module()
+    if evaluation.weights:
+        path = find_weights(evaluation.weights, folder)
+        if path is None:
+            raise InputError(f"{evaluation.weights}: the trained weights of this network are missing or damaged")
+        module.load_state_dict(load_weights(path)[0])
+    return module.eval()
 
 
 def _replace_folder(path: Path, written: Path) -> None:

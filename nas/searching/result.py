@@ -22,9 +22,10 @@ from nas.searching.distinct import (
     least_violating,
     missing_weights,
     networks_csv,
+    networks_table,
 )
 from nas.searching.labels import sampler_label
-from nas.searching.networks import save_front
+from nas.searching.networks import save_front, trained_module
 from nas.searching.objectives import to_losses
 from nas.searching.pareto import Reference, hypervolume
 from nas.searching.prior import PRIOR_KEY
@@ -37,7 +38,9 @@ from search_spaces.parameter_names import plain_names
 
 if TYPE_CHECKING:
     import optuna
+    import pandas as pd
     from optuna.trial import FrozenTrial
+    from torch import nn
 
     from nas.searching.trials import TrialReader
     from search_spaces import Architecture, SearchSpace
@@ -125,7 +128,7 @@ class SearchResult:
     @property
     def least_violating(self) -> list[dict[str, Any]]:
         """The networks with the smallest violations: architecture, objectives, bounded metrics, violation."""
-        return least_violating(self.networks, self.objectives)
+        return least_violating(self.distinct, self.objectives)
 
     @property
     def failures(self) -> list[dict[str, Any]]:
@@ -146,8 +149,36 @@ class SearchResult:
                 failure["trials"] += 1
         return list(failures.values())
 
+    @property
+    def front(self) -> pd.DataFrame:
+        """The Pareto front, one row per network, sorted by the first objective from the best on.
+
+        Columns: `architecture` in the space's notation, objectives, other metrics, and where the network comes from.
+        """
+        return networks_table([network for network in self.distinct if network.on_front], self.objectives)
+
+    @property
+    def networks(self) -> pd.DataFrame:
+        """All evaluated networks with finite objectives, one row each, the front first. Columns as in `front`."""
+        return networks_table(self.distinct, self.objectives)
+
+    def model(self, place: int, folder: str | Path = ".") -> nn.Module:
+        """A network of the front as a `torch.nn.Module` in evaluation mode, with its trained weights if it has some.
+
+        Args:
+            place: row of `front`, from 0.
+            folder: result folder, if it was moved since the weights were written.
+
+        Raises:
+            InputError: there is no such network, or its weights are lost.
+        """
+        front = [network for network in self.distinct if network.on_front]
+        if not 0 <= place < len(front):
+            raise InputError(f"network {place}: the front has networks 0 to {len(front) - 1}")
+        return trained_module(front[place], Path(folder))
+
     @cached_property
-    def networks(self) -> list[DistinctNetwork]:
+    def distinct(self) -> list[DistinctNetwork]:
         """The distinct networks with finite objectives, the front first (`nas.searching.distinct`)."""
         return distinct_networks(self.evaluations(), self.objectives)
 
@@ -180,12 +211,12 @@ class SearchResult:
         return np.isfinite(self.evaluated.values).all(axis=1)
 
     @property
-    def front(self) -> list[dict[str, Any]]:
+    def front_rows(self) -> list[dict[str, Any]]:
         """The Pareto front as rows, sorted by the first objective: a network in the space's notation, and objectives.
 
         A network that was evaluated several times, also as a duplicate, is one row with the means.
         """
-        return [network.row(self.objectives) for network in self.networks if network.on_front]
+        return [network.row(self.objectives) for network in self.distinct if network.on_front]
 
     @cached_property
     def _network_ids(self) -> list[NetworkId]:
@@ -260,7 +291,7 @@ class SearchResult:
         Returns:
             By place on the front, the path to which the weights were written.
         """
-        return missing_weights([network for network in self.networks if network.on_front], folder)
+        return missing_weights([network for network in self.distinct if network.on_front], folder)
 
     @cached_property
     def _recorded_weights(self) -> dict[Architecture, str]:
@@ -307,16 +338,16 @@ class SearchResult:
         Raises:
             InputError: the files cannot be written.
         """
-        front = [network for network in self.networks if network.on_front]
+        front = [network for network in self.distinct if network.on_front]
         summary = {
             **self.settings,
             "evaluations": len(self.evaluated.architectures),
-            "front": self.front,
+            "front": self.front_rows,
             "failures": self.failures,
         }
         texts = {
             "front.csv": networks_csv(front, self.objectives),
-            "networks.csv": networks_csv(self.networks, self.objectives),
+            "networks.csv": networks_csv(self.distinct, self.objectives),
             "summary.json": json.dumps(summary, indent=2) + "\n",
         }
         save_front(Path(folder), front, texts)

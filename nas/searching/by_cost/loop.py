@@ -70,7 +70,7 @@ _POLL_SECONDS = 0.2
 
 
 @with_few_threads
-def search_by_cost(
+def run_search_by_cost(
     space: SearchSpace,
     objectives: ObjectivesLike,
     evaluator: Evaluator,

@@ -37,7 +37,7 @@ class Policy(Protocol):
 
 
 def check_policy(name: str) -> None:
-    """Raise InputError unless `search_by_cost` has a policy of this name."""
+    """Raise InputError unless a search with fidelities has a policy of this name."""
     if name not in BASELINES and not is_guided(name):
         raise unknown("sampler of a search by cost", name, sorted([*BASELINES, *list_predictors()]))
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def is_by_cost(result: SearchResult) -> bool:
-    """True for the result of `search_by_cost`."""
+    """True for the result of a search with fidelities."""
     return "fidelities" in _settings(result)
 
 
@@ -37,7 +37,7 @@ def next_jobs(result: SearchResult, space: SearchSpace, count: int) -> list[Job]
     """The jobs that the search would start next if it had budget left.
 
     Args:
-        result: result of `search_by_cost`.
+        result: result of a search with fidelities.
         space: space of new networks, or the rows of a table.
         count: most jobs.
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from experiments.checks.killed import Costs, judged, survive
+from nas import Problem, search
 from nas.searching.joining import read_search
-from nas.searching.loop import search
 from search_spaces import get_space
 
 GOOD = {"evaluations": 40, "distinct": 40, "values equal": True, "front equal": True, "unfinished trials": 0}
@@ -29,7 +29,7 @@ def test_the_check_finds_wrong_values(tmp_path: Path) -> None:
             return np.add(super().__call__(architectures), [[len(architectures), 0.0]])
 
     space = get_space("tiny-resnet")
-    found = search(space, "params:max,flops", Wrong("tiny-resnet"), "random", 5)
+    found = search(Problem(space, Wrong("tiny-resnet"), "params:max,flops"), sampler="random", evaluations=5)
     assert judged(found, "tiny-resnet") | {"evaluations": 40, "distinct": 40} == GOOD | {
         "values equal": False,
         "front equal": False,

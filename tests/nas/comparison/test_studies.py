@@ -84,7 +84,7 @@ def test_results_are_written_with_the_costs(switches: SearchSpace, tmp_path: Pat
     studies = run(switches, tmp_path, objectives="flops")
     save_studies(tmp_path, studies)
     rows = list(csv.DictReader((tmp_path / "front.csv").open()))
-    assert [float(row["flops"]) for row in rows] == [row["flops"] for row in studies.first.front]
+    assert [float(row["flops"]) for row in rows] == [row["flops"] for row in studies.first.front_rows]
     assert all(int(row["params"]) == switches.params(switches.parse(row["architecture"])) for row in rows)
     assert json.loads((tmp_path / "summary.json").read_text())["table"] == studies.table()
     assert (tmp_path / "front" / "00.onnx").is_file()

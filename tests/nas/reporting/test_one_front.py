@@ -97,7 +97,7 @@ def test_reports_and_figures_of_the_folder_keep_that_front(searched: tuple[Path,
     assert [row["architecture"] for row in reported["front"]] == architectures(folder / "front.csv")
     for group in open_studies(folder).results.values():
         for result in group:
-            assert len(_network_values(result)) == len(result.front) == len({*map(str, _network_values(result))})
+            assert len(_network_values(result)) == len(result.front_rows) == len({*map(str, _network_values(result))})
 
 
 def test_json_lists_the_same_front(tmp_path: Path) -> None:

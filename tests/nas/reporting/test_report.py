@@ -12,6 +12,7 @@ import optuna
 import pytest
 from typer.testing import CliRunner
 
+from nas import Problem, search
 from nas.benchmarks import load_benchmark
 from nas.cli import app
 from nas.comparison.runs import open_studies, run_measured_studies, run_studies
@@ -20,7 +21,6 @@ from nas.reporting.drawing import draw_blocks
 from nas.reporting.folders import save_studies
 from nas.reporting.report import write_report
 from nas.searching.evaluators import MeasuredEvaluator, TableEvaluator
-from nas.searching.loop import search
 from nas.searching.own_evaluator import FunctionEvaluator
 from search_spaces import SearchSpace, get_space, list_spaces
 from search_spaces.common.errors import InputError
@@ -53,7 +53,7 @@ def test_the_report_of_a_folder_says_what_its_searches_found(folder: Path) -> No
     assert list(studies.results) == ["ridge", "random"]
     assert studies.summary()["benchmark"] == "digits201"
     networks = {network["notation"]: network for network in data_of(folder)["networks"]}
-    for place, row in enumerate(studies.first.front):
+    for place, row in enumerate(studies.first.front_rows):
         network = networks[row["architecture"]]
         assert network["place"] == place
         assert network["values"][:2] == [row["digits_accuracy"], row["cpu_latency_ms"]]
@@ -91,7 +91,7 @@ def test_figures_are_drawn_from_a_journal_alone(folder: Path, tmp_path: Path) ->
     assert result.exit_code == 0, result.output
     assert {path.name for path in tmp_path.iterdir()} == {"pareto.svg", "hypervolume.svg", "predicted.svg"}
     alone = open_studies(journal).summary()
-    assert 0 < alone["best_front"] <= len(open_studies(journal).first.front)
+    assert 0 < alone["best_front"] <= len(open_studies(journal).first.front_rows)
     assert "true_front" not in alone
     true_front = open_studies(folder).summary()["true_front"]
     assert open_studies(journal, "digits201").summary()["true_front"] == true_front
@@ -109,7 +109,7 @@ def test_a_search_in_a_database_is_reported(tmp_path: Path) -> None:
     table = load_benchmark("digits201")
     storage = f"sqlite:///{tmp_path}/search.db"
     evaluator = TableEvaluator(table, GOALS.split(","))
-    search(table.space, GOALS, evaluator, "random", 6, storage=storage, name="mine")
+    search(Problem(table.space, evaluator, GOALS), sampler="random", evaluations=6, storage=storage, name="mine")
     result = CliRunner().invoke(app, ["report", storage, "--study", "mine", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
     assert (tmp_path / "report.html").is_file()
@@ -120,7 +120,7 @@ def test_a_search_without_a_front_is_reported_too(tmp_path: Path) -> None:
         folder = tmp_path / str(len(goals))
         studies = run_studies("digits201", goals, ["random"], 4, (0,), folder, constraints=["params <= 1"])
         save_studies(folder, studies)
-        assert studies.first.front == []
+        assert studies.first.front_rows == []
         assert not any(network["feasible"] for network in data_of(folder)["networks"])
 
 
@@ -132,7 +132,12 @@ def test_a_search_that_has_evaluated_nothing_is_named(tmp_path: Path) -> None:
     table = load_benchmark("digits201")
     journal = tmp_path / "studies" / "random-0.journal"
     with pytest.raises(KeyboardInterrupt):
-        search(table.space, GOALS, Broken(table, GOALS.split(",")), "random", 3, storage=journal)
+        search(
+            Problem(table.space, Broken(table, GOALS.split(",")), GOALS),
+            sampler="random",
+            evaluations=3,
+            storage=journal,
+        )
     with pytest.raises(InputError, match="nothing has been evaluated"):
         open_studies(tmp_path)
 
@@ -181,7 +186,7 @@ def test_measurements_are_shown_with_their_spread(switches: SearchSpace, tmp_pat
 def test_a_further_metric_may_have_any_name(tmp_path: Path, name: str) -> None:
     space = get_space("tiny-resnet")
     evaluator = FunctionEvaluator(space, lambda model, architecture, report: {"top1": 1.0, name: 2.0}, ["top1"])
-    search(space, "top1", evaluator, "random", 1, storage=tmp_path / "s.journal")
+    search(Problem(space, evaluator, "top1"), sampler="random", evaluations=1, storage=tmp_path / "s.journal")
     write_report(tmp_path / "report.html", open_studies(str(tmp_path / "s.journal")))
     data = data_of(tmp_path)
     assert [metric["name"] for metric in data["metrics"]][:2] == ["top1", name]

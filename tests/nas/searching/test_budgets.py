@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy
 from typer.testing import CliRunner
 
-from nas import search
+from nas import Problem, search
 from nas.benchmarks import load_benchmark
 from nas.cli import app
 from nas.comparison.runs import open_studies
@@ -53,7 +53,13 @@ def test_prior_observations_are_used_and_not_counted(tmp_path: Path) -> None:
     known = {a: [1.0, 2.0] for a in _some(4)}
     for _ in range(2):  # resuming takes them over once
         evaluator = Counting()
-        result = search(SPACE, OBJECTIVES, evaluator, "random", 6, storage=tmp_path / "s.journal", prior=known)
+        result = search(
+            Problem(SPACE, evaluator, OBJECTIVES),
+            sampler="random",
+            evaluations=6,
+            storage=tmp_path / "s.journal",
+            known=known,
+        )
         assert len(result.evaluated.architectures) == 10
         assert result.evaluated.architectures[:4] == list(known)
         assert result.evaluated.values[:4].tolist() == [[2.0, 1.0]] * 4
@@ -62,16 +68,21 @@ def test_prior_observations_are_used_and_not_counted(tmp_path: Path) -> None:
 
 def test_prior_observations_are_marked_where_they_were_added(tmp_path: Path) -> None:
     storage, known = tmp_path / "s.journal", {a: [1.0, 2.0] for a in _some(2)}
-    first = search(SPACE, OBJECTIVES, Counting(), "random", 3, storage=storage)
+    first = search(Problem(SPACE, Counting(), OBJECTIVES), sampler="random", evaluations=3, storage=storage)
     added = len(known.keys() - set(first.evaluated.architectures))
-    result = search(SPACE, OBJECTIVES, Counting(), "random", 5, storage=storage, prior=known)
+    result = search(
+        Problem(SPACE, Counting(), OBJECTIVES), sampler="random", evaluations=5, storage=storage, known=known
+    )
     assert added
     assert result.prior.tolist() == [False] * 3 + [True] * added + [False] * 2
 
 
 def test_equal_seeds_with_equal_prior_observations_evaluate_the_same() -> None:
     known = {a: [1.0, 2.0] for a in _some(4)}
-    runs = [search(SPACE, OBJECTIVES, Counting(), "random", 6, seed=3, prior=known) for _ in range(2)]
+    runs = [
+        search(Problem(SPACE, Counting(), OBJECTIVES), sampler="random", evaluations=6, seed=3, known=known)
+        for _ in range(2)
+    ]
     assert runs[0].evaluated.architectures == runs[1].evaluated.architectures
 
 
@@ -81,7 +92,13 @@ def test_a_journal_waits_for_the_disk_once_for_all_prior_observations(
     waited: list[int] = []
     monkeypatch.setattr(os, "fsync", waited.append)
     known = {a: [1.0, 2.0] for a in _some(40)}
-    result = search(SPACE, OBJECTIVES, Counting(), "random", 2, storage=tmp_path / "s.journal", prior=known)
+    result = search(
+        Problem(SPACE, Counting(), OBJECTIVES),
+        sampler="random",
+        evaluations=2,
+        storage=tmp_path / "s.journal",
+        known=known,
+    )
     assert len(result.evaluated.architectures) == 42
     proposed = len(result.study.trials) - 40  # two evaluations and repeats, which a random sampler may propose
     assert len(waited) == 1 + proposed
@@ -103,15 +120,15 @@ def test_an_sqlite_file_is_written_once_for_all_prior_observations(tmp_path: Pat
 
 def test_a_search_ends_when_its_time_is_over() -> None:
     evaluator = Counting(seconds=0.2)
-    result = search(SPACE, OBJECTIVES, evaluator, "random", 1000, seconds=1.0)
+    result = search(Problem(SPACE, evaluator, OBJECTIVES), sampler="random", evaluations=1000, seconds=1.0)
     assert 1 <= len(result.evaluated.architectures) <= 6
 
 
 def test_a_search_ends_when_the_front_stays_as_it_is() -> None:
     known = {a: [math.inf if i else 1e18, 0.0] for i, a in enumerate(_some(5))}  # nothing is better than the first
-    result = search(SPACE, OBJECTIVES, Counting(), "random", 1000, prior=known, patience=7)
+    result = search(Problem(SPACE, Counting(), OBJECTIVES), sampler="random", evaluations=1000, known=known, patience=7)
     assert len(result.evaluated.architectures) == 5 + 7
-    endless = search(SPACE, OBJECTIVES, Counting(), "random", 20, prior=known)
+    endless = search(Problem(SPACE, Counting(), OBJECTIVES), sampler="random", evaluations=20, known=known)
     assert len(endless.evaluated.architectures) == 25
 
 
@@ -126,7 +143,7 @@ def test_the_front_of_one_search_is_the_prior_of_another(tmp_path: Path) -> None
         result = CliRunner().invoke(app, ["search", *goals, *arguments])
         assert result.exit_code == 0, result.output
     before, after = open_studies(first).first, open_studies(second).first
-    assert len(after.evaluated.architectures) == len(before.front) + 3
+    assert len(after.evaluated.architectures) == len(before.front_rows) + 3
     assert after.hypervolume([0.0, 1e9]) >= before.hypervolume([0.0, 1e9])
 
 

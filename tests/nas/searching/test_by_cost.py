@@ -17,6 +17,7 @@ import optuna
 import pytest
 from optuna.trial import FrozenTrial, TrialState
 
+from nas import Problem, search
 from nas.evaluation.datasets import load_dataset
 from nas.evaluation.measurement import Measurement
 from nas.evaluation.tasks import TrainingTask
@@ -25,7 +26,6 @@ from nas.evaluation.training import train
 from nas.searching import optuna_adapter
 from nas.searching.by_cost.halving import Halving, best_order
 from nas.searching.by_cost.improvement import best_ratio
-from nas.searching.by_cost.loop import search_by_cost
 from nas.searching.by_cost.runs import BEGUN_KEY, COST_KEY, UNTIL_KEY, VALUES_KEY, Fidelities
 from nas.searching.evaluators import MeasuredEvaluator
 from nas.searching.own_evaluator import FunctionEvaluator
@@ -51,7 +51,13 @@ def _search(policy: str, budget: float, function: Any = _scored, **options: Any)
     space = Widths()
     measurement = Measurement(("params",))
     evaluator = FunctionEvaluator(space, function, ["usefulness_accuracy"], measurement)
-    return search_by_cost(space, OBJECTIVES, evaluator, policy, options.pop("fidelities", (1, 3, 9)), budget, **options)
+    return search(
+        Problem(space, evaluator, OBJECTIVES),
+        sampler=policy,
+        fidelities=options.pop("fidelities", (1, 3, 9)),
+        budget=budget,
+        **options,
+    )
 
 
 def _stretches(study: optuna.Study) -> Counter[tuple[str, int]]:
@@ -315,18 +321,27 @@ def test_a_paused_training_continues_bit_for_bit(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_built_in_trainings_pause_and_leave_no_states_behind(tmp_path: Path) -> None:
-    found = search_by_cost(
-        Widths(), "digits_accuracy,params", _measured(tmp_path), "asha", (1, 4), 24, weights=tmp_path / "weights"
+    found = search(
+        Problem(Widths(), _measured(tmp_path), "digits_accuracy,params"),
+        sampler="asha",
+        fidelities=(1, 4),
+        budget=24,
+        weights=tmp_path / "weights",
     )
     paused = found.study.get_trials(states=(TrialState.PRUNED,))
     assert len(found.evaluated.architectures) >= 1
     assert len(list(tmp_path.glob("*.pt"))) == len(paused) - len(found.evaluated.architectures)
-    assert len(list((tmp_path / "weights").glob("*.safetensors"))) == len(found.front)
+    assert len(list((tmp_path / "weights").glob("*.safetensors"))) == len(found.front_rows)
 
 
 def test_the_last_fidelity_is_the_whole_training(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a training has 4 epochs: give --epochs"):
-        search_by_cost(Widths(), "digits_accuracy,params", _measured(tmp_path), "asha", (1, 3), 24)
+        search(
+            Problem(Widths(), _measured(tmp_path), "digits_accuracy,params"),
+            sampler="asha",
+            fidelities=(1, 3),
+            budget=24,
+        )
 
 
 def test_a_training_goes_on_that_another_process_began_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from optuna.trial import TrialState, create_trial
 
+from nas import Problem, search
 from nas.benchmarks.table import Benchmark, Header, Table
 from nas.evaluation.latency import LatencyTask
 from nas.evaluation.measurement import Measurement
 from nas.searching.by_cost import loop
-from nas.searching.by_cost.loop import search_by_cost
 from nas.searching.by_cost.runs import BEGUN_KEY, COST_KEY, RULED_OUT_KEY, UNTIL_KEY
 from nas.searching.duplicates import repeat_exactly
 from nas.searching.evaluators import TableEvaluator
@@ -71,7 +71,13 @@ def _search(
     measurement = Measurement((metric,), latency=LatencyTask(runs=3))
     evaluator = FunctionEvaluator(space, trainings, ["usefulness_accuracy"], measurement)
     goal = f"usefulness_accuracy,{metric}"
-    return search_by_cost(space, goal, evaluator, policy, options.pop("fidelities", (1, 3, 9)), budget, **options)
+    return search(
+        Problem(space, evaluator, goal),
+        sampler=policy,
+        fidelities=options.pop("fidelities", (1, 3, 9)),
+        budget=budget,
+        **options,
+    )
 
 
 POLICIES = ["asha", "hyperband", "random", "ridge"]
@@ -86,7 +92,9 @@ def test_columns_of_a_table_decide_whether_trainings_continue(tmp_path: Path, ea
     Table(Header("few", "tiny-resnet"), names, columns).save(tmp_path / "few.safetensors")
     table = Benchmark(tmp_path / "few.safetensors")
     evaluator = TableEvaluator(table, ["top1_accuracy", "latency_ms"])
-    found = search_by_cost(table.space, "top1_accuracy,latency_ms", evaluator, "asha", (1, 3), 24)
+    found = search(
+        Problem(table.space, evaluator, "top1_accuracy,latency_ms"), sampler="asha", fidelities=(1, 3), budget=24
+    )
     assert sorted({trial.user_attrs[COST_KEY] for trial in found.study.trials}) == paid
 
 
@@ -176,7 +184,13 @@ def test_only_the_front_keeps_weights_after_a_resumption_too(tmp_path: Path) -> 
     evaluator = FunctionEvaluator(Few(), Trainings(), ["usefulness_accuracy"])
     for budget in (1, 3, 8):
         options: dict[str, Any] = {"storage": journal, "weights": weights}
-        study = search_by_cost(Few(), "usefulness_accuracy", evaluator, "random", (1,), budget, **options).study
+        study = search(
+            Problem(Few(), evaluator, "usefulness_accuracy"),
+            sampler="random",
+            fidelities=(1,),
+            budget=budget,
+            **options,
+        ).study
         assert [path.stem for path in weights.iterdir()] == [str(study.best_trial.number)]
     assert study.best_trial.number > 0, "the first network was on the front only until then"
 

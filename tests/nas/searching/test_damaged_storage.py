@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nas import search
+from nas import Problem, search
 from nas.comparison.runs import open_studies
 from nas.searching.joining import join
 from search_spaces import Architecture, get_space
@@ -29,7 +29,7 @@ class Costs:
 
 
 def searched(storage: Path | str, evaluations: int = 3) -> None:
-    search(SPACE, "params,flops:max", Costs(), "random", evaluations, storage=storage)
+    search(Problem(SPACE, Costs(), "params,flops:max"), sampler="random", evaluations=evaluations, storage=storage)
 
 
 @pytest.mark.parametrize(

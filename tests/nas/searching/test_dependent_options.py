@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from optuna.trial import FixedTrial, TrialState
 
-from nas import search
+from nas import Problem, search
 from nas.searching import joining
 from nas.searching.loop import MAX_FRUITLESS
 from nas.searching.rows import among_rows
@@ -108,7 +108,9 @@ def search_all(sampler: Any, domains: Sequence[tuple[Any, ...]] = DOMAINS_OF_ALL
     evaluator = Numbered(space)
     # Optuna's samplers cannot know that nothing is left; predictors would be fitted again for each further trial.
     evaluations = SIZE if sampler in GUIDED else 1000
-    return search(space, "quality:max,params", evaluator, sampler, evaluations, **options), evaluator
+    return search(
+        Problem(space, evaluator, "quality:max,params"), sampler=sampler, evaluations=evaluations, **options
+    ), evaluator
 
 
 @pytest.mark.parametrize("sampler", [*OPTUNAS, "ridge", *SLOW])
@@ -163,7 +165,10 @@ def test_a_search_resumes_with_the_same_names(tmp_path: Path, sampler: str, stor
     for evaluations in (3, 7, SIZE):
         # A new space, as in a new process.
         result = search(
-            Dependent(DOMAINS_OF_ALL_KINDS), "quality:max,params", Numbered(space), sampler, evaluations, storage=place
+            Problem(Dependent(DOMAINS_OF_ALL_KINDS), Numbered(space), "quality:max,params"),
+            sampler=sampler,
+            evaluations=evaluations,
+            storage=place,
         )
     assert len(result.evaluated.architectures) == SIZE
     assert not result.failures
@@ -179,7 +184,13 @@ def test_prior_observations_are_stored_under_the_names_of_their_domains(tmp_path
     evaluator = Numbered(space)
     prior = {a: evaluator([a])[0].tolist() for a in list(evaluator.numbers)[::2]}
     for storage in (None, tmp_path / "search.journal", f"sqlite:///{tmp_path}/search.db"):
-        result = search(space, "quality:max,params", evaluator, "tpe", SIZE - len(prior), storage=storage, prior=prior)
+        result = search(
+            Problem(space, evaluator, "quality:max,params"),
+            sampler="tpe",
+            evaluations=SIZE - len(prior),
+            storage=storage,
+            known=prior,
+        )
         assert len(result.evaluated.architectures) == SIZE
         assert result.prior.sum() == len(prior)
         assert not result.failures
@@ -189,7 +200,9 @@ def test_prior_observations_are_stored_under_the_names_of_their_domains(tmp_path
 def test_a_table_without_some_rows_is_searched_whole(sampler: str) -> None:
     space = Dependent(DOMAINS_OF_ALL_KINDS)
     rows = list(space.enumerate())[1:]
-    result = search(among_rows(space, rows), "quality:max,params", Numbered(space), sampler, 1000)
+    result = search(
+        Problem(among_rows(space, rows), Numbered(space), "quality:max,params"), sampler=sampler, evaluations=1000
+    )
     assert set(result.evaluated.architectures) == set(rows)
 
 
@@ -249,7 +262,7 @@ def test_old_studies_with_several_ranges_under_one_name_resume() -> None:
     space = Dependent(domains)
     evaluator = Numbered(space)
     storage = optuna.storages.InMemoryStorage()
-    search(space, "quality:max,params", evaluator, "random", 1, storage=storage)
+    search(Problem(space, evaluator, "quality:max,params"), sampler="random", evaluations=1, storage=storage)
     [study] = [optuna.load_study(study_name="search", storage=storage)]
     first = study.trials[0].params
     old = next(a for a in evaluator.numbers if a.as_dict()["kind"] != first["kind"])
@@ -265,7 +278,9 @@ def test_old_studies_with_several_ranges_under_one_name_resume() -> None:
             values=values,
         )
     )
-    result = search(space, "quality:max,params", evaluator, "random", 1000, storage=storage)
+    result = search(
+        Problem(space, evaluator, "quality:max,params"), sampler="random", evaluations=1000, storage=storage
+    )
     assert set(result.evaluated.architectures) == set(evaluator.numbers)
 
 
@@ -319,7 +334,7 @@ def test_a_search_whose_trials_are_all_rejected_ends() -> None:
     space = Rejecting(DOMAINS_OF_ALL_KINDS)
     storage = optuna.storages.InMemoryStorage()
     with pytest.raises(InputError, match=f"{MAX_FRUITLESS} trials in a row.* no network today"):
-        search(space, "quality:max,params", Numbered(space), "random", 5, storage=storage)
+        search(Problem(space, Numbered(space), "quality:max,params"), sampler="random", evaluations=5, storage=storage)
     result = joining.read_search(storage)
     assert sum(failure["trials"] for failure in result.failures) == MAX_FRUITLESS
     assert len(result.study.get_trials(states=(TrialState.FAIL,))) == MAX_FRUITLESS
@@ -346,5 +361,5 @@ def test_a_search_whose_trials_cannot_be_read_ends() -> None:
             evaluations.extend(architectures)
             return np.ones((len(architectures), 2))
 
-    search(space, "quality:max,params", Counting(space), "random", 5, storage=storage)
+    search(Problem(space, Counting(space), "quality:max,params"), sampler="random", evaluations=5, storage=storage)
     assert len(evaluations) <= MAX_FRUITLESS

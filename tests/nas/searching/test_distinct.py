@@ -11,9 +11,9 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
+from nas import Problem, search
 from nas.comparison.runs import open_studies
 from nas.searching.distinct import DistinctNetwork, distinct_networks
-from nas.searching.loop import search
 from nas.searching.reading import RecordedSpace
 from nas.searching.record import NETWORK_KEY
 from nas.searching.result import SearchResult
@@ -57,7 +57,9 @@ GOALS = "accuracy,x_latency_ms"
 
 
 def run(evaluator: Noisy, **changes: Any) -> SearchResult:
-    return search(Twins(), changes.pop("objectives", GOALS), evaluator, "random", 6, **changes)
+    return search(
+        Problem(Twins(), evaluator, changes.pop("objectives", GOALS)), sampler="random", evaluations=6, **changes
+    )
 
 
 def values(networks: Sequence[DistinctNetwork], metric: str = "accuracy") -> list[float]:
@@ -66,8 +68,12 @@ def values(networks: Sequence[DistinctNetwork], metric: str = "accuracy") -> lis
 
 def test_a_network_has_the_mean_of_its_evaluations_so_that_luck_gains_nothing() -> None:
     result = run(Noisy(LUCKY))
-    assert [(row["accuracy"], row["x_latency_ms"]) for row in result.front] == [(91.1, 3.0), (90.0, 2.0), (70.0, 1.0)]
-    assert [len(network.evaluations) for network in result.networks] == [2, 2, 2]
+    assert [(row["accuracy"], row["x_latency_ms"]) for row in result.front_rows] == [
+        (91.1, 3.0),
+        (90.0, 2.0),
+        (70.0, 1.0),
+    ]
+    assert [len(network.evaluations) for network in result.distinct] == [2, 2, 2]
     # With single evaluations, the lucky training would have hidden the best network.
     assert sorted(result.evaluated.values[:, 0]) == sorted(LUCKY.values())
 
@@ -75,20 +81,20 @@ def test_a_network_has_the_mean_of_its_evaluations_so_that_luck_gains_nothing() 
 def test_the_mean_of_equal_values_is_exactly_that_value() -> None:
     third = 0.1 + 0.2  # has no short decimal notation, so that sums round
     result = run(Noisy(dict.fromkeys(LUCKY, third)), objectives="accuracy")
-    assert {row["accuracy"] for row in result.front} == {third}
-    assert len(result.front) == 3
+    assert {row["accuracy"] for row in result.front_rows} == {third}
+    assert len(result.front_rows) == 3
 
 
 def test_constraints_apply_to_the_means() -> None:
     bound = run(Noisy(LUCKY, {"a": 1.0, "b": 3.0}), constraints="power <= 1.9")
-    assert bound.front == []
+    assert bound.front_rows == []
     assert bound.feasible.sum() == 3, "one evaluation of each network keeps the bound"
     assert [row["violation"] for row in bound.least_violating] == [pytest.approx(0.1 / 1.9)] * 3
-    assert len(run(Noisy(LUCKY, {"a": 1.0, "b": 3.0}), constraints="power <= 2").front) == 3
+    assert len(run(Noisy(LUCKY, {"a": 1.0, "b": 3.0}), constraints="power <= 2").front_rows) == 3
 
 
 def test_the_spread_of_evaluations_is_kept() -> None:
-    lucky = next(network for network in run(Noisy(LUCKY)).networks if network.values["x_latency_ms"] == 2)
+    lucky = next(network for network in run(Noisy(LUCKY)).distinct if network.values["x_latency_ms"] == 2)
     low, high, meaning = lucky.spreads["accuracy"]
     assert (low, high) == (87.0, 93.0)
     assert "2 evaluations" in meaning
@@ -105,10 +111,10 @@ def test_the_hypervolume_counts_each_architecture_with_its_own_value() -> None:
 
 def test_an_architecture_that_several_searches_read_in_a_table_counts_once() -> None:
     table = Noisy(LUCKY)
-    first, second = run(table), search(Twins(), GOALS, table, "random", 3, seed=1)
+    first, second = run(table), search(Problem(Twins(), table, GOALS), sampler="random", evaluations=3, seed=1)
     evaluations = [*first.evaluations(0), *second.evaluations(1)]
     merged = distinct_networks(evaluations, first.objectives)
-    assert values(merged) == values(first.networks)
+    assert values(merged) == values(first.distinct)
     assert sum(len(network.evaluations) for network in merged) == 6 + 3
     assert {network.origin["seed"] for network in merged} == {0}
 
@@ -125,12 +131,14 @@ def test_networks_are_told_apart_where_they_cannot_be_built(tmp_path: Path) -> N
         "        return net.classifier(net.conv_bn_relu(net.input, width))\n"
     )
     space = get_space(f"{tmp_path / 'mine.py'}:Mine")
-    searched = search(space, GOALS, Noisy(LUCKY), "random", 6, storage=tmp_path / "s.journal")
+    searched = search(
+        Problem(space, Noisy(LUCKY), GOALS), sampler="random", evaluations=6, storage=tmp_path / "s.journal"
+    )
     read = open_studies(tmp_path / "s.journal")
     assert isinstance(read.first.space, RecordedSpace)
-    assert values(read.networks) == values(searched.networks)
-    params = [Twins().params(network.architecture) for network in run(Noisy(LUCKY)).networks]
-    assert values(read.networks, "params") == params
+    assert values(read.distinct) == values(searched.distinct)
+    params = [Twins().params(network.architecture) for network in run(Noisy(LUCKY)).distinct]
+    assert values(read.distinct, "params") == params
 
 
 def test_searches_of_older_versions_are_merged_by_building_their_networks(
@@ -147,5 +155,5 @@ def test_searches_of_older_versions_are_merged_by_building_their_networks(
         study.add_trial(trial)
     monkeypatch.setitem(registry._SPACES, "twins", Twins)
     old = open_studies(tmp_path / "old.journal")
-    assert values(old.networks) == values(searched.networks)
+    assert values(old.distinct) == values(searched.distinct)
     assert all(NETWORK_KEY not in trial.user_attrs for trial in old.first.study.trials)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nas import search
+from nas import Problem, search
 from nas.searching.joining import read_search
 from nas.searching.loop import MAX_FAILURES
 from nas.searching.objectives import parse_constraints, parse_objectives
@@ -73,7 +73,7 @@ class Killed(BaseException):
 
 def test_an_evaluation_that_raises_is_a_failed_trial_with_its_reason(tmp_path: Path) -> None:
     evaluator = Costs(fails=lambda i: i % 3 == 0)
-    result = search(SPACE, OBJECTIVES, evaluator, "random", 12, storage=tmp_path / "j.log")
+    result = search(Problem(SPACE, evaluator, OBJECTIVES), sampler="random", evaluations=12, storage=tmp_path / "j.log")
     assert len(evaluator.seen) == len(result.evaluated.architectures) == 12
     assert np.isnan(result.evaluated.values).any(1).sum() == len(result.failures) == 4
     assert all("RuntimeError: CUDA out of memory" in failure["reason"] for failure in result.failures)
@@ -88,16 +88,23 @@ def test_a_search_refuses_a_space_that_draws_random_numbers_itself(switches: Sea
             return net.classifier(net.conv(net.input, random.randrange(1, 999)))
 
     with pytest.raises(InputError, match="build made two networks of the same choices"):
-        search(Random(), "params", Costs(), "random", 3)
+        search(Problem(Random(), Costs(), "params"), sampler="random", evaluations=3)
 
 
 def test_ten_failures_in_a_row_end_the_search_with_the_last_reason_and_it_can_go_on(tmp_path: Path) -> None:
     evaluator = Costs(fails=lambda i: i > 2, error=ValueError("no such file: labels.npy"))
     with pytest.raises(InputError, match=r"10 evaluations in a row failed; .*ValueError: no such file: labels.npy"):
-        search(SPACE, OBJECTIVES, evaluator, "random", 30, storage=tmp_path / "j.log")
+        search(Problem(SPACE, evaluator, OBJECTIVES), sampler="random", evaluations=30, storage=tmp_path / "j.log")
     assert len(evaluator.seen) == 2 + MAX_FAILURES
     mended = Costs()
-    assert len(search(SPACE, OBJECTIVES, mended, "random", 30, storage=tmp_path / "j.log").evaluated.values) == 30
+    assert (
+        len(
+            search(
+                Problem(SPACE, mended, OBJECTIVES), sampler="random", evaluations=30, storage=tmp_path / "j.log"
+            ).evaluated.values
+        )
+        == 30
+    )
     assert len(mended.seen) == 30 - 12
 
 
@@ -112,7 +119,7 @@ def test_a_full_disk_is_not_the_fault_of_the_users_space(tmp_path: Path, monkeyp
     monkeypatch.setattr(JournalFile, "append_logs", full)
     space = Grouped()
     with pytest.raises(StorageError, match=r"^cannot use"):
-        search(space, OBJECTIVES, Costs(space), "random", 3, storage=tmp_path / "j.log")
+        search(Problem(space, Costs(space), OBJECTIVES), sampler="random", evaluations=3, storage=tmp_path / "j.log")
 
 
 def test_a_value_that_is_not_finite_says_which(tmp_path: Path) -> None:
@@ -120,7 +127,9 @@ def test_a_value_that_is_not_finite_says_which(tmp_path: Path) -> None:
         def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
             return super().__call__(architectures) * [1, np.nan if len(self.seen) == 2 else 1]
 
-    assert [f["reason"] for f in search(SPACE, OBJECTIVES, Diverging(), "random", 4).failures] == ["flops is nan"]
+    assert [
+        f["reason"] for f in search(Problem(SPACE, Diverging(), OBJECTIVES), sampler="random", evaluations=4).failures
+    ] == ["flops is nan"]
 
 
 # --- choices that do not go together
@@ -131,10 +140,10 @@ def test_a_value_that_is_not_finite_says_which(tmp_path: Path) -> None:
 def test_infeasible_choices_are_neither_evaluated_nor_counted(space: SearchSpace, sampler: str) -> None:
     evaluator = Costs(space)
     options = {"n_startup": 3, "pool": 100, "fresh": 30} if sampler == "ridge" else None
-    result = search(space, OBJECTIVES, evaluator, sampler, 8, sampler_options=options)
+    result = search(Problem(space, evaluator, OBJECTIVES), sampler=sampler, evaluations=8, sampler_options=options)
     widths = {(dict(a.choices)["width"], dict(a.choices)["groups"]) for a in evaluator.seen}
     assert widths == {(w, g) for w in (4, 6, 8) for g in (1, 2, 3, 8) if w % g == 0}
-    assert len(result.front) == 1
+    assert len(result.front_rows) == 1
     assert all("divide" in failure["reason"] for failure in result.failures)
     assert sampler == "ridge" or result.failures, (
         "a plain sampler proposes such choices; their trials say why they failed"
@@ -160,7 +169,7 @@ def test_a_space_without_any_feasible_architecture_says_so() -> None:
     with pytest.raises(
         InputError, match=r"grouped: 200 draws in a row were infeasible; the last: width \d is too small"
     ):
-        search(Never(), OBJECTIVES, Costs(Never()), "random", 5)
+        search(Problem(Never(), Costs(Never()), OBJECTIVES), sampler="random", evaluations=5)
 
 
 # --- processes that end
@@ -172,7 +181,7 @@ def kill_during(storage: Path, number: int, times: int, error: type[BaseExceptio
     for run in range(times):
         evaluator = Costs(fails=lambda i, run=run: i == (number if run == 0 else 1), error=error())
         with pytest.raises(error):
-            search(SPACE, OBJECTIVES, evaluator, "random", 8, storage=storage)
+            search(Problem(SPACE, evaluator, OBJECTIVES), sampler="random", evaluations=8, storage=storage)
         begun.append(evaluator.seen[-1])
     return begun
 
@@ -181,7 +190,7 @@ def test_a_network_that_ends_every_process_is_given_up_after_two_more_tries(tmp_
     begun = kill_during(tmp_path / "j.log", 4, 1 + MAX_RESTARTS, Killed)
     assert len(set(begun)) == 1
     evaluator = Costs()
-    result = search(SPACE, OBJECTIVES, evaluator, "random", 8, storage=tmp_path / "j.log")
+    result = search(Problem(SPACE, evaluator, OBJECTIVES), sampler="random", evaluations=8, storage=tmp_path / "j.log")
     assert begun[0] not in evaluator.seen
     assert len(result.evaluated.architectures) == 8
     (failure,) = result.failures
@@ -204,9 +213,9 @@ def test_a_training_that_makes_progress_is_never_given_up(tmp_path: Path) -> Non
     evaluator = Trained()
     for evaluator.epochs in range(1, 6):
         with pytest.raises(Killed):
-            search(SPACE, OBJECTIVES, evaluator, "random", 1, storage=tmp_path / "j.log")
+            search(Problem(SPACE, evaluator, OBJECTIVES), sampler="random", evaluations=1, storage=tmp_path / "j.log")
     evaluator.epochs = 6
-    result = search(SPACE, OBJECTIVES, evaluator, "random", 1, storage=tmp_path / "j.log")
+    result = search(Problem(SPACE, evaluator, OBJECTIVES), sampler="random", evaluations=1, storage=tmp_path / "j.log")
     assert not result.failures
     assert len(result.study.trials[-1].intermediate_values) == 6
 
@@ -214,7 +223,7 @@ def test_a_training_that_makes_progress_is_never_given_up(tmp_path: Path) -> Non
 def test_a_network_that_the_user_interrupts_is_never_given_up(tmp_path: Path) -> None:
     begun = kill_during(tmp_path / "j.log", 4, 5, KeyboardInterrupt)
     evaluator = Costs()
-    result = search(SPACE, OBJECTIVES, evaluator, "random", 8, storage=tmp_path / "j.log")
+    result = search(Problem(SPACE, evaluator, OBJECTIVES), sampler="random", evaluations=8, storage=tmp_path / "j.log")
     assert {*begun} == {evaluator.seen[0]}
     assert not result.failures
 
@@ -223,8 +232,8 @@ def test_a_network_that_the_user_interrupts_is_never_given_up(tmp_path: Path) ->
 
 
 def test_where_nothing_keeps_a_constraint_the_least_violating_networks_are_known() -> None:
-    result = search(SPACE, "flops", Costs(), "random", 12, constraints="params <= 5")
-    assert not result.front
+    result = search(Problem(SPACE, Costs(), "flops", "params <= 5"), sampler="random", evaluations=12)
+    assert not result.front_rows
     rows = result.least_violating
     assert len(rows) == 5
     params = sorted(SPACE.params(architecture) for architecture in result.evaluated.architectures)

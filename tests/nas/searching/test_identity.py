@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import predictors
-from nas import Measurement, load_benchmark, search
+from nas import Measurement, Problem, load_benchmark, search
 from nas.comparison.runs import open_studies
 from nas.evaluation.datasets import digits
 from nas.evaluation.latency import LatencyTask
@@ -52,7 +52,12 @@ class Params:
 
 
 def run(folder: Path, space: SearchSpace, evaluations: int = 3, **settings: Any) -> None:
-    search(space, "params", Params(space, **settings), "random", evaluations, storage=folder / "j.log")
+    search(
+        Problem(space, Params(space, **settings), "params"),
+        sampler="random",
+        evaluations=evaluations,
+        storage=folder / "j.log",
+    )
 
 
 def mine(folder: Path, kernel: int = 3, more: str = "") -> SearchSpace:
@@ -92,7 +97,13 @@ def test_all_differences_are_in_one_message(tmp_path: Path) -> None:
     run(tmp_path, mine(tmp_path), epochs=6)
     space = mine(tmp_path, kernel=5)
     with pytest.raises(InputError) as caught:
-        search(space, "params", Params(space, epochs=8), "random", 3, seed=4, storage=tmp_path / "j.log")
+        search(
+            Problem(space, Params(space, epochs=8), "params"),
+            sampler="random",
+            evaluations=3,
+            seed=4,
+            storage=tmp_path / "j.log",
+        )
     for difference in ("seed 0, not 4", "evaluator.epochs 6, not 8", "builds other networks"):
         assert difference in str(caught.value)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import optuna
 import pytest
 
-from nas import search
+from nas import Problem, search
 from nas.searching import jobs, watching
 from nas.searching.own_evaluator import FunctionEvaluator
 from nas.searching.progress import SearchProgress
@@ -71,7 +71,14 @@ def test_jobs_share_a_search_and_its_gpus(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     wanted, evaluate = 6, evaluator(device="cuda", processes=2)
     told: list[SearchProgress] = []
-    result = search(SPACE, "size:min", evaluate, "random", wanted, storage="s.journal", jobs=2, progress=told.append)
+    result = search(
+        Problem(SPACE, evaluate, "size:min"),
+        sampler="random",
+        evaluations=wanted,
+        storage="s.journal",
+        jobs=2,
+        progress=told.append,
+    )
     assert told[-1].done >= wanted, "what the other process evaluated last counts, too"
     assert begun() == {str(os.getpid()): "None", next(pid for pid in begun() if pid != str(os.getpid())): "7"}
     found = result.evaluated.architectures
@@ -102,7 +109,14 @@ def test_progress_counts_what_other_processes_finish_in_the_meantime(
     def note(progress: SearchProgress) -> None:
         done.append(progress.done)
 
-    search(SPACE, "size:min", function, "random", 8, storage="s.journal", jobs=2, progress=note)
+    search(
+        Problem(SPACE, function, "size:min"),
+        sampler="random",
+        evaluations=8,
+        storage="s.journal",
+        jobs=2,
+        progress=note,
+    )
     assert done == sorted(done), "it never falls"
     assert len({1, 2, 3, 4} & {*done}) >= 2, "not only when this process has finished its first, when five are done"
     assert done[-1] >= 8
@@ -127,7 +141,12 @@ def test_helper_processes_end_with_the_main_one_and_return_their_trials(
     owners = [t.user_attrs.get("nas:worker", "") for t in study.trials if not t.state.is_finished()]
     assert not any(f":{helper}:" in owner for owner in owners)
     before = len(study.get_trials(states=(optuna.trial.TrialState.COMPLETE,)))
-    found = search(SPACE, "size:min", evaluator(seconds=0.5), "random", before + 2, storage="s.journal")
+    found = search(
+        Problem(SPACE, evaluator(seconds=0.5), "size:min"),
+        sampler="random",
+        evaluations=before + 2,
+        storage="s.journal",
+    )
     assert not found.failures
 
 
@@ -152,9 +171,9 @@ def test_a_search_that_cannot_be_shared_is_refused(evaluator: Callable[..., Func
     cases = ((own, "random", "s.journal"), (evaluator(), "random", None), (evaluator(), chosen, "s.journal"))
     for evaluation, sampler, storage in cases:
         with pytest.raises(InputError, match="2 jobs need a storage, a sampler given by name"):
-            search(SPACE, "size:min", evaluation, sampler, 3, storage=storage, jobs=2)
+            search(Problem(SPACE, evaluation, "size:min"), sampler=sampler, evaluations=3, storage=storage, jobs=2)
     with pytest.raises(InputError, match="jobs must be at least 1"):
-        search(SPACE, "size:min", evaluator(), "random", 3, jobs=0)
+        search(Problem(SPACE, evaluator(), "size:min"), sampler="random", evaluations=3, jobs=0)
 
 
 def test_visible_gpus_are_those_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nas import Problem, search
 from nas.comparison.runs import run_studies
 from nas.evaluation.log_file import _LogFile, log_to
-from nas.searching.loop import search
 from nas.searching.progress import SearchProgress
 from search_spaces import Architecture, SearchSpace
 
@@ -34,8 +34,14 @@ class Costs:
 
 def logged(path: Path, evaluator: Costs, evaluations: int) -> list[str]:
     with log_to(path / "nas.log"):
-        search(evaluator.space, "params:max,size_kb", evaluator, "ridge", evaluations, storage=path / "j.log",
-               sampler_options=GUIDED, name="ridge-0")  # fmt: skip
+        search(
+            Problem(evaluator.space, evaluator, "params:max,size_kb"),
+            sampler="ridge",
+            evaluations=evaluations,
+            storage=path / "j.log",
+            sampler_options=GUIDED,
+            name="ridge-0",
+        )
     return (path / "nas.log").read_text().splitlines()
 
 
@@ -91,7 +97,7 @@ def test_a_log_that_cannot_be_written_any_more_does_not_end_the_search(
 
     monkeypatch.setattr(_LogFile, "flush", full_disk)
     with log_to(tmp_path / "nas.log"):
-        result = search(switches, "params", Costs(switches), "random", 3)
+        result = search(Problem(switches, Costs(switches), "params"), sampler="random", evaluations=3)
     monkeypatch.undo()
     assert len(result.evaluated.architectures) == 3
     assert "Traceback" not in capsys.readouterr().err
@@ -111,13 +117,22 @@ def test_of_two_processes_of_a_search_one_logs_until_it_ends(tmp_path: Path) -> 
 def test_a_log_that_cannot_be_opened_is_skipped(switches: SearchSpace, tmp_path: Path) -> None:
     (tmp_path / "nas.log").mkdir()
     with log_to(tmp_path / "nas.log"):
-        assert len(search(switches, "params", Costs(switches), "random", 3).evaluated.architectures) == 3
+        assert (
+            len(
+                search(
+                    Problem(switches, Costs(switches), "params"), sampler="random", evaluations=3
+                ).evaluated.architectures
+            )
+            == 3
+        )
     assert logging.getLogger("nas").handlers == []
 
 
 def test_progress_names_the_best_of_each_objective(switches: SearchSpace) -> None:
     calls: list[SearchProgress] = []
-    result = search(switches, "params:max,flops", Costs(switches), "random", 8, progress=calls.append)
+    result = search(
+        Problem(switches, Costs(switches), "params:max,flops"), sampler="random", evaluations=8, progress=calls.append
+    )
     params, flops = result.evaluated.values.T
     assert calls[-1].best == {"params": params.max(), "flops": flops.min()}
     assert f"best params {params.max():.5g}, flops {flops.min():.5g}" in str(calls[-1])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nas import PredictorSampler, search
+from nas import PredictorSampler, Problem, search
 from predictors import create
 from search_spaces import Architecture, InputError, SearchSpace, get_space
 from search_spaces.graph.builder import Network, Tensor
@@ -59,23 +59,25 @@ def params(architecture: Architecture) -> float:
     ids=["equal", "one equal", "negative", "huge and tiny"],
 )
 def test_the_front_contains_exactly_the_non_dominated_networks(row: Row) -> None:
-    result = search(SPACE, OBJECTIVES, Given(row), guided(SPACE), 12)
+    result = search(Problem(SPACE, Given(row), OBJECTIVES), sampler=guided(SPACE), evaluations=12)
     values = [tuple(row(architecture)) for architecture in result.evaluated.architectures]
     assert len(values) == 12
     front = [v for v in values if not any(w != v and w[0] >= v[0] and w[1] <= v[1] for w in values)]
-    assert sorted((entry["gain"], entry["cost"]) for entry in result.front) == sorted(front)
+    assert sorted((entry["gain"], entry["cost"]) for entry in result.front_rows) == sorted(front)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_values_that_are_never_finite_end_the_search_with_the_reason(bad: float) -> None:
     with pytest.raises(InputError, match=f"10 evaluations in a row failed; the last: cost is {bad}"):
-        search(SPACE, OBJECTIVES, Given(lambda a: [1.0, bad]), guided(SPACE), 12)
+        search(Problem(SPACE, Given(lambda a: [1.0, bad]), OBJECTIVES), sampler=guided(SPACE), evaluations=12)
 
 
 @pytest.mark.parametrize("sampler", ["random", "nsga2", "tpe", "guided"])
 def test_space_of_one_network_is_searched_once(sampler: str) -> None:
     only = Only()
     evaluator = Given(lambda a: [1.0, 2.0])
-    result = search(only, OBJECTIVES, evaluator, guided(only) if sampler == "guided" else sampler, 5)
-    assert [row["cost"] for row in result.front] == [2.0]
+    result = search(
+        Problem(only, evaluator, OBJECTIVES), sampler=guided(only) if sampler == "guided" else sampler, evaluations=5
+    )
+    assert [row["cost"] for row in result.front_rows] == [2.0]
     assert len(result.evaluated.architectures) == 1

@@ -10,7 +10,7 @@ import pytest
 import torch
 from optuna.visualization.matplotlib import plot_intermediate_values
 
-from nas import Measurement, search
+from nas import Measurement, Problem, search
 from nas.evaluation.latency import LatencyTask
 from nas.evaluation.module import GraphModule
 from nas.searching.joining import join, read_search
@@ -42,7 +42,13 @@ def file(tmp_path: Path) -> Path:
 
 
 def run(space: SearchSpace, evaluator: FunctionEvaluator, folder: Path, evaluations: int = 3, **more: Any) -> Any:
-    return search(space, "mAP:max,flops", evaluator, "random", evaluations, storage=folder / "s.journal", **more)
+    return search(
+        Problem(space, evaluator, "mAP:max,flops"),
+        sampler="random",
+        evaluations=evaluations,
+        storage=folder / "s.journal",
+        **more,
+    )
 
 
 def own(space: SearchSpace, file: Path, metrics: tuple[str, ...] = ("mAP",), **options: Any) -> FunctionEvaluator:
@@ -82,7 +88,9 @@ def test_the_built_in_training_reports_its_curve(space: SearchSpace, tmp_path: P
     from nas.searching.evaluators import MeasuredEvaluator
 
     measurement = Measurement(("digits_accuracy",), digits(train_images=64), training=TrainingTask(2))
-    result = search(space, "digits_accuracy", MeasuredEvaluator(space, measurement), "random", 1)
+    result = search(
+        Problem(space, MeasuredEvaluator(space, measurement), "digits_accuracy"), sampler="random", evaluations=1
+    )
     (trial,) = result.study.trials
     assert trial.intermediate_values.keys() == {1, 2}
     assert trial.intermediate_values[2] == trial.values[0]
@@ -228,7 +236,9 @@ def test_a_reported_tensor_may_have_a_gradient(space: SearchSpace) -> None:
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        result = search(space, "mAP:max", FunctionEvaluator(space, evaluate, ["mAP"]), "random", 1)
+        result = search(
+            Problem(space, FunctionEvaluator(space, evaluate, ["mAP"]), "mAP:max"), sampler="random", evaluations=1
+        )
     (trial,) = result.study.trials
     assert trial.intermediate_values == {1: trial.value}
 

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from nas import search
+from nas import Problem, search
 from nas.comparison.runs import open_studies
 from nas.evaluation.measurement import Measurement
 from nas.reporting.page_data import page_data
-from nas.searching.by_cost.loop import search_by_cost
 from nas.searching.evaluators import MeasuredEvaluator
 from nas.searching.joining import join
 from nas.searching.labels import sampler_label
@@ -67,14 +66,16 @@ def lines(path: Path) -> list[str]:
 
 
 def test_the_predictor_in_the_file_chooses_the_networks(mine: Path) -> None:
-    found = search(SPACE, OBJECTIVES, evaluator(), "mine.py:Noted", 16)
+    found = search(Problem(SPACE, evaluator(), OBJECTIVES), sampler="mine.py:Noted", evaluations=16)
     assert len(found.evaluated.architectures) == 16
     assert lines(mine / "fits") == ["10", "15"], "after ten networks, and then every five"
     assert found.study.user_attrs[SETTINGS_KEY]["sampler"] == f"{mine}/mine.py:Noted"
 
 
 def test_it_also_decides_which_trainings_go_on(mine: Path) -> None:
-    found = search_by_cost(SPACE, "accuracy,params", training(), "mine.py:Noted", [1, 4], 150)
+    found = search(
+        Problem(SPACE, training(), "accuracy,params"), sampler="mine.py:Noted", fidelities=[1, 4], budget=150
+    )
     assert lines(mine / "fits"), "no fit"
     assert found.evaluated.architectures
 
@@ -103,21 +104,29 @@ def test_the_command_names_the_class_in_its_results(
 
 
 def test_a_search_resumes_after_its_file_has_moved(mine: Path) -> None:
-    search(SPACE, OBJECTIVES, evaluator(), "mine.py:Noted", 12, storage="s.journal")
+    search(Problem(SPACE, evaluator(), OBJECTIVES), sampler="mine.py:Noted", evaluations=12, storage="s.journal")
     (mine / "elsewhere").mkdir()
     shutil.move(mine / "mine.py", mine / "elsewhere" / "mine.py")
-    resumed = search(SPACE, OBJECTIVES, evaluator(), "elsewhere/mine.py:Noted", 14, storage="s.journal")
+    resumed = search(
+        Problem(SPACE, evaluator(), OBJECTIVES), sampler="elsewhere/mine.py:Noted", evaluations=14, storage="s.journal"
+    )
     assert len(resumed.evaluated.architectures) == 14
     with pytest.raises(InputError, match="another search, started with sampler"):
-        search(SPACE, OBJECTIVES, evaluator(), "random", 16, storage="s.journal")
+        search(Problem(SPACE, evaluator(), OBJECTIVES), sampler="random", evaluations=16, storage="s.journal")
 
 
 @pytest.mark.parametrize("by_cost", [False, True])
 def test_reports_and_workers_do_not_run_the_file_without_trust(mine: Path, by_cost: bool) -> None:
     if by_cost:
-        search_by_cost(SPACE, "accuracy,params", training(), "mine.py:Noted", [1, 4], 60, storage="s.journal")
+        search(
+            Problem(SPACE, training(), "accuracy,params"),
+            sampler="mine.py:Noted",
+            fidelities=[1, 4],
+            budget=60,
+            storage="s.journal",
+        )
     else:
-        search(SPACE, OBJECTIVES, evaluator(), "mine.py:Noted", 12, storage="s.journal")
+        search(Problem(SPACE, evaluator(), OBJECTIVES), sampler="mine.py:Noted", evaluations=12, storage="s.journal")
     (mine / "runs").unlink()
     (mine / "mine.py").write_text(NOTES + "\n# another content is another module, which is run again\n")
     assert page_data(open_studies("s.journal"), mine / "front")
@@ -130,6 +139,8 @@ def test_reports_and_workers_do_not_run_the_file_without_trust(mine: Path, by_co
 
 @pytest.mark.slow
 def test_helper_processes_run_the_file(mine: Path) -> None:
-    found = search(SPACE, OBJECTIVES, evaluator(), "mine.py:Noted", 24, storage="s.journal", jobs=2)
+    found = search(
+        Problem(SPACE, evaluator(), OBJECTIVES), sampler="mine.py:Noted", evaluations=24, storage="s.journal", jobs=2
+    )
     assert len(found.evaluated.architectures) >= 24
     assert len(lines(mine / "runs")) == 2

@@ -17,7 +17,7 @@ import sqlalchemy
 from optuna.storages import InMemoryStorage
 from optuna.trial import TrialState
 
-from nas import search
+from nas import Problem, search
 from nas.searching import patience
 from nas.searching.patience import patient
 from nas.searching.storage import open_storage
@@ -45,7 +45,7 @@ class Evaluator:
 
 
 def run(storage: str, evaluator: Evaluator) -> Any:
-    return search(SPACE, "params,flops", evaluator, "random", EVALUATIONS, storage=storage)
+    return search(Problem(SPACE, evaluator, "params,flops"), sampler="random", evaluations=EVALUATIONS, storage=storage)
 
 
 @pytest.fixture(autouse=True)

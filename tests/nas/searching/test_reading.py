@@ -11,10 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 import predictors
+from nas import Problem, search
 from nas.cli import app
 from nas.comparison.runs import open_studies
 from nas.searching.joining import join
-from nas.searching.loop import SOURCE_KEY, search
+from nas.searching.loop import SOURCE_KEY
 from nas.searching.reading import RecordedSpace, load_studies
 from nas.searching.result import SETTINGS_KEY
 from nas.searching.sampler import PredictorSampler
@@ -60,7 +61,12 @@ def untrusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     file = tmp_path / "mine.py"
     file.write_text(MINE)
     space = get_space(f"{file}:Mine")
-    search(space, "params,score:max", Widths(), "random", 4, storage=tmp_path / "search.journal")
+    search(
+        Problem(space, Widths(), "params,score:max"),
+        sampler="random",
+        evaluations=4,
+        storage=tmp_path / "search.journal",
+    )
     file.with_suffix(".ran").unlink()
     monkeypatch.setattr(plug_ins, "_MODULES", {})  # as in another process, which has not run the file yet
     return tmp_path / "search.journal"
@@ -103,7 +109,7 @@ def test_constraints_of_a_plain_study_keep_networks_off_the_front(tmp_path: Path
 
     study = optuna.create_study(storage=open_storage(tmp_path / "study.journal"))
     study.optimize(objective, n_trials=12)
-    (best,) = open_studies(tmp_path / "study.journal").first.front
+    (best,) = open_studies(tmp_path / "study.journal").first.front_rows
     assert best["objective 1"] == min(trial.value for trial in study.trials if trial.value >= 0.5)
 
 
@@ -133,7 +139,7 @@ def test_a_database_without_studies_is_left_as_it_is(tmp_path: Path) -> None:
 def test_results_that_may_only_be_read_are_read(untrusted: Path) -> None:
     untrusted.chmod(0o400)
     before = untrusted.read_bytes()
-    assert open_studies(untrusted).first.front
+    assert open_studies(untrusted).first.front_rows
     assert untrusted.read_bytes() == before
 
 

@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 import torch
 
-from nas import Measurement, search
+from nas import Measurement, Problem, search
 from nas.evaluation.datasets import Dataset, digits
 from nas.evaluation.tasks import TrainingTask
 from nas.evaluation.trainable import Trainable
@@ -116,7 +116,7 @@ def test_the_users_own_function_gets_the_new_settings(space: SearchSpace, small:
     (tmp_path / "mine.py").write_text(CODE)
     function = f"{tmp_path}/mine.py:evaluate"
     evaluator = FunctionEvaluator(space, function, ["mAP"])
-    result = search(space, "mAP", evaluator, "random", 1)
+    result = search(Problem(space, evaluator, "mAP"), sampler="random", evaluations=1)
     origin = json.loads(json.dumps(source_of(evaluator)))
     shown: list[tuple[int, int]] = []
     how = Retraining({"epochs": 4}, function=function)

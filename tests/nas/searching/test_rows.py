@@ -8,7 +8,7 @@ import numpy as np
 import optuna
 import pytest
 
-from nas import PredictorSampler, TableEvaluator, create_sampler, load_benchmark, search
+from nas import PredictorSampler, Problem, TableEvaluator, create_sampler, load_benchmark, search
 from nas.benchmarks import Benchmark
 from nas.searching.joining import join
 from nas.searching.rows import RowSpace
@@ -41,7 +41,9 @@ def accuracy(architecture: Architecture) -> float:
     "sampler", ["random", "nsga2", "tpe", pytest.param("optuna-gp", marks=pytest.mark.slow), "ridge"]
 )
 def test_a_partial_table_is_searched_among_its_rows_by_any_sampler(table: Benchmark, sampler: str) -> None:
-    result = search(table.space, ",".join(METRICS), TableEvaluator(table, METRICS), sampler, 15)
+    result = search(
+        Problem(table.space, TableEvaluator(table, METRICS), ",".join(METRICS)), sampler=sampler, evaluations=15
+    )
     found = result.evaluated
     assert len(set(found.architectures)) == 15
     assert not result.failures
@@ -52,16 +54,25 @@ def test_a_partial_table_is_searched_among_its_rows_by_any_sampler(table: Benchm
 
 
 def test_all_rows_that_have_the_values_are_evaluated_and_the_search_ends(table: Benchmark) -> None:
-    result = search(table.space, ",".join(METRICS), TableEvaluator(table, METRICS), "nsga2", 100)
+    result = search(
+        Problem(table.space, TableEvaluator(table, METRICS), ",".join(METRICS)), sampler="nsga2", evaluations=100
+    )
     assert len(result.evaluated.architectures) == 48
-    by_accuracy = search(table.space, "x_accuracy", TableEvaluator(table, METRICS[:1]), "random", 100)
+    by_accuracy = search(
+        Problem(table.space, TableEvaluator(table, METRICS[:1]), "x_accuracy"), sampler="random", evaluations=100
+    )
     assert len(by_accuracy.evaluated.architectures) == 60
 
 
 def test_a_sampler_still_learns_which_rows_are_good(table: Benchmark) -> None:
     def found(sampler: str) -> float:
         evaluator = TableEvaluator(table, METRICS[:1])
-        seeds = [search(table.space, "x_accuracy", evaluator, sampler, 25, seed).evaluated.values for seed in range(4)]
+        seeds = [
+            search(
+                Problem(table.space, evaluator, "x_accuracy"), sampler=sampler, evaluations=25, seed=seed
+            ).evaluated.values
+            for seed in range(4)
+        ]
         return float(np.mean([values[-10:].mean() for values in seeds]))
 
     assert found("tpe") > found("random") + 1
@@ -70,17 +81,19 @@ def test_a_sampler_still_learns_which_rows_are_good(table: Benchmark) -> None:
 def test_a_sampler_of_the_users_own_proposes_rows_too(table: Benchmark) -> None:
     evaluator = TableEvaluator(table, METRICS)
     sampler = create_sampler("ridge", SPACE, ",".join(METRICS), n_startup=4)  # made for the whole space
-    result = search(table.space, ",".join(METRICS), evaluator, sampler, 12)
+    result = search(Problem(table.space, evaluator, ",".join(METRICS)), sampler=sampler, evaluations=12)
     assert len(result.evaluated.architectures) == 12
     assert not result.failures
-    plain = search(table.space, ",".join(METRICS), evaluator, optuna.samplers.TPESampler(seed=1), 12)
+    plain = search(
+        Problem(table.space, evaluator, ",".join(METRICS)), sampler=optuna.samplers.TPESampler(seed=1), evaluations=12
+    )
     assert len(plain.evaluated.architectures) == 12
 
 
 def test_a_row_has_no_prediction_of_another_network(table: Benchmark) -> None:
     own = PredictorSampler(table.space, lambda: create("ridge"), METRICS, n_startup=8)
-    result = search(table.space, METRICS, TableEvaluator(table, METRICS), own, 24)
-    same = search(table.space, METRICS, TableEvaluator(table, METRICS), "ridge", 24)
+    result = search(Problem(table.space, TableEvaluator(table, METRICS), METRICS), sampler=own, evaluations=24)
+    same = search(Problem(table.space, TableEvaluator(table, METRICS), METRICS), sampler="ridge", evaluations=24)
     for predicted in (result.predicted, same.predicted):
         for mean, std, true in (row for rows in predicted.values() for row in rows):
             assert abs(mean - true) < 6 * std + abs(true)
@@ -89,7 +102,9 @@ def test_a_row_has_no_prediction_of_another_network(table: Benchmark) -> None:
 
 def test_a_worker_searches_the_same_rows_of_the_same_table(table: Benchmark, tmp_path: Path) -> None:
     storage, evaluator = tmp_path / "j.log", TableEvaluator(table, METRICS)
-    search(table.space, ",".join(METRICS), evaluator, "random", 9, storage=storage, seconds=0)
+    search(
+        Problem(table.space, evaluator, ",".join(METRICS)), sampler="random", evaluations=9, storage=storage, seconds=0
+    )
     result = join(storage)
     assert len(result.evaluated.architectures) == 9
     assert not result.failures
@@ -101,7 +116,7 @@ def test_a_table_without_any_complete_row_is_refused(cache: Path, tmp_path: Path
     (tmp_path / "gaps.csv").write_text("\n".join(["arch,x_accuracy,y_latency_ms", *lines]))
     table = load_benchmark(tmp_path / "gaps.csv", "tiny-resnet")
     with pytest.raises(InputError, match="no row of gaps has all of the metrics x_accuracy, y_latency_ms"):
-        search(table.space, ",".join(METRICS), TableEvaluator(table, METRICS), "random", 3)
+        search(Problem(table.space, TableEvaluator(table, METRICS), ",".join(METRICS)), sampler="random", evaluations=3)
 
 
 def test_proposals_become_the_nearest_rows_that_are_not_taken() -> None:
@@ -129,6 +144,8 @@ def test_proposals_become_the_nearest_rows_that_are_not_taken() -> None:
 def test_the_shipped_partial_table_is_searched(cache: Path) -> None:
     table = load_benchmark("digits-darts")
     objectives = "digits_accuracy,cpu_latency_ms"
-    result = search(table.space, objectives, TableEvaluator(table, objectives.split(",")), "nsga2", 10)
+    result = search(
+        Problem(table.space, TableEvaluator(table, objectives.split(",")), objectives), sampler="nsga2", evaluations=10
+    )
     assert len(result.evaluated.architectures) == 10
     assert not result.failures

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 import nas
+from nas import Problem, search
 from nas.comparison.runs import SearchOptions, run_studies
 from nas.comparison.studies import Studies
-from nas.searching.by_cost.loop import search_by_cost
 from nas.searching.objectives import parse_objectives
 from nas.searching.tracking import BACKENDS, TrackedTrial, Tracker
 from nas.searching.trials import TrialReader
@@ -109,7 +109,9 @@ def test_stretches_of_a_search_by_cost_are_tracked_with_their_epochs() -> None:
     notes, space = Notes(), get_space("tiny-resnet")
     tracker = Tracker(notes, "notes", TrialReader(space, parse_objectives("score:max"), ()))
     evaluator = nas.FunctionEvaluator(space, evaluate, ["score"])
-    result = search_by_cost(space, "score:max", evaluator, "asha", (2, 6), 40, callbacks=[tracker])
+    result = search(
+        Problem(space, evaluator, "score:max"), sampler="asha", fidelities=(2, 6), budget=40, callbacks=[tracker]
+    )
     assert len(notes.written) == len(result.study.trials)
     assert {trial.values["epochs"] for trial in notes.written.values()} == {2, 6}
     assert all(trial.values["score"] == trial.values["epochs"] for trial in notes.written.values())
@@ -186,7 +188,9 @@ def test_callbacks_get_failed_trials_too() -> None:
 
     states: list[str] = []
     nas.search(
-        get_space("nasbench201"), "quality:max", Fails(), "random", 3,
+        Problem(get_space("nasbench201"), Fails(), "quality:max"),
+        sampler="random",
+        evaluations=3,
         callbacks=[lambda study, trial: states.append(trial.state.name)],
-    )  # fmt: skip
+    )
     assert states == ["COMPLETE", "FAIL", "COMPLETE"]

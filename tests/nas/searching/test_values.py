@@ -14,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nas import PredictorSampler, search
+from nas import PredictorSampler, Problem, search
 from nas.searching.joining import read_search
 from nas.searching.own_evaluator import FunctionEvaluator
 from nas.searching.record import plain_number
@@ -65,7 +65,12 @@ def test_one_bound_decides_and_squares_below_it_are_safe(value: float) -> None:
 def test_the_trial_fails_and_the_search_and_its_resumption_go_on(tmp_path: Path, value: float, sampler: str) -> None:
     storage = tmp_path / "search.journal"
     for evaluations in (12, 16):
-        result = search(Widths(), OBJECTIVES, Diverging(Widths(), value), sampler, evaluations, storage=storage)
+        result = search(
+            Problem(Widths(), Diverging(Widths(), value), OBJECTIVES),
+            sampler=sampler,
+            evaluations=evaluations,
+            storage=storage,
+        )
     diverged = [first_width(a) == 2 for a in result.evaluated.architectures]
     assert any(diverged)
     assert not all(diverged)
@@ -79,7 +84,7 @@ def test_the_trial_fails_and_the_search_and_its_resumption_go_on(tmp_path: Path,
 def test_a_study_that_stores_a_huge_value_resumes_and_is_reported(tmp_path: Path, sampler: str, value: float) -> None:
     """An earlier version took it for a result."""
     storage, space = tmp_path / "search.journal", Widths()
-    result = search(space, OBJECTIVES, Diverging(space, 1.0), sampler, 11, storage=storage)
+    result = search(Problem(space, Diverging(space, 1.0), OBJECTIVES), sampler=sampler, evaluations=11, storage=storage)
     chosen = next(a for a in space.enumerate() if a not in result.evaluated.architectures)
     parameters = optuna.distributions.CategoricalDistribution([1, 2, 3, 4])
     result.study.add_trial(
@@ -87,10 +92,10 @@ def test_a_study_that_stores_a_huge_value_resumes_and_is_reported(tmp_path: Path
             params=chosen.as_dict(), distributions=dict.fromkeys(chosen.as_dict(), parameters), values=[value, 5.0]
         )
     )
-    result = search(space, OBJECTIVES, Diverging(space, 1.0), sampler, 16, storage=storage)
+    result = search(Problem(space, Diverging(space, 1.0), OBJECTIVES), sampler=sampler, evaluations=16, storage=storage)
     at = result.evaluated.architectures.index(chosen)
     assert np.isnan(result.evaluated.values[at]).any()
-    assert space.format(chosen) not in [row["architecture"] for row in result.front]
+    assert space.format(chosen) not in [row["architecture"] for row in result.front_rows]
     assert [failure["choices"] for failure in result.failures] == [str(chosen.as_dict())]
     assert "perplexity is " in result.failures[0]["reason"]
     assert len(read_search(storage).evaluated.architectures) == 16
@@ -105,14 +110,14 @@ def test_a_guided_sampler_of_your_own_study_ignores_huge_values() -> None:
     study.optimize(lambda trial: tuple(evaluator([space.choose(trial)])[0]), n_trials=12)
     result = SearchResult.of_study(study, TrialReader(space, sampler._reader.objectives, ()))
     assert len(result.evaluated.architectures) == 12
-    assert all(first_width(space.parse(row["architecture"])) != 2 for row in result.front)
+    assert all(first_width(space.parse(row["architecture"])) != 2 for row in result.front_rows)
 
 
 def test_prior_observations_that_are_huge_are_failures() -> None:
     space = Widths()
     members = list(space.enumerate())[:6]
     prior = {a: [math.exp(400) if i % 2 else 1.0, space.params(a)] for i, a in enumerate(members)}
-    result = search(space, OBJECTIVES, Diverging(space, 2.0), "ridge", 12, prior=prior)
+    result = search(Problem(space, Diverging(space, 2.0), OBJECTIVES), sampler="ridge", evaluations=12, known=prior)
     assert len(result.failures) == 3
     assert len(result.evaluated.architectures) == 18
 
@@ -165,7 +170,9 @@ def test_the_trial_fails_with_the_metric_named(returned: Callable[[], Any], reas
     def evaluate(model: Any, architecture: Architecture, report: Any) -> Any:
         return returned() if first_width(architecture) == 2 else {"q": torch.tensor([0.5]), "loss": np.array([1.0])}
 
-    result = search(space, "q:max", FunctionEvaluator(space, evaluate, ["q"]), "random", 10)
+    result = search(
+        Problem(space, FunctionEvaluator(space, evaluate, ["q"]), "q:max"), sampler="random", evaluations=10
+    )
     failed = sum(first_width(a) == 2 for a in result.evaluated.architectures)
     assert 0 < failed < 10
     assert len(result.failures) == failed
@@ -180,7 +187,9 @@ def test_a_report_of_text_fails_the_trial_with_the_metric_named() -> None:
         report(1, {"q": 0.1, "phase": "warm-up"} if first_width(architecture) == 2 else {"q": 0.1})
         return {"q": 0.5}
 
-    result = search(space, "q:max", FunctionEvaluator(space, evaluate, ["q"]), "random", 10)
+    result = search(
+        Problem(space, FunctionEvaluator(space, evaluate, ["q"]), "q:max"), sampler="random", evaluations=10
+    )
     assert "phase is 'warm-up' (str)" in result.failures[0]["reason"]
 
 
@@ -192,7 +201,7 @@ def test_an_evaluator_without_numbers_fails_the_trial(returned: Any, reason: str
         def __call__(self, architectures: Sequence[Architecture]) -> Any:
             return returned if first_width(architectures[0]) == 2 else super().__call__(architectures)
 
-    result = search(Widths(), OBJECTIVES, Odd(Widths(), 1.0), "random", 10)
+    result = search(Problem(Widths(), Odd(Widths(), 1.0), OBJECTIVES), sampler="random", evaluations=10)
     assert reason in result.failures[0]["reason"]
     assert len(result.evaluated.architectures) == 10
 
@@ -208,7 +217,7 @@ def test_any_number_of_evaluations_may_be_pruned(message: str, reason: str) -> N
                 raise optuna.TrialPruned(message)
             return super().__call__(architectures)
 
-    result = search(Widths(), OBJECTIVES, Pruning(Widths(), 1.0), "random", 40)
+    result = search(Problem(Widths(), Pruning(Widths(), 1.0), OBJECTIVES), sampler="random", evaluations=40)
     assert len(result.evaluated.architectures) == 40
     pruned = sum(first_width(a) < 4 for a in result.evaluated.architectures)
     assert len(result.failures) == pruned > 20
@@ -221,4 +230,4 @@ def test_pruned_evaluations_do_not_hide_failures_in_a_row() -> None:
             raise optuna.TrialPruned if first_width(architectures[0]) == 2 else RuntimeError("no data")
 
     with pytest.raises(InputError, match=r"10 evaluations in a row failed; the last: .*no data"):
-        search(Widths(), OBJECTIVES, Failing(Widths(), 1.0), "random", 40)
+        search(Problem(Widths(), Failing(Widths(), 1.0), OBJECTIVES), sampler="random", evaluations=40)

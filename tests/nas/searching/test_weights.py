@@ -13,7 +13,7 @@ import onnxruntime
 import pytest
 import torch
 
-from nas import Measurement, search
+from nas import Measurement, Problem, search
 from nas.evaluation.datasets import Dataset, digits
 from nas.evaluation.export import load_weights
 from nas.evaluation.trainable import Trainable
@@ -44,7 +44,9 @@ def data() -> Dataset:
 def run(space: SearchSpace, data: Dataset, folder: Path, evaluations: int = 6, name: str = "random-0") -> SearchResult:
     evaluator = MeasuredEvaluator(space, Measurement(("digits_accuracy", "params"), data, training=TrainingTask(2)))
     journal, weights = folder / "studies" / f"{name}.journal", folder / "studies" / "weights" / name
-    return search(space, GOALS, evaluator, "random", evaluations, storage=journal, weights=weights)
+    return search(
+        Problem(space, evaluator, GOALS), sampler="random", evaluations=evaluations, storage=journal, weights=weights
+    )
 
 
 def kept(folder: Path) -> set[str]:
@@ -64,8 +66,8 @@ def test_the_fronts_onnx_files_reproduce_the_reported_accuracies(
     result = run(space, data, tmp_path)
     result.save(tmp_path)
     assert data.validation is not None
-    assert len(result.front) > 1
-    for place, row in enumerate(result.front):
+    assert len(result.front_rows) > 1
+    for place, row in enumerate(result.front_rows):
         model = tmp_path / "front" / f"{place:02d}.onnx"
         further = result.further[space.parse(row["architecture"])]
         one_image = 100.5 / len(data.test)
@@ -86,7 +88,7 @@ def test_the_fronts_onnx_files_reproduce_the_reported_accuracies(
 @pytest.mark.slow
 def test_only_networks_on_the_front_keep_weights(space: SearchSpace, data: Dataset, tmp_path: Path) -> None:
     result = run(space, data, tmp_path)
-    front = {space.parse(row["architecture"]) for row in result.front}
+    front = {space.parse(row["architecture"]) for row in result.front_rows}
     paths = {
         Path(trial.user_attrs[WEIGHTS_KEY]).name
         for trial in result.study.trials
@@ -117,7 +119,7 @@ def test_an_interrupted_search_goes_on_with_its_weights(
     monkeypatch.setattr(MeasuredEvaluator, "evaluate", before)
     result = run(space, data, tmp_path / "cut", 6)
     assert len(result.evaluated.architectures) == 6
-    assert len(kept(tmp_path / "cut")) == len(result.front)
+    assert len(kept(tmp_path / "cut")) == len(result.front_rows)
     assert result.missing_weights(tmp_path / "cut") == {}
 
 
@@ -128,12 +130,17 @@ def test_a_second_search_of_one_process_keeps_weights_that_the_first_one_removed
     """Equal networks are trained once, but their weights may have been removed in the meantime."""
     measurement = Measurement(("digits_accuracy", "params"), digits(train_images=64), training=TrainingTask(1))
     evaluator = MeasuredEvaluator(space, measurement)
-    one = search(space, GOALS, evaluator, "random", 4, weights=tmp_path / "one")
+    one = search(Problem(space, evaluator, GOALS), sampler="random", evaluations=4, weights=tmp_path / "one")
     alone = {path.name for path in (tmp_path / "one").iterdir()}
     # The same architectures, but other objectives: all large networks are on this front.
-    two = search(space, ["digits_accuracy", "params:max"], evaluator, "random", 4, weights=tmp_path / "two")
-    assert len(alone) == len(one.front)
-    assert len(list((tmp_path / "two").iterdir())) == len(two.front)
+    two = search(
+        Problem(space, evaluator, ["digits_accuracy", "params:max"]),
+        sampler="random",
+        evaluations=4,
+        weights=tmp_path / "two",
+    )
+    assert len(alone) == len(one.front_rows)
+    assert len(list((tmp_path / "two").iterdir())) == len(two.front_rows)
 
 
 @pytest.mark.slow
@@ -145,8 +152,8 @@ def test_weights_are_found_in_a_folder_that_was_moved_and_missed_otherwise(
     result = read_search(tmp_path / "new" / "studies" / "random-0.journal")
     assert result.missing_weights(tmp_path / "new") == {}
     result.save(tmp_path / "new")
-    assert len(list((tmp_path / "new" / "front").glob("*.safetensors"))) == len(result.front)
-    assert result.missing_weights(tmp_path / "elsewhere").keys() == set(range(len(result.front)))
+    assert len(list((tmp_path / "new" / "front").glob("*.safetensors"))) == len(result.front_rows)
+    assert result.missing_weights(tmp_path / "elsewhere").keys() == set(range(len(result.front_rows)))
     result.save(tmp_path / "elsewhere")
     model = onnx.load(tmp_path / "elsewhere" / "front" / "00.onnx")
     assert {entry.key: entry.value for entry in model.metadata_props}["weights"] == "initial"
@@ -160,7 +167,7 @@ def test_a_worker_keeps_weights_where_the_search_does(space: SearchSpace, data: 
     begun.set_user_attr("nas:evaluations", 4)
     result = join(journal)
     assert len(result.evaluated.architectures) == 4
-    assert len(kept(tmp_path)) == len(result.front)
+    assert len(kept(tmp_path)) == len(result.front_rows)
     begun.set_user_attr("nas:evaluations", 6)
     result = join(journal, weights=tmp_path / "mine")
     trials = {trial.number: trial.user_attrs for trial in result.study.trials}
@@ -221,7 +228,9 @@ def test_weights_that_the_users_function_leaves_are_kept(space: SearchSpace, tmp
         return {"quality": float(len(architecture.choices))}
 
     evaluator = FunctionEvaluator(space, evaluate, ["quality"], Measurement(("params",)))
-    result = search(space, "quality:max,params", evaluator, "random", 3, weights=tmp_path / "weights")
+    result = search(
+        Problem(space, evaluator, "quality:max,params"), sampler="random", evaluations=3, weights=tmp_path / "weights"
+    )
     result.save(tmp_path)
     model = onnx.load(tmp_path / "front" / "00.onnx")
     trained = [t for t in model.graph.initializer if not t.name.endswith((".mean", ".var"))]

@@ -21,7 +21,7 @@ import pytest
 from optuna.trial import TrialState
 from sqlalchemy.exc import IntegrityError
 
-from nas import cli, search
+from nas import Problem, cli, search
 from nas.benchmarks import load_benchmark
 from nas.searching import optuna_adapter, storage, workers
 from nas.searching.evaluators import TableEvaluator
@@ -167,8 +167,8 @@ def test_a_proxy_serves_a_search(tmp_path: Path) -> None:
     server = subprocess.Popen([sys.executable, "-c", serve, database, str(port)], stderr=subprocess.DEVNULL)
     try:
         url = f"grpc://127.0.0.1:{port}"
-        found = search(SPACE, "params:max,flops", Costs(), "random", 5, storage=url)
-        assert read_search(database).front == found.front
+        found = search(Problem(SPACE, Costs(), "params:max,flops"), sampler="random", evaluations=5, storage=url)
+        assert read_search(database).front_rows == found.front_rows
     finally:
         server.kill()
         server.wait()
@@ -248,7 +248,14 @@ def begun(storage: str, evaluations: int) -> None:
     table = load_benchmark("digits201")
     evaluator = TableEvaluator(table, ("digits_accuracy", "flops"))
     objectives = "digits_accuracy,flops"
-    search(table.space, objectives, evaluator, "nsga2", evaluations, storage=storage, name="mine-0", seconds=0)
+    search(
+        Problem(table.space, evaluator, objectives),
+        sampler="nsga2",
+        evaluations=evaluations,
+        storage=storage,
+        name="mine-0",
+        seconds=0,
+    )
 
 
 @pytest.mark.slow
@@ -267,7 +274,7 @@ def test_a_worker_finishes_what_another_process_began(tmp_path: Path, monkeypatc
 
 def test_a_search_of_a_users_own_evaluator_is_joined_by_its_script_only(tmp_path: Path) -> None:
     path = tmp_path / "search.journal"
-    search(SPACE, "params:max,flops", Costs(), "random", 3, storage=path)
+    search(Problem(SPACE, Costs(), "params:max,flops"), sampler="random", evaluations=3, storage=path)
     with pytest.raises(InputError, match="script"):
         join(path)
 
@@ -277,7 +284,13 @@ def test_values_of_different_sources_are_not_mixed(tmp_path: Path) -> None:
     begun(storage, 7)
     space = read_search(storage, "mine-0").space
     with pytest.raises(InputError, match="digits201"):
-        search(space, "digits_accuracy,flops", Fixed(), "nsga2", 7, storage=storage, name="mine-0")
+        search(
+            Problem(space, Fixed(), "digits_accuracy,flops"),
+            sampler="nsga2",
+            evaluations=7,
+            storage=storage,
+            name="mine-0",
+        )
 
 
 class Fixed:
@@ -294,7 +307,13 @@ def begin_table(storage: str, **limits: Any) -> None:
     """Start a search of a table that another process continues."""
     table = load_benchmark("digits201")
     evaluator = TableEvaluator(table, ("digits_accuracy", "flops"))
-    search(table.space, "digits_accuracy,flops", evaluator, "random", 300, storage=storage, **limits)
+    search(
+        Problem(table.space, evaluator, "digits_accuracy,flops"),
+        sampler="random",
+        evaluations=300,
+        storage=storage,
+        **limits,
+    )
 
 
 @pytest.mark.slow
@@ -323,7 +342,13 @@ def test_a_worker_takes_prior_observations_as_they_are(tmp_path: Path, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(TableEvaluator, "__call__", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            search(table.space, "digits_accuracy,flops", evaluator, "nsga2", 6, storage=storage, prior=known)
+            search(
+                Problem(table.space, evaluator, "digits_accuracy,flops"),
+                sampler="nsga2",
+                evaluations=6,
+                storage=storage,
+                known=known,
+            )
     assert is_unfinished(storage, "search")
     found = join(storage)
     assert not is_unfinished(storage, "search")
@@ -341,14 +366,14 @@ def test_a_process_that_reuses_the_id_of_a_worker_is_not_that_worker(tmp_path: P
 
     path = tmp_path / "search.journal"
     with pytest.raises(Killed):
-        search(SPACE, "params:max,flops", Deadly(), "random", 3, storage=path)
+        search(Problem(SPACE, Deadly(), "params:max,flops"), sampler="random", evaluations=3, storage=path)
     study = optuna.load_study(study_name="search", storage=open_storage(path))
     (mine,) = [key for key in study.user_attrs if key.startswith("nas:worker:")]
     host = mine.split(":")[2]
     for other in (f"nas:worker:{host}:{os.getppid()}:earlier-1", f"nas:worker:{host}:{os.getppid()}"):
         study.set_user_attr(other, "running")  # as a process left it that ended without a word
         set_owner(study, other.removeprefix("nas:worker:"))
-    found = search(SPACE, "params:max,flops", Costs(), "random", 3, storage=path)
+    found = search(Problem(SPACE, Costs(), "params:max,flops"), sampler="random", evaluations=3, storage=path)
     assert len(found.evaluated.architectures) == 3
 
 
@@ -363,7 +388,7 @@ def test_a_resumed_trial_keeps_the_curve_from_before_the_interrupt(tmp_path: Pat
             raise KeyboardInterrupt
 
     with suppress(KeyboardInterrupt, InputError):
-        search(SPACE, "params:max,flops", Interrupted(), "random", 2, storage=path)
+        search(Problem(SPACE, Interrupted(), "params:max,flops"), sampler="random", evaluations=2, storage=path)
     study = optuna.load_study(study_name="search", storage=open_storage(path))
     (waiting,) = study.get_trials(states=(TrialState.WAITING,))
     assert waiting.intermediate_values == {1: 0.5}
@@ -460,11 +485,18 @@ def test_a_worker_that_starts_alone_does_not_end_one_that_registers_at_once(
 @pytest.mark.parametrize("storage", ["sqlite:///{}/search.db", "{}/search.journal"])
 def test_a_trial_that_another_machine_never_started_is_not_waited_for(tmp_path: Path, storage: str) -> None:
     place = storage.format(tmp_path)
-    search(SPACE, "params:max,flops", Costs(), "random", 2, storage=place)
+    search(Problem(SPACE, Costs(), "params:max,flops"), sampler="random", evaluations=2, storage=place)
     study = optuna.load_study(study_name="search", storage=open_storage(place))
     study.ask()
     study.set_user_attr("nas:worker:elsewhere:1:earlier-1", "running")
-    assert len(search(SPACE, "params:max,flops", Costs(), "random", 3, storage=place).evaluated.architectures) == 3
+    assert (
+        len(
+            search(
+                Problem(SPACE, Costs(), "params:max,flops"), sampler="random", evaluations=3, storage=place
+            ).evaluated.architectures
+        )
+        == 3
+    )
 
 
 def set_owner(study: optuna.Study, owner: str) -> None:
@@ -476,7 +508,7 @@ def test_a_foreign_study_with_other_directions_is_refused_not_waited_for(tmp_pat
     path = tmp_path / "search.journal"
     optuna.create_study(study_name="search", storage=open_storage(path))
     with pytest.raises(InputError, match="was not made by a search"):
-        search(SPACE, "params:max,flops", Costs(), "random", 3, storage=path)
+        search(Problem(SPACE, Costs(), "params:max,flops"), sampler="random", evaluations=3, storage=path)
 
 
 def test_the_duration_of_a_resumed_trial_is_that_of_its_last_evaluation() -> None:

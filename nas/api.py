@@ -1,0 +1,363 @@
+"""The front doors in Python. Commands of the same names do the same on the command line.
+
+nas.search(problem)          evaluate networks; the result has the Pareto front
+nas.load_search(folder)      the result of a search so far, of any process
+nas.compare(benchmark, …)    how well predictors rank the networks of a table
+nas.report(folder)           one page about the searches of a folder
+nas.retrain(folder, …)       train a network of the front for longer
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from nas.comparison.compare import Compared, Comparison
+from nas.comparison.compare import compare as run_comparison
+from nas.comparison.folders import check_free
+from nas.comparison.runs import open_studies
+from nas.comparison.studies import Studies
+from nas.problem import Benchmark, Problem, load_benchmark
+from nas.reporting.folders import save_studies
+from nas.searching.by_cost.loop import EPOCHS, run_search_by_cost
+from nas.searching.evaluators import RecordingEvaluator
+from nas.searching.joining import list_searches, read_search
+from nas.searching.labels import sampler_label
+from nas.searching.loop import SOURCE_KEY, run_search
+from nas.searching.networks import network_name
+from nas.searching.prior import PriorObservations, read_prior_observations
+from nas.searching.progress import SearchProgress
+from nas.searching.result import SearchResult
+from nas.searching.retraining import Retraining
+from nas.searching.retraining import retrain as train_again
+from search_spaces.common.errors import InputError
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.samplers import BaseSampler
+    from optuna.storages import BaseStorage
+
+    from predictors import Predictor
+
+DEFAULT_EVALUATIONS = 60
+Choice = TypeVar("Choice")
+Callback = Callable[["optuna.Study", "optuna.trial.FrozenTrial"], None]
+
+
+def search(
+    problem: Problem,
+    *,
+    sampler: str | BaseSampler = "rlm",
+    evaluations: int | None = None,
+    seed: int = 0,
+    fidelities: Sequence[int] | None = None,
+    budget: float | None = None,
+    cost: str = EPOCHS,
+    storage: str | Path | BaseStorage | None = None,
+    out: str | Path | None = None,
+    name: str = "search",
+    jobs: int = 1,
+    known: str | Path | PriorObservations | None = None,
+    seconds: float = math.inf,
+    patience: float = math.inf,
+    weights: str | Path | None = None,
+    sampler_options: Mapping[str, Any] | None = None,
+    predictor: Callable[[], Predictor] | None = None,
+    progress: Callable[[SearchProgress], None] | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> SearchResult:
+    """Search for the Pareto front of a problem.
+
+    Example:
+
+        >>> import nas
+        >>> problem = nas.load_benchmark("digits201").problem({"digits_accuracy": "max", "cpu_latency_ms": "min"})
+        >>> result = nas.search(problem, sampler="random", evaluations=20)
+        >>> len(result.networks) <= 20, list(result.front)[:3]
+        (True, ['architecture', 'digits_accuracy', 'cpu_latency_ms'])
+
+    A network that the sampler proposes again does not count. An evaluation fails if it raises an exception or returns
+    a value that is not finite; ten failures in a row end the search. With a storage or a folder, an interrupted search
+    resumes, even after SIGKILL, and several processes may share it. The same seed gives the same result.
+
+    Args:
+        problem: networks, evaluation, objectives and constraints.
+        sampler: name of a predictor (rlm, gnn, gp, gp-choices, forest, ridge, `FILE.py:CLASS`), of another sampler
+            (nsga2, nsga3, tpe, optuna-gp, random), or any Optuna sampler; with fidelities of a predictor, asha,
+            hyperband or random.
+        evaluations: number of distinct networks to evaluate, `DEFAULT_EVALUATIONS` by default.
+        seed: seed of all random choices.
+        fidelities: rising epochs at which trainings may pause; the last is the full training. Needs `budget`.
+        budget: total cost of a search with fidelities, in the unit of `cost`, instead of `evaluations`.
+        cost: "epochs", "seconds", or a metric that is the cost of an epoch.
+        storage: None (in memory), a path (journal file), a database URL or an Optuna storage.
+        out: folder for the result, with the study's journal (unless a storage is given), the front's networks and CSV
+            files. The same search resumes there.
+        name: the study's name in the storage.
+        jobs: processes that share the search. More than one needs a storage or `out`, a sampler given by name, and an
+            evaluation that another process can open (`FILE.py:FUNCTION`).
+        known: prior observations, or their CSV file. They come first and do not count.
+        seconds: time limit, after which no evaluation starts.
+        patience: the search ends after so many evaluations in a row that do not improve the front.
+        weights: folder for the trained weights of the front; in `out` by default.
+        sampler_options: further options of a sampler given by name (`nas.PredictorSampler`).
+        predictor: makes the predictor of each fit of a search with fidelities.
+        progress: called with the progress at the start and after each evaluation.
+        callbacks: called with the study and each finished trial, as in Optuna's `Study.optimize`.
+
+    Raises:
+        InputError: an argument is invalid, or the storage holds another search.
+        StorageError: the storage cannot be read or written.
+        EvaluatorError: the evaluation broke its contract.
+    """
+    label = sampler_label(sampler if isinstance(sampler, str) else type(sampler).__name__)
+    folder = None if out is None else Path(out)
+    if folder is not None and storage is None:
+        storage = folder / "studies" / f"{label}-{seed}.journal"
+    if folder is not None and weights is None and isinstance(problem.evaluator, RecordingEvaluator):
+        weights = folder / "studies" / "weights" / f"{label}-{seed}"
+    shared: dict[str, Any] = {
+        "seed": seed,
+        "storage": storage,
+        "constraints": problem.constraints,
+        "progress": progress,
+        "name": name,
+        "weights": weights,
+        "jobs": jobs,
+        "callbacks": callbacks,
+    }
+    if fidelities is None:
+        _refuse(budget=budget, predictor=predictor, cost=None if cost == EPOCHS else cost)
+        result = run_search(
+            problem.space,
+            problem.objectives,
+            problem.evaluator,
+            sampler,
+            DEFAULT_EVALUATIONS if evaluations is None else evaluations,
+            sampler_options=sampler_options,
+            prior=_prior(known, problem),
+            seconds=seconds,
+            patience=patience,
+            **shared,
+        )
+    else:
+        if budget is None or not isinstance(sampler, str):
+            raise InputError("fidelities need a budget, as in fidelities=[2, 6], budget=300, and a sampler by name")
+        limits = {"seconds": seconds, "patience": patience}
+        unlimited = {name: None if value == math.inf else value for name, value in limits.items()}
+        _refuse("with fidelities", evaluations=evaluations, known=known, sampler_options=sampler_options, **unlimited)
+        result = run_search_by_cost(
+            problem.space,
+            problem.objectives,
+            problem.evaluator,
+            sampler,
+            fidelities,
+            budget,
+            cost,
+            predictor=predictor,
+            **shared,
+        )
+    if folder is not None:
+        result.save(folder)
+    return result
+
+
+def _refuse(where: str = "without fidelities", **arguments: Any) -> None:
+    """Raise InputError for an argument that has a value although it does not apply."""
+    for name, value in arguments.items():
+        if value is not None:
+            raise InputError(f"{name}={value!r} does not apply to a search {where}: leave it out")
+
+
+def _prior(known: str | Path | PriorObservations | None, problem: Problem) -> PriorObservations | None:
+    if known is None or isinstance(known, Mapping):
+        return known
+    return read_prior_observations(Path(known), problem.space, problem.evaluator.metrics)
+
+
+def load_search(source: str | Path | BaseStorage, name: str | None = None, *, trust: bool = False) -> SearchResult:
+    """The result of a stored search, finished or not.
+
+    Args:
+        source: a result folder, a journal or SQLite file, a database URL, or an Optuna storage.
+        name: the search's name in the storage; of a folder, as in `rlm-0`. It may be left out if there is one only.
+        trust: run the Python file that the study names as its space, so that networks can be built.
+
+    Raises:
+        InputError: there is no such search, or several, and no name is given.
+    """
+    if isinstance(source, str | Path) and Path(source).is_dir():
+        journals = {path.stem: path for path in sorted((Path(source) / "studies").glob("*.journal"))}
+        return read_search(_only(journals, name, str(source)), trust=trust)
+    searches = {found: found for found in list_searches(source)}
+    return read_search(source, _only(searches, name, str(source)), trust=trust)
+
+
+def _only(choices: Mapping[str, Choice], name: str | None, source: str) -> Choice:
+    """The choice with a name, or the only one."""
+    if name is not None and name in choices:
+        return choices[name]
+    if name is None and len(choices) == 1:
+        return next(iter(choices.values()))
+    problem = "has no searches" if not choices else f"has the searches {', '.join(choices)}: give the name of one"
+    raise InputError(f"{source} {problem}")
+
+
+def compare(
+    benchmark: str | Benchmark,
+    metric: str,
+    *,
+    predictors: Sequence[str] = ("rlm", "gnn", "gp", "gp-choices", "forest", "ridge"),
+    sizes: Sequence[int] = (16, 50, 100),
+    seeds: int | None = None,
+    first_seed: int = 0,
+    test_metric: str | None = None,
+    given: Sequence[str] = (),
+    journal: str | Path | None = None,
+    jobs: int = 1,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Compared:
+    """Compare how well predictors rank the networks of a table that they have not learned.
+
+    Args:
+        benchmark: a table, or its name or CSV file.
+        metric: the metric that the predictors learn, such as `"digits_accuracy"`.
+        predictors: names of predictors.
+        sizes: numbers of labelled networks.
+        seeds: number of random splits; by default that of `nas compare`.
+        first_seed: seed of the first split.
+        test_metric: metric of the true ranking; the learned one by default.
+        given: exact metrics that are known of all networks, such as `"params"`.
+        journal: file that keeps finished scores, from which an interrupted comparison resumes.
+        jobs: number of processes; it does not change the scores.
+        progress: called with the current step, the number of scores done and the total.
+
+    Returns:
+        Scores of each predictor, size and seed; `rows()` has means and standard deviations.
+
+    Raises:
+        InputError: an argument is invalid, or the journal belongs to another comparison.
+    """
+    table = load_benchmark(benchmark) if isinstance(benchmark, str) else benchmark
+    repeats = {} if seeds is None else {"seeds": seeds}
+    settings = Comparison(
+        table.name,
+        metric,
+        test_metric or metric,
+        tuple(predictors),
+        tuple(sizes),
+        given=tuple(given),
+        first_seed=first_seed,
+        **repeats,
+    )
+    return run_comparison(settings, table, None if journal is None else Path(journal), progress, jobs)
+
+
+def report(
+    source: str | Path,
+    *,
+    out: str | Path | None = None,
+    benchmark: str | None = None,
+    study: str | None = None,
+    space: str | None = None,
+    space_options: Mapping[str, Any] | None = None,
+    trust: bool = False,
+) -> Studies:
+    """Write a page about searches: `report.html`, with the front's networks, CSV files and figures beside it.
+
+    Args:
+        source: a result folder of searches, or a storage.
+        out: folder for the report; the result folder by default.
+        benchmark: the searched table, if the folder does not record it.
+        study: name of one study of the storage.
+        space: name or `FILE.py:NAME` of the searches' space, if they do not record it or it has moved.
+        space_options: options of this space.
+        trust: run the Python files that the studies name, so that networks can be built.
+
+    Returns:
+        The searches: `networks`, `front`, `table()` and `summary()`.
+
+    Raises:
+        InputError: the source has no searches, or `out` is missing or holds other searches.
+    """
+    if out is None and not Path(source).is_dir():
+        raise InputError(f"{source} is not a folder: give out=, a folder to write to")
+    folder = Path(source if out is None else out)
+    studies = open_studies(source, benchmark, study, space, trust, space_options)
+    if folder != Path(source):
+        check_free(folder, [result.study for result in studies.searches])
+    save_studies(folder, studies)
+    return studies
+
+
+def retrain(
+    source: str | Path,
+    point: int,
+    *,
+    epochs: int | None = None,
+    training: Mapping[str, Any] | None = None,
+    dataset: str | None = None,
+    evaluator: str | None = None,
+    device: str = "cpu",
+    study: str | None = None,
+    space: str | None = None,
+    out: str | Path | None = None,
+    trust: bool = False,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> dict[str, Any]:
+    """Train a network of the front again, with the search's data, split and seed and usually more epochs.
+
+    Args:
+        source: the result folder of a search.
+        point: number of the network on the front, as in `front/NN.onnx`.
+        epochs: epochs of training; those of the search by default.
+        training: further settings that replace those of the search.
+        dataset: path of the data set, if it has moved or if the search trained nothing.
+        evaluator: `FILE.py:FUNCTION` of the search's evaluation on this machine; the file is run.
+        device: PyTorch device to train on.
+        study: name of one study of a storage.
+        space: name or `FILE.py:NAME` of the search's space, if it has moved.
+        out: folder for the network's files; `retrained/NN` in the result folder by default.
+        trust: run the Python files that the search names.
+        progress: called with "epochs", the epochs done and the epochs in total.
+
+    Returns:
+        `folder` and `name` of the files, the network as `searched`, and its `architecture`, `training` settings and
+        `values` by metric after the training.
+
+    Raises:
+        InputError: there is no such network, or the search trained nothing and no data set is given.
+    """
+    studies = open_studies(source, None, study, space, trust)
+    if studies.not_built:
+        raise InputError(studies.not_built)
+    front = studies.front_networks
+    if not 0 <= point < len(front):
+        raise InputError(f"network {point}: the front of {source} has networks 0 to {len(front) - 1}")
+    _check_order(Path(source), studies)
+    if out is None and not Path(source).is_dir():
+        raise InputError(f"{source} is not a folder: give out=, a folder to write to")
+    network, name = front[point], network_name(point, len(front))
+    search_result = studies.searches[network.representative.search]
+    origin = search_result.study.user_attrs.get(SOURCE_KEY, {})
+    if trust and evaluator is None:
+        evaluator = origin.get("evaluator", {}).get("function")
+    settings = dict(training or {}) | ({} if epochs is None else {"epochs": epochs})
+    changes = Retraining(settings, device, dataset, evaluator)
+    folder = Path(source) / "retrained" / name if out is None else Path(out)
+    summary = train_again(search_result.space, network.architecture, origin, changes, folder / name, progress)
+    searched = network.summary(studies.objectives)
+    return {"folder": str(folder), "name": name, "searched": searched, **summary}
+
+
+def _check_order(folder: Path, studies: Studies) -> None:
+    """Raise InputError if `front.csv` is older than the search, so that network numbers differ."""
+    if not (folder / "front.csv").is_file():
+        return
+    with (folder / "front.csv").open(newline="") as file:
+        written = [row["architecture"] for row in csv.DictReader(file)]
+    if written != [row["architecture"] for row in studies.front]:
+        raise InputError(f"{folder / 'front.csv'} is older than the search: run nas report {folder} and choose again")

@@ -1,0 +1,192 @@
+"""A problem: which networks there are, how one is evaluated, and what is better.
+
+A search, a comparison and a report are given one `Problem` instead of space, objectives and evaluator one by one, so
+that each of these is said once:
+
+    choices ──space──▶ network ──evaluator──▶ values by metric ──objectives, constraints──▶ the front
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from nas import benchmarks
+from nas.evaluation.datasets import Dataset, load_dataset
+from nas.evaluation.latency import LatencyTask
+from nas.evaluation.measurement import Measurement, known_metrics, trains
+from nas.evaluation.metrics import check_metrics
+from nas.evaluation.subjects import fits
+from nas.searching.evaluators import Evaluator, MeasuredEvaluator, TableEvaluator
+from nas.searching.objectives import ConstraintsLike, ObjectivesLike, parse_constraints, parse_objectives
+from nas.searching.own_evaluator import FunctionEvaluator
+from search_spaces import SearchSpace, TorchSpace, get_space
+from search_spaces.common.errors import InputError
+
+if TYPE_CHECKING:
+    from predictors.metrics import Metric
+
+
+class Benchmark(benchmarks.Benchmark):
+    """A table of measured architectures (`nas.benchmarks.Benchmark`), from which a search can take its values."""
+
+    def problem(self, objectives: ObjectivesLike, constraints: ConstraintsLike = None) -> Problem:
+        """The problem whose values are those of this table. See `Problem`."""
+        return Problem(self, None, objectives, constraints)
+
+
+def load_benchmark(
+    benchmark: str | Path, space: str | None = None, space_options: Mapping[str, Any] | None = None
+) -> Benchmark:
+    """Load a table by name, or from a CSV file. See `nas.benchmarks.load_benchmark`.
+
+    Example:
+
+        >>> import nas
+        >>> table = nas.load_benchmark("digits201")
+        >>> len(table), "digits_accuracy" in table.metrics
+        (6040, True)
+    """
+    table = benchmarks.load_benchmark(benchmark, space, space_options)
+    opened = Benchmark(table.path)
+    opened.source = table.source
+    return opened
+
+
+SpaceLike = str | SearchSpace | type[SearchSpace] | benchmarks.Benchmark | Callable[..., Any]
+"""What users may give as a space: see `Problem`."""
+EvaluateLike = str | Callable[..., Mapping[str, float]] | Evaluator | Measurement | None
+"""What users may give as evaluation: see `Problem`."""
+
+_SPACES = "a name of `nas spaces`, FILE.py:NAME, a SearchSpace, a function build(trial) with .example_input, or a table"
+_EVALUATIONS = "a function evaluate(model, architecture, report), FILE.py:FUNCTION, an evaluator, or None"
+
+
+class Problem:
+    """A multi-objective problem over a search space.
+
+    Example: two counted objectives of a function that builds PyTorch modules.
+
+        >>> import nas, torch
+        >>> from torch import nn
+        >>> def build(trial):
+        ...     width = trial.suggest_int("width", 4, 32, step=4)
+        ...     depth = trial.suggest_int("depth", 1, 3)
+        ...     return nn.Sequential(nn.Linear(8, width), *[nn.Linear(width, width) for _ in range(depth)])
+        >>> build.example_input = torch.zeros(1, 8)
+        >>> def evaluate(model, architecture, report):
+        ...     return {"capacity": float(sum(weight.numel() for weight in model.parameters()) ** 0.5)}
+        >>> problem = nas.Problem(build, evaluate, {"capacity": "max", "params": "min"}, ["params <= 2000"])
+        >>> [metric.name for metric in problem.objectives], problem.metrics
+        (['capacity', 'params'], ('capacity', 'params'))
+
+    Args:
+        space: name of a space, `FILE.py:NAME`, a `SearchSpace` or its class, a function `build(trial)` that returns a
+            `torch.nn.Module` and has an `example_input`, or a `Benchmark`.
+        evaluate: how a network gets its values:
+            - a function `evaluate(model, architecture, report) -> {metric: value}`, or its place `FILE.py:FUNCTION`,
+              which other processes can open, too. Metrics that this machine counts or measures, such as `params` and
+              `cpu_latency_ms`, are added to what it returns;
+            - an `Evaluator`, or a `Measurement` of the built-in training;
+            - None: values of the table; of a space, those that need no function, and the built-in training on the
+              digits for the others.
+        objectives: metrics and directions, `{"accuracy": "max", "params": "min"}`, or see
+            `nas.searching.objectives.parse_objectives`.
+        constraints: such as `["cpu_latency_ms <= 8"]`, see `nas.searching.objectives.parse_constraints`.
+        checkpoints: folder for the states of trainings, from which these resume; needed for fidelities.
+
+    Attributes:
+        space: the search space.
+        evaluator: gives the values of all metrics.
+        objectives: m objectives.
+        constraints: bounds that networks must keep.
+
+    Raises:
+        InputError: an argument is of no such kind, or the evaluation does not give a metric.
+    """
+
+    def __init__(
+        self,
+        space: SpaceLike,
+        evaluate: EvaluateLike = None,
+        objectives: ObjectivesLike = (),
+        constraints: ConstraintsLike = None,
+        *,
+        checkpoints: str | Path | None = None,
+    ) -> None:
+        self.objectives: tuple[Metric, ...] = parse_objectives(objectives)
+        self.constraints = parse_constraints(constraints)
+        names = [objective.name for objective in self.objectives]
+        self.metrics = tuple(dict.fromkeys([*names, *(constraint.metric for constraint in self.constraints)]))
+        folder = None if checkpoints is None else Path(checkpoints)
+        self.evaluator: Evaluator
+        if isinstance(space, benchmarks.Benchmark):
+            self.space = space.space
+            self.evaluator = _table_evaluator(space, evaluate, self.metrics)
+        else:
+            self.space = _open_space(space)
+            self.evaluator = _evaluator(self.space, evaluate, self.metrics, folder)
+        check_metrics(self.metrics, self.evaluator.metrics)
+
+    def __repr__(self) -> str:
+        parts = [self.space.name, ", ".join(map(str, self.objectives)), *map(str, self.constraints)]
+        return f"Problem({'; '.join(parts)})"
+
+
+def _open_space(space: SpaceLike) -> SearchSpace:
+    """The search space that a user means."""
+    if isinstance(space, SearchSpace):
+        return space
+    if isinstance(space, str):
+        return get_space(space)
+    if isinstance(space, type) and issubclass(space, SearchSpace):
+        return space()
+    if callable(space) and not isinstance(space, type):
+        return TorchSpace(space)
+    raise InputError(f"{space!r} is no search space: give {_SPACES}")
+
+
+def _table_evaluator(table: benchmarks.Benchmark, evaluate: EvaluateLike, metrics: tuple[str, ...]) -> Evaluator:
+    """Values of a table, or of another evaluator on the table's space."""
+    if evaluate is None:
+        return TableEvaluator(table, metrics)
+    return _evaluator(table.space, evaluate, metrics, None)
+
+
+def _evaluator(
+    space: SearchSpace, evaluate: EvaluateLike, metrics: tuple[str, ...], checkpoints: Path | None
+) -> Evaluator:
+    """The evaluator that a user means.
+
+    Args:
+        space: the search space.
+        evaluate: see `Problem`.
+        metrics: metrics of objectives and constraints.
+        checkpoints: folder for the states of trainings.
+    """
+    if isinstance(evaluate, Measurement):
+        return MeasuredEvaluator(space, evaluate, checkpoints)
+    measured_here = known_metrics(LatencyTask())
+    if evaluate is None:
+        data = _digits(space) if trains(metrics, LatencyTask()) else None
+        return MeasuredEvaluator(space, Measurement(metrics, data), checkpoints)
+    if isinstance(evaluate, str) or (callable(evaluate) and not hasattr(evaluate, "metrics")):
+        returned = [metric for metric in metrics if metric not in measured_here]
+        measured = tuple(metric for metric in metrics if metric in measured_here)
+        return FunctionEvaluator(space, evaluate, returned, Measurement(measured), checkpoints=checkpoints)
+    if hasattr(evaluate, "metrics"):
+        return cast(Evaluator, evaluate)
+    raise InputError(f"{evaluate!r} evaluates nothing: give {_EVALUATIONS}")
+
+
+def _digits(space: SearchSpace) -> Dataset:
+    """The digits, on which the built-in training trains networks without further settings."""
+    data = load_dataset("digits", space.input_shape)
+    if not fits(space, data):
+        raise InputError(
+            f"{space.name} has inputs {tuple(space.input_shape)} and {space.num_classes} outputs, but the digits have "
+            f"inputs {tuple(data.shape)} and {data.outputs} classes: give evaluate, a function or a nas.Measurement "
+            "with your data"
+        )
+    return data
