@@ -50,7 +50,14 @@ def save_weights(path: Path, state: State, metadata: Mapping[str, str] | None = 
     """Write tensors and metadata to a safetensors file. The file is complete or absent."""
     from safetensors.torch import save_file
 
-    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()}
+    tensors, written = {}, set[int]()
+    for name, tensor in state.items():
+        plain = tensor.detach().cpu().contiguous()
+        memory = plain.untyped_storage()
+        # The format knows no shared memory: a copy only for views and tied weights.
+        is_alone = memory.nbytes() == plain.nbytes and memory.data_ptr() not in written
+        tensors[name] = plain if is_alone else plain.clone()
+        written.add(memory.data_ptr())
     with replacing(path) as temporary:
         save_file(tensors, temporary, metadata=dict(metadata or {}))
 

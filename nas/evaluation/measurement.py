@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -110,7 +111,7 @@ class Measurement:
     def __call__(
         self,
         network: Trainable,
-        model: onnx.ModelProto,
+        model: onnx.ModelProto | Callable[[], onnx.ModelProto],
         checkpoint: Path | None = None,
         progress: Progress | None = None,
         report: Report | None = None,
@@ -120,7 +121,8 @@ class Measurement:
 
         Args:
             network: the network to train.
-            model: the same network as ONNX, for latency and memory. Its weights do not matter.
+            model: the same network as ONNX, or a function that makes it and is called for latency and memory only, as
+                the model may be large. Its weights do not matter.
             checkpoint: file for the state of the training, which resumes from it after an interruption.
             progress: called with the name of the step, the amount done and the total.
             report: see `nas.evaluation.training.train`.
@@ -130,12 +132,13 @@ class Measurement:
             The values; scores are NaN if a training diverged.
         """
         values: dict[str, Measured] = {}
-        timed = self._timed(network, model)
+        timed = self._timed(network, cache(model) if callable(model) else lambda: model)
         # Short measurements come first, so that an unreachable device is noticed before a training.
         for metric in [name for name in self.metrics if name in timed]:
             if progress:
                 progress(metric, 0, 1)
             values[metric] = timed[metric]()
+        del timed  # and the model: a training needs the memory
         if values.keys() == {*self.metrics} or self.data is None:
             return Measurements(values)
         found = self._trained(Measurements(values), network, self.data, checkpoint, progress, report, until)
@@ -146,7 +149,7 @@ class Measurement:
         ordered = {metric: found.values[metric] for metric in self.metrics}
         return replace(found, values=ordered | found.values)
 
-    def _timed(self, network: Trainable, model: onnx.ModelProto) -> dict[str, Callable[[], Measured]]:
+    def _timed(self, network: Trainable, model: Callable[[], onnx.ModelProto]) -> dict[str, Callable[[], Measured]]:
         """Measurements that need no training, by metric."""
 
         batch, threads, runs = self.latency.batch, self.latency.threads, f"{self.latency.runs} runs"
@@ -155,7 +158,7 @@ class Measurement:
             return Measured(*times, f"median, 10 % and 90 % quantile of {runs}")
 
         def on_device(command: DeviceCommand) -> Callable[[], Measured]:
-            return lambda: at_quantiles(time_on_device(model, command, batch), f"{command.runs} calls")
+            return lambda: at_quantiles(time_on_device(model(), command, batch), f"{command.runs} calls")
 
         def predicted(device: PredictedDevice) -> Callable[[], Measured]:
             def predict() -> Measured:
@@ -166,11 +169,11 @@ class Measurement:
             return predict
 
         return {
-            self.latency.metric: lambda: at_quantiles(time_model(model, self.latency), runs),
+            self.latency.metric: lambda: at_quantiles(time_model(model(), self.latency), runs),
             int8.LATENCY: lambda: at_quantiles(
-                time_serialized(int8.quantize(model), replace(self.latency, provider=CPU)), runs
+                time_serialized(int8.quantize(model()), replace(self.latency, provider=CPU)), runs
             ),
-            memory.METRIC: lambda: _exact(memory.measure_memory(model, batch=batch, threads=threads)),
+            memory.METRIC: lambda: _exact(memory.measure_memory(model(), batch=batch, threads=threads)),
             "params": lambda: _exact(graph_params(network.graph)),
             "flops": lambda: _exact(graph_flops(network.graph)),
             **{command.metric: on_device(command) for command in self.commands},

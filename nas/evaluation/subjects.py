@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class Subject(NamedTuple):
-    """A network to measure, as PyTorch and as ONNX, and the data set to train it on, if any."""
+    """A network to measure, as PyTorch and as ONNX or a function that makes it, and the data set to train it on."""
 
     name: str
     network: Trainable
-    model: onnx.ModelProto
+    model: onnx.ModelProto | Callable[[], onnx.ModelProto]
     data: Dataset | None
 
 
@@ -68,7 +68,7 @@ def subject_of_space(
     space, data = open_space(name, options, source)
     rng = np.random.default_rng(seed)
     chosen = space.sample(rng) if architecture is None else space.parse(architecture)
-    return Subject(space.format(chosen), Trainable.of(space, chosen), space.to_onnx(chosen, seed), data)
+    return Subject(space.format(chosen), Trainable.of(space, chosen), lambda: space.to_onnx(chosen, seed), data)
 
 
 def open_space(name: str, options: Mapping[str, Any], source: str | None) -> tuple[SearchSpace, Dataset | None]:

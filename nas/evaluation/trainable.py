@@ -81,12 +81,20 @@ class Trainable:
         return made if isinstance(made, Tensor) else next(y for y in tree_leaves(made) if isinstance(y, Tensor))
 
     def state(self, module: nn.Module, replica: int = 0) -> State:
-        """A CPU copy of one network's tensors, by their names in `module()`."""
+        """A CPU copy of one network's tensors, by their names in `module()`; see `last_state`."""
         from nas.evaluation.module import GraphModule
 
         if isinstance(module, GraphModule):
             return module.state_of(replica)
         return {name: tensor.detach().cpu().clone() for name, tensor in module.state_dict().items()}
+
+    def last_state(self, module: nn.Module) -> State:
+        """The tensors of `state` of a module that is not trained any further: without a copy of those on the CPU."""
+        from nas.evaluation.module import GraphModule
+
+        if isinstance(module, GraphModule):
+            return module.state_of(0)
+        return {name: tensor.detach().cpu() for name, tensor in module.state_dict().items()}
 
     def trained(self, state: Mapping[str, Tensor]) -> tuple[Graph, dict[int, list[np.ndarray]]]:
         """The network with trained tensors, as `search_spaces.onnx.to_model` takes it: a graph and its weights.

@@ -214,8 +214,8 @@ class MeasuredEvaluator:
 
     def _measure(self, architecture: Architecture, network: Trainable, name: str, record: TrialRecord | None) -> _Known:
         checkpoint = self.checkpoints / f"{name}.pt" if self.checkpoints else None
-        model = self.space.to_onnx(architecture)
-        found = self.measurement(network, model, checkpoint, report=record.report if record else None)
+        report = record.report if record else None
+        found = self.measurement(network, lambda: self.space.to_onnx(architecture), checkpoint, report=report)
         values = {metric: measured.value for metric, measured in found.values.items()}
         further = {metric: value for metric, value in values.items() if metric not in self.metrics}
         spreads = {metric: (m.low, m.high, m.spread) for metric, m in found.values.items() if m.spread}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import tempfile
 from contextlib import suppress
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from nas.searching.distinct import DistinctNetwork, Evaluation
     from search_spaces import Architecture, SearchSpace
 
+log = logging.getLogger(__name__)
 MAX_ATTEMPTS = 10  # to replace a folder that other processes replace, too
 
 
@@ -68,17 +70,22 @@ def write_network(
     """Write `STEM.onnx`, `STEM.txt` and, with trained weights, `STEM.safetensors`.
 
     Without trained weights, the ONNX model has random ones. Its metadata name the kind of weights (`weights`), the
-    measured values (`values`, JSON) and, for trained weights, the normalization of inputs.
+    measured values (`values`, JSON) and, for trained weights, the normalization of inputs. A model that an ONNX file
+    cannot hold is left out. The weights are a hard link to the file of the trial where the file system has links.
     """
     from nas.evaluation.export import load_weights, save_onnx
     from nas.evaluation.trainable import Trainable
+    from search_spaces.onnx import ModelTooLarge
 
     network = Trainable.of(space, architecture)
     kept = stem.with_suffix(".safetensors")
     if weights is not None:
         write_weights(kept, weights)
     state, about = (None, {}) if weights is None else load_weights(kept)
-    save_onnx(stem.with_suffix(".onnx"), network, state, {"values": json.dumps(values), **about})
+    try:
+        save_onnx(stem.with_suffix(".onnx"), network, state, {"values": json.dumps(values), **about})
+    except ModelTooLarge as error:
+        log.warning("%s is not written: %s", f"{stem.name}.onnx", error)
     stem.with_suffix(".txt").write_text(network.text, encoding="utf-8")
 
 

@@ -133,7 +133,7 @@ class FunctionEvaluator:
             record.identify(network)
         found: dict[str, float] = {}
         if self.measurement.metrics:
-            measured = self.measurement(network, self.space.to_onnx(architecture)).values
+            measured = self.measurement(network, lambda: self.space.to_onnx(architecture)).values
             found = {metric: value.value for metric, value in measured.items()}
             if record:
                 record.spread({metric: (m.low, m.high, m.spread) for metric, m in measured.items() if m.spread})
@@ -172,7 +172,7 @@ class FunctionEvaluator:
         returned = self._returned(values)
         if module.state_dict().keys() != names:
             raise EvaluatorError("the evaluator added or removed weights of the model: train it as it is")
-        return returned, network.state(module)
+        return returned, network.last_state(module)
 
     def _returned(self, values: object) -> dict[str, float]:
         """Check and convert the function's return value."""

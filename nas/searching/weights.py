@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,9 +30,18 @@ def write_weights(path: Path, weights: Weights) -> None:
 
     if isinstance(weights, Path):
         with replacing(path) as temporary:
-            shutil.copyfile(weights, temporary)
+            _link_or_copy(weights, temporary)
     else:
         save_weights(path, *weights)
+
+
+def _link_or_copy(file: Path, copy: Path) -> None:
+    """Replace `copy` by a hard link to a file, which takes no space, or by a copy if the file system has no links."""
+    copy.unlink()
+    try:
+        os.link(file, copy)
+    except OSError:
+        shutil.copyfile(file, copy)
 
 
 class WeightFolder:

@@ -19,9 +19,15 @@ from search_spaces.graph.ir import Graph
 from search_spaces.graph.owned_weights import Weight
 from search_spaces.onnx.writing import Numbers, Outline
 
-MAX_WEIGHTS = 100_000_000  # 0.4 GB; `to_model` needs twice as much
+MAX_WEIGHTS = 100_000_000  # of a model in memory, by default: 0.4 GB, and `to_model` needs twice as much
+VARIABLE = "NAS_MAX_WEIGHTS"  # environment variable that replaces it
+MAX_BYTES = (1 << 31) - 1  # of an ONNX file: protobuf reads no more
 _NOISE = 1 << 22  # length of the random stream, which then repeats
 _PART = 1 << 17  # numbers written at once, which fit a CPU cache
+
+
+class ModelTooLarge(InputError):
+    """An ONNX file cannot hold the network's weights."""
 
 
 def to_model(graph: Graph, seed: int = 0, numbers: Numbers | None = None) -> ModelProto:
@@ -36,8 +42,9 @@ def to_model(graph: Graph, seed: int = 0, numbers: Numbers | None = None) -> Mod
         numbers: trained weights and long constants by output value, see `Outline`; None for initial weights.
 
     Raises:
-        InputError: if the network has more than `MAX_WEIGHTS` weights.
+        InputError: if the network has more than `max_weights()` weights.
     """
+    check_size(graph)
     weights, outline = _Weights(graph, seed), Outline(graph, numbers)
     for tensor, weight, array in outline.tensors:
         outline.model.graph.initializer.append(tensor)
@@ -52,7 +59,7 @@ def write_model(
     numbers: Numbers | None = None,
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Write the model of `to_model` to a file, without holding all weights in memory.
+    """Write the model of `to_model` to a file, without holding all weights in memory and thus without their limit.
 
     Args:
         graph: the network.
@@ -62,7 +69,7 @@ def write_model(
         metadata: entries of the model's `metadata_props`.
 
     Raises:
-        InputError: as in `to_model`.
+        ModelTooLarge: the file would be larger than `MAX_BYTES`.
     """
     weights, outline = _Weights(graph, seed), Outline(graph, numbers)
     for key, value in (metadata or {}).items():
@@ -72,11 +79,34 @@ def write_model(
     nodes = outline.model.graph.SerializeToString()
     outline.model.ClearField("graph")
     start = outline.model.SerializeToString() + _field(ModelProto.GRAPH_FIELD_NUMBER, len(nodes) + rest) + nodes
-    _reserve(file, len(start) + rest)
+    size = len(start) + rest
+    if size > MAX_BYTES:
+        raise ModelTooLarge(f"the ONNX file would have {size:,} bytes: no program reads more than {MAX_BYTES:,}")
+    _reserve(file, size)
     file.write(start)
     for head, described in zip(heads, outline.tensors, strict=True):
         file.write(head)
         file.writelines(weights.parts(*described))
+
+
+def max_weights() -> int:
+    """Largest number of weights of a model in memory: `NAS_MAX_WEIGHTS`, or `MAX_WEIGHTS`; InputError for no number."""
+    text = os.environ.get(VARIABLE, "").replace("_", "")
+    if not text:
+        return MAX_WEIGHTS
+    if not text.isdecimal() or not int(text):
+        raise InputError(f"{VARIABLE}={text}: write a number of weights, such as 300000000")
+    return int(text)
+
+
+def check_size(graph: Graph) -> None:
+    """Raise InputError if the network has more weights than a model in memory may have."""
+    count, limit = graph_params(graph), max_weights()
+    if count > limit:
+        raise InputError(
+            f"the network has {count:,} weights, more than the limit of {limit:,} for models that are measured: if the "
+            f"memory suffices (about {3 * 4 * count / 1e9:.1f} GB), set the environment variable {VARIABLE}={count}"
+        )
 
 
 def _reserve(file: BinaryIO, size: int) -> None:
@@ -110,8 +140,6 @@ class _Weights:
 
     def __init__(self, graph: Graph, seed: int) -> None:
         count = graph_params(graph)
-        if count > MAX_WEIGHTS:
-            raise InputError(f"the network has {count:,} weights; the limit for a model is {MAX_WEIGHTS:,}")
         self.noise, self.position = _noise(seed, min(_NOISE, 1 << count.bit_length())), 0
 
     def parts(self, tensor: TensorProto, weight: Weight, given: np.ndarray | None) -> Iterator[bytes | memoryview]:

@@ -165,9 +165,9 @@ class _Training:
         self, architecture: Architecture, begun: int, until: int, known: Values, record: TrialRecord
     ) -> dict[str, float]:
         measurement = replace(self.measurement, metrics=self.trained)
-        network, model = Trainable.of(self.space, architecture), self.space.to_onnx(architecture)
+        network = Trainable.of(self.space, architecture)
         path = self.checkpoints.path(architecture)
-        found = measurement(network, model, path, report=record.report, until=until)
+        found = measurement(network, lambda: self.space.to_onnx(architecture), path, report=record.report, until=until)
         values = {**known, **{metric: measured.value for metric, measured in found.values.items()}}
         record.spread({metric: (m.low, m.high, m.spread) for metric, m in found.values.items() if m.spread})
         record.report(until, {metric: values[metric] for metric in self.trained})
@@ -248,7 +248,7 @@ def _measured(
     """The metrics of a measurement without training."""
     if not measurement.metrics:
         return {}
-    values = measurement(Trainable.of(space, architecture), space.to_onnx(architecture)).values
+    values = measurement(Trainable.of(space, architecture), lambda: space.to_onnx(architecture)).values
     record.spread({metric: (m.low, m.high, m.spread) for metric, m in values.items() if m.spread})
     return {metric: measured.value for metric, measured in values.items()}
 

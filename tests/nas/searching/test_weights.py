@@ -13,13 +13,14 @@ import onnxruntime
 import pytest
 import torch
 
-from nas import Measurement, Problem, search
+from nas import Measurement, Problem, cli, search
 from nas.evaluation.datasets import Dataset, digits
-from nas.evaluation.export import load_weights
+from nas.evaluation.export import load_weights, save_weights
 from nas.evaluation.trainable import Trainable
 from nas.evaluation.training import TrainingTask
 from nas.searching.evaluators import MeasuredEvaluator
 from nas.searching.joining import join, read_search
+from nas.searching.networks import write_network
 from nas.searching.own_evaluator import FunctionEvaluator
 from nas.searching.record import WEIGHTS_KEY
 from nas.searching.result import SearchResult
@@ -236,3 +237,106 @@ def test_weights_that_the_users_function_leaves_are_kept(space: SearchSpace, tmp
     trained = [t for t in model.graph.initializer if not t.name.endswith((".mean", ".var"))]
     assert trained
     assert all((onnx.numpy_helper.to_array(tensor) == 0.25).all() for tensor in trained)
+
+
+LARGE = """
+import torch
+from torch import nn
+
+def build(trial):
+    width = trial.suggest_int("width", 1, 3)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 40 * width), nn.ReLU(), nn.Linear(40 * width, 10))
+
+build.example_input = torch.zeros(1, 1, 8, 8)
+
+def evaluate(model, architecture, report):
+    return {"quality": float(architecture.as_dict()["width"])}
+"""
+
+
+@pytest.fixture
+def small_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limit of a thousand weights, which every network of the space `large.py:build` exceeds."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NAS_MAX_WEIGHTS", "1_000")
+    Path("large.py").write_text(LARGE)
+
+
+def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str | None:
+    monkeypatch.setattr("sys.argv", ["nas", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    return stop.value.code or 0
+
+
+SEARCH = (
+    "search",
+    "--space",
+    "large.py:build",
+    "--sampler",
+    "random",
+    "--evaluations",
+    "3",
+    "--quiet",
+    "--out",
+    "found",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "objectives",
+    [("--objectives", "params,flops"), ("--objectives", "quality,flops", "--evaluator", "large.py:evaluate")],
+)
+def test_networks_above_the_limit_are_searched_if_nothing_needs_their_weights(
+    objectives: tuple[str, ...], small_limit: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert command(monkeypatch, *SEARCH, *objectives) == 0
+    assert any(Path("found/front").glob("*.onnx")), "a file is written part by part, without the limit"
+    assert command(monkeypatch, "evaluate", "large.py:build", "--metrics", "params,flops") == 0
+
+
+def test_the_limit_names_the_setting_that_raises_it(
+    small_limit: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluate = ("evaluate", "large.py:build", "--metrics", "cpu_latency_ms", "--arch", "{'width': 1}")
+    assert command(monkeypatch, *evaluate) == 2
+    error = capsys.readouterr().err
+    assert "3,010 weights, more than the limit of 1,000" in error
+    assert "NAS_MAX_WEIGHTS=3010" in error
+    monkeypatch.setenv("NAS_MAX_WEIGHTS", "3010")
+    assert command(monkeypatch, *evaluate) == 0
+    monkeypatch.setenv("NAS_MAX_WEIGHTS", "many")
+    assert command(monkeypatch, *evaluate) == 2
+    assert "NAS_MAX_WEIGHTS=many: write a number of weights" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_weights_of_the_front_are_stored_once_beside_the_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("large.py").write_text(LARGE)
+    assert command(monkeypatch, *SEARCH, "--objectives", "quality:max,params", "--evaluator", "large.py:evaluate") == 0
+    kept = {path.stat().st_ino for path in Path("found/studies/weights").rglob("*.safetensors")}
+    shown = {path.stat().st_ino for path in Path("found/front").glob("*.safetensors")}
+    assert shown
+    assert shown <= kept, "hard links to the files of the trials"
+
+
+def test_tied_weights_and_views_are_written_as_they_are(tmp_path: Path) -> None:
+    base = torch.arange(6.0)
+    state = {"a": base, "tied": base, "part": base[2:4], "turned": base.view(2, 3).T}
+    save_weights(tmp_path / "w.safetensors", state)
+    read, _ = load_weights(tmp_path / "w.safetensors")
+    assert all(torch.equal(read[name], tensor) for name, tensor in state.items())
+
+
+def test_a_model_that_a_file_cannot_hold_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("search_spaces.onnx.weights.MAX_BYTES", 10_000)
+    space = get_space("tiny-resnet")
+    write_network(tmp_path / "00", space, space.sample(np.random.default_rng(0)), {}, None)
+    assert {path.name for path in tmp_path.iterdir()} == {"00.txt"}
+    assert "00.onnx is not written: the ONNX file would have" in caplog.text
