@@ -9,6 +9,9 @@ difference is what is tested. Other tests fit worse:
 - The correction of Nadeau and Bengio (2003) is for cross-validation, whose training sets overlap by most of their
   examples. Here, two training sets of 78 of 1,500 architectures share 5 %, and its factor `test / training size` would
   inflate the variance a hundredfold.
+
+With five of 40 seeds, centred differences of four predictors on digits201 (78 labels) count as different in 1.6 to
+5.1 % of 2,000 draws per pair, at a level of 5 %.
 """
 
 from __future__ import annotations

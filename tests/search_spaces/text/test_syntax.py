@@ -212,7 +212,7 @@ def test_learned_constant_is_a_param_with_its_shape() -> None:
         (EXPECTED.replace("channels = 4", "channels = 4, group = 3"), "group = 3 must divide"),
         (EXPECTED.replace("a = Relu (x)", "a = net.F1 (x)"), "must not call itself"),
         (EXPECTED.replace("net.F1 (b)", "net.F1 (b, a)"), "takes 1 inputs, not 2"),
-        (EXPECTED.replace("channels = 4", "channels = 1000000"), "weights; the limit for a model is"),
+        (EXPECTED.replace("channels = 4", "channels = 1000000"), "weights, more than the limit of 100,000,000"),
     ],
 )
 def test_wrong_text_is_refused_with_a_reason(text: str, message: str) -> None:
