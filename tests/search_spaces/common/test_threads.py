@@ -146,7 +146,7 @@ def test_searches_and_predictors_use_one_thread_in_python_and_restore_the_number
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "variables", "expected"),
-    [("torch.set_num_threads(3)", {}, 3), ("", {"OPENBLAS_NUM_THREADS": "3"}, 3)],
+    [("torch.set_num_threads(3)", {}, 3), ("", {"OPENBLAS_NUM_THREADS": "2"}, 2)],
 )
 def test_a_number_that_the_user_has_set_is_kept_in_python(first: str, variables: dict[str, str], expected: int) -> None:
     shown = in_python(first, **variables)
