@@ -278,7 +278,7 @@ def report(
         trust: run the Python files that the studies name, so that networks can be built.
 
     Returns:
-        The searches: `networks`, `front`, `table()` and `summary()`.
+        The searches together: `front` and `networks` as DataFrames, `table()` and `summary()`.
 
     Raises:
         InputError: the source has no searches, or `out` is missing or holds other searches.
@@ -359,5 +359,5 @@ def _check_order(folder: Path, studies: Studies) -> None:
         return
     with (folder / "front.csv").open(newline="") as file:
         written = [row["architecture"] for row in csv.DictReader(file)]
-    if written != [row["architecture"] for row in studies.front]:
+    if written != [row["architecture"] for row in studies.front_rows]:
         raise InputError(f"{folder / 'front.csv'} is older than the search: run nas report {folder} and choose again")

@@ -307,7 +307,7 @@ def _show(studies: Studies, constraints: list[str], problem: str, as_json: bool)
     """Print the summary and the front; exit with JSON, or if no network satisfies the constraints."""
     from nas.searching.labels import sampler_label
 
-    front, failures = studies.front, studies.failures
+    front, failures = studies.front_rows, studies.failures
     nearest = [] if front else studies.least_violating
     if failures:
         count = sum(failure["trials"] for failure in failures)

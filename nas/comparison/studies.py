@@ -5,16 +5,26 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nas.benchmarks import Benchmark
-from nas.searching.distinct import DistinctNetwork, distinct_networks, least_violating, mean, networks_csv
+from nas.searching.distinct import (
+    DistinctNetwork,
+    distinct_networks,
+    least_violating,
+    mean,
+    networks_csv,
+    networks_table,
+)
 from nas.searching.pareto import Reference
 from nas.searching.reading import RecordedSpace
 from nas.searching.result import SearchResult
 from predictors.metrics import Metric
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 REPORTED_EVALUATIONS = (20, 50, 100, 200, 500)
 
@@ -43,7 +53,7 @@ class Studies:
         return [result for group in self.results.values() for result in group]
 
     @cached_property
-    def networks(self) -> list[DistinctNetwork]:
+    def distinct(self) -> list[DistinctNetwork]:
         """The distinct networks of all searches together, the front first, with all metrics of the benchmark."""
         networks = distinct_networks(
             (one for number, result in enumerate(self.searches) for one in result.evaluations(number)), self.objectives
@@ -63,9 +73,19 @@ class Studies:
                 network.values[name] = mean(known)
 
     @property
+    def networks(self) -> pd.DataFrame:
+        """All networks of all searches, one row each, the front first."""
+        return networks_table(self.distinct, self.objectives)
+
+    @property
+    def front(self) -> pd.DataFrame:
+        """The Pareto front of all searches together, one row per network, sorted by the first objective."""
+        return networks_table(self.front_networks, self.objectives)
+
+    @property
     def front_networks(self) -> list[DistinctNetwork]:
         """The Pareto front of all searches together."""
-        return [network for network in self.networks if network.on_front]
+        return [network for network in self.distinct if network.on_front]
 
     @property
     def first(self) -> SearchResult:
@@ -127,7 +147,7 @@ class Studies:
             **self._yardstick(),
             "objectives": [str(o) for o in self.objectives],
             "table": self.table(),
-            "front": self.front,
+            "front": self.front_rows,
             "samplers": {
                 name: {
                     "evaluations": [len(r.evaluated.architectures) for r in results],
@@ -152,14 +172,14 @@ class Studies:
         return {"space": self.first.space.name, "best_front": size, "reference_point": point}
 
     @property
-    def front(self) -> list[dict[str, Any]]:
+    def front_rows(self) -> list[dict[str, Any]]:
         """The front of all searches together as rows: a network, its measured metrics, and where it comes from."""
         return [network.summary(self.objectives) for network in self.front_networks]
 
     @property
     def least_violating(self) -> list[dict[str, Any]]:
         """The networks of all searches with the smallest violations of the constraints."""
-        return least_violating(self.networks, self.objectives)
+        return least_violating(self.distinct, self.objectives)
 
     @property
     def front_csv(self) -> str:
@@ -169,7 +189,7 @@ class Studies:
     @property
     def networks_csv(self) -> str:
         """All networks as CSV, with test scores of the front only."""
-        return networks_csv(self.networks, self.objectives)
+        return networks_csv(self.distinct, self.objectives)
 
 
 def _finite(value: float) -> float | None:

@@ -69,12 +69,12 @@ class Network:
 
 
 def collect(studies: Studies) -> list[Network]:
-    """The networks of `studies.networks` in their order."""
+    """The networks of `studies.distinct` in their order."""
     labels = [label for label, _ in labelled(studies)]
     front = len(studies.front_networks)
-    networks = [_network(found, labels, place, front) for place, found in enumerate(studies.networks)]
+    networks = [_network(found, labels, place, front) for place, found in enumerate(studies.distinct)]
     if studies.benchmark is not None:
-        for network, found in zip(networks, studies.networks, strict=True):
+        for network, found in zip(networks, studies.distinct, strict=True):
             _add_repeats(network, found.architectures, studies.benchmark)
     if studies.not_built is None:
         build(networks, studies.first.space)

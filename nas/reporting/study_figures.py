@@ -36,7 +36,7 @@ def plot_studies(folder: Path, studies: Studies, kind: str = "png") -> list[Path
     if "pareto" in names:
         _plot_front(paths["pareto"], studies)
     if "parallel" in names:
-        front = np.array([[row[o.name] for o in studies.objectives] for row in studies.front])
+        front = np.array([[row[o.name] for o in studies.objectives] for row in studies.front_rows])
         plot_parallel(paths["parallel"], front, studies.objectives)
     if predicted:
         plot_predicted(paths["predicted"], predicted)

@@ -197,7 +197,7 @@ def test_every_network_of_the_joint_front_has_its_model(tmp_path: Path, open_pag
     index = networks.index(front[0])
     page = open_page(tmp_path, fragment=f"#network-{index}")
     assert page.locator("#network").get_by_role("link", name="ONNX model").count() == 1
-    assert len(list((tmp_path / "front").glob("*.onnx"))) == len(studies.front)
+    assert len(list((tmp_path / "front").glob("*.onnx"))) == len(studies.front_rows)
 
 
 def test_trials_have_the_numbers_of_the_study(tmp_path: Path, open_page: Open) -> None:

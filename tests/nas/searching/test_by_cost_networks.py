@@ -72,7 +72,7 @@ def _search(
     evaluator = FunctionEvaluator(space, trainings, ["usefulness_accuracy"], measurement)
     goal = f"usefulness_accuracy,{metric}"
     return search(
-        Problem(space, evaluator, goal),
+        Problem(space, evaluator, goal, options.pop("constraints", None)),
         sampler=policy,
         fidelities=options.pop("fidelities", (1, 3, 9)),
         budget=budget,

@@ -57,9 +57,8 @@ GOALS = "accuracy,x_latency_ms"
 
 
 def run(evaluator: Noisy, **changes: Any) -> SearchResult:
-    return search(
-        Problem(Twins(), evaluator, changes.pop("objectives", GOALS)), sampler="random", evaluations=6, **changes
-    )
+    goal = Problem(Twins(), evaluator, changes.pop("objectives", GOALS), changes.pop("constraints", None))
+    return search(goal, sampler="random", evaluations=6, **changes)
 
 
 def values(networks: Sequence[DistinctNetwork], metric: str = "accuracy") -> list[float]:
