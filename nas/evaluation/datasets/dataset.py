@@ -20,17 +20,38 @@ class Part:
     Attributes:
         inputs: (n, …) float32, or int64 for token ids.
         targets: classes (n,) int64 from 0, or regression targets (n, outputs) float32.
+        content: SHA-256 of the samples before any arithmetic, whose last digits depend on the machine; empty if the
+            arrays themselves are the content.
     """
 
     inputs: np.ndarray
     targets: np.ndarray
+    content: str = ""
 
     def __len__(self) -> int:
         return len(self.inputs)
 
     def rows(self, rows: np.ndarray | slice) -> Part:
         """The samples at these indices."""
-        return Part(self.inputs[rows], self.targets[rows])
+        content = _sha256(self.content, np.arange(len(self))[rows]) if self.content else ""
+        return Part(self.inputs[rows], self.targets[rows], content)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the content; the same on every machine that reads the same samples."""
+        return self.content or _sha256(self.inputs, self.targets)
+
+
+def _sha256(*parts: np.ndarray | str) -> str:
+    """SHA-256, in hexadecimal, of arrays with their shapes, and of texts."""
+    digest = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, str):
+            digest.update(part.encode())
+            continue
+        digest.update(repr(part.shape).encode())
+        digest.update(np.ascontiguousarray(part).data)
+    return digest.hexdigest()
 
 
 class Scale(NamedTuple):
@@ -107,13 +128,9 @@ class Dataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of the inputs and targets of all parts."""
-        digest = hashlib.sha256()
-        for part in (self.train, self.test, *([self.validation] if self.validation else [])):
-            for array in (part.inputs, part.targets):
-                digest.update(repr(array.shape).encode())
-                digest.update(np.ascontiguousarray(array).data)
-        return digest.hexdigest()
+        """SHA-256 of the content of all parts."""
+        parts = (self.train, self.test, *([self.validation] if self.validation else []))
+        return _sha256(*(part.fingerprint for part in parts))
 
 
 @lru_cache(maxsize=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from functools import lru_cache
 
 import numpy as np
@@ -38,7 +39,9 @@ def digits(
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(images))
     train, others = order[:train_images], order[train_images:]
-    held_out = Part(augment(images[others], rng, shift, noise), labels[others])
+    settings = f"digits, augmented: {seed} {train_images} {shift} {noise}"
+    content = hashlib.sha256((Part(images[others], labels[others]).fingerprint + settings).encode()).hexdigest()
+    held_out = Part(augment(images[others], rng, shift, noise), labels[others], content)
     count = len(held_out) - round(test_share * len(held_out))
     return Dataset(
         "digits", Part(images[train], labels[train]), held_out.rows(slice(count, None)), 10,

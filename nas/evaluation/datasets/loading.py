@@ -97,4 +97,5 @@ def _normalized(part: Part, inputs: Scale | None, targets: Scale | None) -> Part
     return Part(
         inputs.normalize(part.inputs) if inputs else part.inputs,
         targets.normalize(part.targets) if targets else part.targets,
+        part.fingerprint,
     )

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from nas.evaluation.datasets import Part, arrays, augment, digits, load_dataset
+from nas.evaluation.datasets.dataset import Scale
 from search_spaces.common.errors import InputError
 from search_spaces.graph.ir import Typed
 
@@ -268,3 +269,26 @@ def test_the_fingerprint_distinguishes_data_sets() -> None:
     labels[0] += 1
     other = replace(data, train=Part(data.train.inputs, labels))
     assert other.fingerprint != data.fingerprint != replace(data, validation=None).fingerprint
+
+
+def test_the_fingerprint_does_not_depend_on_how_a_machine_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another processor sums the mean of the inputs, and draws the noise of digits, with other last digits."""
+    path = npz(tmp_path / "a.npz", x=(X / 7).astype(np.float32), y=np.arange(len(X)) / 3)
+    scaled, augmented = load_dataset(path), digits.__wrapped__()
+    normalize, augment_exactly = Scale.normalize, augment
+    monkeypatch.setattr(Scale, "normalize", lambda self, values: np.nextafter(normalize(self, values), np.float32(9)))
+    monkeypatch.setitem(
+        digits.__wrapped__.__globals__, "augment", lambda *args: np.nextafter(augment_exactly(*args), np.float32(9))
+    )
+    for one, other in ((scaled, load_dataset(path)), (augmented, digits.__wrapped__())):
+        assert not np.array_equal(one.test.inputs, other.test.inputs)
+        assert one.fingerprint == other.fingerprint
+        assert one.with_validation(0.25).fingerprint == other.with_validation(0.25).fingerprint
+    changed = X.copy()
+    changed[0, 0, 0, 0] ^= 1
+    other = npz(tmp_path / "b.npz", x=(changed / 7).astype(np.float32), y=np.arange(len(X)) / 3)
+    assert load_dataset(other).fingerprint != scaled.fingerprint
+    settings = [digits.__wrapped__(**{name: value}) for name, value in (("seed", 1), ("noise", 0.2), ("shift", 0))]
+    assert len({data.fingerprint for data in (*settings, augmented)}) == 4

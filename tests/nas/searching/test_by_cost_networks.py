@@ -177,6 +177,9 @@ def test_duplicates_repeat_exactly_only_if_all_did() -> None:
     assert not repeat_exactly([("a", [1.0]), ("b", [2.0])])
     assert repeat_exactly([("a", [1.0]), ("b", [2.0]), ("a", [1.0])])
     assert not repeat_exactly([("a", [1.0]), ("a", [1.0]), ("b", [2.0]), ("b", [2.5])])
+    nearly = float(np.nextafter(90.3, 100))
+    assert repeat_exactly([("a", [90.3]), ("a", [nearly])]), "another machine rounds differently"
+    assert not repeat_exactly([("a", [90.3]), ("a", [90.31])])
 
 
 def test_only_the_front_keeps_weights_after_a_resumption_too(tmp_path: Path) -> None:
