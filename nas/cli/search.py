@@ -117,6 +117,14 @@ def search(
     epochs: Epochs = None,
     training: Training = None,
     evaluator: OwnEvaluator = None,
+    depends: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="A file or folder that the evaluator or the space reads; the search resumes only with the same "
+            "contents; repeatable.",
+            rich_help_panel=TRAINING,
+        ),
+    ] = None,
     device: Device = None,
     threads: Threads = None,
     batch: Batch = None,
@@ -243,6 +251,7 @@ def search(
         jobs=jobs,
         track=tuple(track or ()),
         arguments=arguments,
+        depends=tuple(depends or ()),
     )
     samplers, limits, numbers = split_names(sampler), constraint or [], range(seed, seed + seeds)
     measured = given_only(

@@ -24,6 +24,10 @@ def worker(
     evaluator: Annotated[
         str | None, typer.Option(help="FILE.py:FUNCTION of the search's --evaluator on this machine; the file is run.")
     ] = None,
+    depends: Annotated[
+        list[Path] | None,
+        typer.Option(help="Path on this machine of a file or folder that the search depends on; repeatable."),
+    ] = None,
     weights: Annotated[
         Path | None,
         typer.Option(
@@ -79,6 +83,7 @@ def worker(
                 jobs,
                 space=space,
                 share=share,
+                depends=depends or (),
             )
     unfinished = [name for name in names if is_unfinished(storage, name)] if share.is_used_up else []
     if unfinished:

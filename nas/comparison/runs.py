@@ -77,6 +77,7 @@ class SearchOptions(NamedTuple):
         track: experiment trackers (`nas.searching.tracking`), in which a run is named FOLDER-SAMPLER-SEED.
         arguments: of the command, for the folder's record (`nas.comparison.folders`).
         budget: for searches by cost; None to train every evaluated network to the end.
+        depends: files and folders whose contents the search depends on, see `nas.search`.
     """
 
     prior: Path | None = None
@@ -88,6 +89,7 @@ class SearchOptions(NamedTuple):
     track: tuple[str, ...] = ()
     arguments: Mapping[str, Any] = {}
     budget: Budget | None = None
+    depends: tuple[Path, ...] = ()
 
     @property
     def prepares(self) -> bool:
@@ -373,7 +375,7 @@ def _run_all(
         check_seed(seed)
     check_trackers(options.track)
     prior = read_prior_observations(options.prior, space, evaluator.metrics) if options.prior else None
-    origin = begun_with(space, goal.objectives, goal.constraints, evaluator)
+    origin = begun_with(space, goal.objectives, goal.constraints, evaluator, options.depends)
     claim(folder, [f"{name}-{seed}" for _, name, seed in tasks], origin, options.arguments)
     results: dict[str, list[SearchResult]] = {name: [] for name in names}
     trains = isinstance(evaluator, RecordingEvaluator)
@@ -391,6 +393,7 @@ def _run_all(
                         space, goal.objectives, evaluator, sampler, *options.budget, seed, storage, goal.constraints,
                         shown, study, weights=weights, jobs=options.jobs, callbacks=trackers,
                         prepares=options.prepares,
+                        depends=options.depends,
                     )  # fmt: skip
                 else:
                     found = run_search(
@@ -406,6 +409,7 @@ def _run_all(
                         jobs=options.jobs,
                         weights=weights,
                         callbacks=trackers,
+                        depends=options.depends,
                     )  # fmt: skip
             log_missing(folder / LOG_NAME, f"{name}-{seed}", found.study, reader)
             results[name].append(found)

@@ -11,7 +11,7 @@ import logging
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,10 +21,12 @@ from optuna.trial import TrialState
 
 from nas.evaluation import memory
 from nas.evaluation.machine import machine, versions
+from nas.searching.bound_values import FLOATS, BoundValues, attribute_values, bound_values
+from nas.searching.dependencies import content_hashes, differences
 from nas.searching.evaluators import MeasuredEvaluator
 from nas.searching.labels import sampler_label, without_passwords
 from nas.searching.own_evaluator import FunctionEvaluator
-from nas.searching.sources import measured_metrics, source_of, used_settings
+from nas.searching.sources import SCRIPT, measured_metrics, source_of, used_settings
 from nas.searching.trials import is_evaluated
 from nas.searching.workers import Worker
 from search_spaces.common import plug_ins
@@ -51,14 +53,23 @@ log = logging.getLogger(__name__)
 
 
 def begun_with(
-    space: SearchSpace, objectives: Sequence[Metric], constraints: Sequence[Constraint], evaluator: Evaluator
+    space: SearchSpace,
+    objectives: Sequence[Metric],
+    constraints: Sequence[Constraint],
+    evaluator: Evaluator,
+    depends: Iterable[str | Path] = (),
 ) -> dict[str, dict[str, Any]]:
     """Everything that the values of a search depend on.
 
+    Args:
+        space, objectives, constraints, evaluator: of the search.
+        depends: files and folders whose contents are compared, too.
+
     Returns:
-        Plain values under `settings`, `source` and `identity`. The identity holds text version, networks, machine,
-        package versions and command. `networks` are fingerprint pairs (choices, text) of up to `SAMPLED_NETWORKS`
-        random architectures, the same ones in every process; a slow space has fewer.
+        Plain values under `settings`, `source` and `identity`. The identity holds text version, networks, values that
+        `build` is bound to, dependencies, machine, package versions and command. `networks` are fingerprint pairs
+        (choices, text) of up to `SAMPLED_NETWORKS` random architectures, the same ones in every process; a slow space
+        has fewer.
     """
     device = evaluator.device if isinstance(evaluator, MeasuredEvaluator | FunctionEvaluator) else "cpu"
     return {
@@ -72,11 +83,40 @@ def begun_with(
         "identity": {
             "text_version": TEXT_VERSION,
             "networks": [list(pair) for pair in _sampled(space)],
+            "build": values_of_build(space).known,
+            "depends": content_hashes(depends),
             "machine": machine(device),
             "versions": versions(),
             "command": command(),
         },
     }
+
+
+def values_of_build(space: SearchSpace) -> BoundValues:
+    """Values that the user's own `build` is bound to, or attributes of the user's own class.
+
+    Its code is not among them: the networks that it builds are compared.
+    """
+    space = getattr(space, "space", space)  # the rows of a table
+    build = vars(space).get("build")
+    if build is not None:
+        return bound_values(build)
+    is_users = not type(space).__module__.startswith("search_spaces.")
+    return attribute_values(space) if is_users else BoundValues()
+
+
+_said = set[str]()  # notes that this process has logged
+
+
+def note_unknown(space: SearchSpace, evaluator: Evaluator) -> None:
+    """Log once which values of evaluator and `build` cannot be compared when the search resumes."""
+    own = evaluator.values.unknown if isinstance(evaluator, FunctionEvaluator) else {}
+    for owner, values in (("evaluator", own), ("space", values_of_build(space).unknown)):
+        names = ", ".join(f"{name} ({kind})" for name, kind in values.items())
+        note = f"changes of these values of the {owner} will not be noticed when the search resumes: {names}"
+        if names and note not in _said:
+            _said.add(note)
+            log.warning("%s; --depends (depends=) compares the contents of files", note)
 
 
 def command() -> str:
@@ -145,16 +185,35 @@ def _differences(stored: Mapping[str, Any], present: Mapping[str, Any], is_worke
     for key, old, new in _changes(stored["settings"], present["settings"]):
         if not _is_moved_file(key, old, new):
             yield Difference(f"{key} {old!r}, not {new!r}")
-    yield from _source_differences(used_settings(stored["source"]), used_settings(present["source"]))
+    processors = [run["identity"].get("machine", {}).get("processor") for run in (stored, present)]
+    has_moved = processors[0] != processors[1]
+    yield from _source_differences(used_settings(stored["source"]), used_settings(present["source"]), has_moved)
     yield from _identity_differences(stored["identity"], present["identity"], present["source"], is_worker)
 
 
-def _source_differences(stored: Mapping[str, Any], present: Mapping[str, Any]) -> list[Difference]:
-    """Differences between two sources of values. File names are ignored if the files' checksums are equal."""
-    changes = [*_changes(stored, present)]
+def _source_differences(stored: Mapping[str, Any], present: Mapping[str, Any], has_moved: bool) -> list[Difference]:
+    """Differences between two sources of values. File names are ignored if the files' checksums are equal.
+
+    has_moved: this is another processor.
+    """
+    changes = [change for change in _changes(stored, present) if not _is_older(change)]
     if stored.keys() == present.keys() and not any(key.endswith("sha256") for key, _, _ in changes):
         changes = [change for change in changes if change[0] not in _FILE_NAMES and not _is_moved_file(*change)]
-    return [Difference(f"{key} {_short(old)}, not {_short(new)}") for key, old, new in changes]
+    return [
+        Difference(f"{key} {_short(old)}, not {_short(new)}", forbids=not (has_moved and _is_float_array(old, new)))
+        for key, old, new in changes
+    ]
+
+
+def _is_older(change: tuple[str, Any, Any]) -> bool:
+    """True if the search was started by a version that did not store these values."""
+    key, old, _ = change
+    return old is None and key in (SCRIPT, "evaluator.values")
+
+
+def _is_float_array(old: object, new: object) -> bool:
+    """True for digests of numbers whose last bits may differ between processors."""
+    return str(old).startswith(FLOATS) and str(new).startswith(FLOATS)
 
 
 def _is_moved_file(key: str, old: Any, new: Any) -> bool:
@@ -171,6 +230,11 @@ def _identity_differences(
         yield Difference("a version of rlm-nas that stored no fingerprint of the space")
         return
     yield from _network_differences(stored, present)
+    yield from map(Difference, differences(stored.get("depends", {}), present["depends"]))
+    for name, old, new in _changes(stored.get("build", present["build"]), present["build"]):
+        has_moved = stored["machine"].get("processor") != present["machine"].get("processor")
+        forbids = not (has_moved and _is_float_array(old, new))
+        yield Difference(f"{name} {_short(old)} of the space, not {_short(new)}", forbids)
     measured = measured_metrics(source)
     matters = {"processor": any(m.startswith("cpu_") or m == memory.METRIC for m in measured), "device": bool(measured)}
     for key, old, new in _changes(stored["machine"], present["machine"]):

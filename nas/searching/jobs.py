@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from nas.searching.sources import SCRIPT
 from search_spaces.common import plug_ins
 from search_spaces.common.errors import InputError
 
@@ -33,14 +34,14 @@ def check_jobs(jobs: int, storage: object, sampler: object, source: Mapping[str,
         jobs: number of processes.
         storage: storage of the study, see `nas.searching.storage.open_storage`.
         sampler: name of a sampler; an object cannot be shared.
-        source: see `nas.searching.sources.source_of`; empty if no other process can open the evaluator.
+        source: see `nas.searching.sources.source_of`.
 
     Raises:
         InputError: if they cannot.
     """
     if jobs < 1:
         raise InputError(f"jobs must be at least 1, not {jobs}")
-    if jobs > 1 and not (isinstance(storage, str | Path) and isinstance(sampler, str) and source):
+    if jobs > 1 and not (isinstance(storage, str | Path) and isinstance(sampler, str) and source.keys() - {SCRIPT}):
         raise InputError(
             f"{jobs} jobs need a storage, a sampler given by name, and an evaluator that another process can open: a "
             "table, a measurement, or FILE.py:FUNCTION"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nas.searching.by_cost.loop import BUDGET_KEY, CHECKPOINTS_KEY, EPOCHS, SECONDS, run_search_by_cost
 from nas.searching.by_cost.policies import check_policy
 from nas.searching.by_cost.runs import COST_KEY
+from nas.searching.dependencies import moved
+from nas.searching.identity import IDENTITY_KEY
 from nas.searching.loop import EVALUATIONS_KEY, LIMITS_KEY, SOURCE_KEY, run_search
 from nas.searching.objectives import parse_constraints
 from nas.searching.prior import PRIOR_KEY
@@ -44,6 +46,7 @@ def join(
     jobs: int = 1,
     space: str | None = None,
     share: Share | None = None,
+    depends: Sequence[str | Path] = (),
 ) -> SearchResult:
     """Work on a search that another process started, until the search reaches its own limits.
 
@@ -59,6 +62,8 @@ def join(
         jobs: number of processes.
         space: the space's path on this machine, `FILE.py:NAME`. The file is run.
         share: what this process may evaluate; it is used up.
+        depends: paths on this machine of files that the search depends on, by their names; by default those of the
+            process that started it.
 
     Raises:
         InputError: the storage has no such search, its code is not trusted, or its evaluator or sampler exists only in
@@ -89,11 +94,13 @@ def join(
         checkpoints = Path(stored)
     opened = open_evaluator(source, found.space, metrics, path_override, device, evaluator, checkpoints)
     kept = study.user_attrs.get(WEIGHTS_FOLDER_KEY)
+    needed = moved(study.user_attrs.get(IDENTITY_KEY, {}).get("depends", {}), depends)
     if by_cost:
         return run_search_by_cost(
             found.space, settings["objectives"], opened, settings["sampler"], settings["fidelities"],
             study.user_attrs[BUDGET_KEY], settings["cost"], settings["seed"], storage, settings["constraints"],
             progress, name, joins=True, weights=weights or (Path(kept) if kept else None), jobs=jobs, share=share,
+            depends=needed,
         )  # fmt: skip
     limits = study.user_attrs.get(LIMITS_KEY, {})
     until, patience = limits.get("until"), limits.get("patience")
@@ -103,6 +110,7 @@ def join(
         seconds=math.inf if until is None else until - time.time(),
         patience=math.inf if patience is None else patience,
         joins=True, weights=weights or (Path(kept) if kept else None), jobs=jobs, share=share,
+            depends=needed,
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,7 +18,7 @@ from nas.evaluation.metrics import check_metrics
 from nas.searching import optuna_adapter
 from nas.searching.evaluators import TableEvaluator, evaluate_one
 from nas.searching.evolution import random_unseen
-from nas.searching.identity import IDENTITY_KEY, begun_with, check_same, is_unused
+from nas.searching.identity import IDENTITY_KEY, begun_with, check_same, is_unused, note_unknown
 from nas.searching.jobs import check_jobs, helpers
 from nas.searching.labels import sampler_label
 from nas.searching.objectives import ConstraintsLike, ObjectivesLike, parse_constraints, parse_objectives
@@ -82,6 +82,7 @@ def run_search(
     jobs: int = 1,
     callbacks: Sequence[Callable[[optuna.Study, optuna.trial.FrozenTrial], None]] = (),
     share: Share | None = None,
+    depends: Iterable[str | Path] = (),
 ) -> SearchResult:
     """Evaluate `evaluations` distinct architectures and return the result.
 
@@ -121,6 +122,8 @@ def run_search(
         callbacks: called with the study and each trial that has finished since this call, in any process, as in
             Optuna's `Study.optimize`. For trackers see `nas.searching.tracking`.
         share: what this process may evaluate, in addition to the limits of the search; it is used up.
+        depends: files and folders that the evaluator or `build` reads, such as a configuration. The search resumes only
+            with the same contents.
 
     Returns:
         The evaluated architectures, their values and the Pareto front.
@@ -134,7 +137,9 @@ def run_search(
     reader = TrialReader(space, parse_objectives(objectives), parse_constraints(constraints))
     check_metrics(reader.metrics, evaluator.metrics)
     check_repeatable(space)
-    origin = begun_with(space, reader.objectives, reader.constraints, evaluator)
+    origin = begun_with(space, reader.objectives, reader.constraints, evaluator, depends)
+    if storage is not None:
+        note_unknown(space, evaluator)
     check_jobs(jobs, storage, sampler, origin["source"])
     origin["settings"] |= {
         "sampler": plug_ins.absolute(sampler) if isinstance(sampler, str) else type(sampler).__name__,

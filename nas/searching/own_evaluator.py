@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from nas.evaluation.measurement import Measurement, measurement_of
 from nas.evaluation.trainable import State, Trainable
+from nas.searching.bound_values import FLOATS, BoundValues, bound_values
 from nas.searching.record import plain_number
 from search_spaces.common.errors import EvaluatorError, InputError, exits_as_errors
 from search_spaces.common.plug_ins import function_from_file
@@ -68,6 +71,8 @@ class FunctionEvaluator:
         self.metrics = (*self.returned, *self.measurement.metrics)
         self.options = dict(options or {})
         self._check_signature()
+        self.values = self._bound_values()
+        self._was_called = False
 
     @property
     def device(self) -> str:
@@ -107,11 +112,21 @@ class FunctionEvaluator:
         )
         if found.settings["sha256"] != settings["sha256"]:
             raise InputError(f"{function}: its code differs from the evaluator that the search was started with")
+        present = found.values.known
+        for name, old in settings.get("values", {}).items():
+            # Computed numbers may differ in their last bits on another processor: `check_same` decides.
+            if present.get(name) != old and not old.startswith(FLOATS):
+                raise InputError(
+                    f"{function}: its value {name!r} differs from the evaluator that the search was started with"
+                )
         return found
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All settings that the values depend on, as plain values; {} if the function was not given as a file."""
+        """All settings that the values depend on, as plain values; {} if the function was not given as a file.
+
+        What the function reads from other files, and module-level values that it computes, are not among them.
+        """
         if not self.reference:
             return {}
         return {
@@ -120,7 +135,30 @@ class FunctionEvaluator:
             "metrics": list(self.returned),
             "options": self.options,
             "measurement": self.measurement.settings,
+            "values": self.values.known,
         }
+
+    @property
+    def script(self) -> dict[str, Any]:
+        """As `settings`, of a function that was not given as a file and that only its own script can open."""
+        return {
+            "function": _name(self.function),
+            "metrics": list(self.returned),
+            "measurement": self.measurement.settings,
+            "values": self.values.known,
+        }
+
+    def _bound_values(self) -> BoundValues:
+        """Values that the function is bound to, as they were before its first call in this process.
+
+        Later differences of what the function itself changes, such as a list of results, are no changes by the user.
+        """
+        if self.reference:
+            values = bound_values(self.function)
+        else:
+            values = bound_values(functools.partial(self.function, **self.options), with_module=True)
+        kept = {name: text for name, text in _state_of(self.function).items() if name in values.known}
+        return BoundValues({**values.known, **kept}, values.unknown)
 
     def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
         values = [self.evaluate(architecture) for architecture in architectures]
@@ -167,12 +205,22 @@ class FunctionEvaluator:
         module = network.module()
         names = module.state_dict().keys()
         state = {"checkpoint": checkpoint} if checkpoint else {}
+        before = None if self._was_called else self._bound_values()
         with exits_as_errors():
             values = self.function(module, architecture, report, **self.options, **state)
+        if before is not None:
+            self._was_called = True
+            self._remember_state(before)
         returned = self._returned(values)
         if module.state_dict().keys() != names:
             raise EvaluatorError("the evaluator added or removed weights of the model: train it as it is")
         return returned, network.last_state(module)
+
+    def _remember_state(self, before: BoundValues) -> None:
+        """Remember the values that the function's first call has changed."""
+        after = self._bound_values().known
+        changed = {name: text for name, text in before.known.items() if after.get(name) != text}
+        _state_of(self.function).update(changed)
 
     def _returned(self, values: object) -> dict[str, float]:
         """Check and convert the function's return value."""
@@ -191,6 +239,24 @@ class FunctionEvaluator:
         except TypeError as error:
             given = ", ".join((*_ARGUMENTS, *self.options))
             raise InputError(f"the evaluator must take ({given}): {error}") from error
+
+
+_STATES: WeakKeyDictionary[Any, dict[str, str]] = WeakKeyDictionary()
+
+
+def _state_of(function: Any) -> dict[str, str]:
+    """Values that calls of a function or methods of its object change, as they were before the first call."""
+    owner = getattr(function, "__self__", function)
+    try:
+        return _STATES.setdefault(owner, {})
+    except TypeError:  # an object of a class with slots
+        return {}
+
+
+def _name(function: Any) -> str:
+    """Name of a function, for messages; of a partial one, that of the function inside."""
+    inner = function.func if isinstance(function, functools.partial) else function
+    return str(getattr(inner, "__qualname__", type(inner).__qualname__))
 
 
 def _go_on(epoch: int, metrics: Mapping[str, float]) -> bool:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from search_spaces import SearchSpace
 
 Source = Mapping[str, Any]
+SCRIPT = "script"  # key of a source that only the script that started the search can open
 
 
 def source_of(evaluator: Evaluator) -> dict[str, Any]:
@@ -33,6 +34,8 @@ def source_of(evaluator: Evaluator) -> dict[str, Any]:
         return {"predictor": evaluator.name, "sha256": checksum(evaluator.name)}
     if isinstance(evaluator, MeasuredEvaluator):
         return {"measurement": evaluator.settings}
+    if isinstance(evaluator, FunctionEvaluator) and not evaluator.reference:
+        return {SCRIPT: evaluator.script}
     settings = getattr(evaluator, "settings", None)
     return {"evaluator": settings} if settings else {}
 

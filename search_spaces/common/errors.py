@@ -88,12 +88,12 @@ def user_errors_as_input() -> Iterator[None]:
 def where(error: BaseException) -> str:
     """Prefix for a message: file and line of the innermost user code in the traceback; "" if there is none."""
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    own = next(((file, line) for file, line in reversed(frames) if _is_users(file)), None)
+    own = next(((file, line) for file, line in reversed(frames) if is_users_file(file)), None)
     return f"{own[0]}, line {own[1]}: " if own else ""
 
 
 @lru_cache(maxsize=1024)
-def _is_users(name: str) -> bool:
+def is_users_file(name: str) -> bool:
     """True for files outside this project's packages, the standard library and installed packages."""
     file = Path(name)
     places = [_PROJECT / name for name in ("search_spaces", "predictors", "nas")]

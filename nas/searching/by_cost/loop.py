@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ from nas.searching.by_cost.runs import (
 )
 from nas.searching.by_cost.stages import StagedEvaluator, staged
 from nas.searching.evaluators import TableEvaluator
-from nas.searching.identity import begun_with
+from nas.searching.identity import begun_with, note_unknown
 from nas.searching.jobs import check_jobs, helpers
 from nas.searching.labels import sampler_label
 from nas.searching.loop import MAX_FAILURES, open_study
@@ -90,6 +90,7 @@ def run_search_by_cost(
     callbacks: Sequence[Callable[[optuna.Study, FrozenTrial], None]] = (),
     share: Share | None = None,
     prepares: bool = False,
+    depends: Iterable[str | Path] = (),
 ) -> SearchResult:
     """Start, pause, continue and stop trainings until the budget is spent. Only full trainings count for the front.
 
@@ -127,7 +128,9 @@ def run_search_by_cost(
         raise InputError(f"budget {budget}: give a positive number of {cost}")
     stages = staged(evaluator, fidelities)
     check_repeatable(space)
-    origin = begun_with(space, reader.objectives, reader.constraints, evaluator)
+    origin = begun_with(space, reader.objectives, reader.constraints, evaluator, depends)
+    if storage is not None:
+        note_unknown(space, evaluator)
     check_jobs(jobs, storage, predictor or policy, origin["source"])
     origin["settings"] |= {
         "sampler": f"own {policy}" if predictor else plug_ins.absolute(policy),
