@@ -14,7 +14,7 @@ import sys
 import textwrap
 import types
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, is_dataclass
 from enum import Enum
 from pathlib import PurePath
@@ -55,9 +55,9 @@ def bound_values(function: Callable[..., Any], with_module: bool = False) -> Bou
     return _encoded(_bound(function, with_module), with_module)
 
 
-def attribute_values(owner: object) -> BoundValues:
-    """The values of an object's own attributes, without cached properties and private ones."""
-    return _encoded(_attributes(owner), with_module=False)
+def attribute_values(owner: object, without: Container[str] = ()) -> BoundValues:
+    """The values of an object's own attributes, without cached properties, private ones and those in `without`."""
+    return _encoded(((name, value) for name, value in _attributes(owner) if name not in without), with_module=False)
 
 
 def _encoded(named: Iterable[tuple[str, Any]], with_module: bool) -> BoundValues:

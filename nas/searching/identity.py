@@ -47,6 +47,7 @@ MAX_SAMPLING_SECONDS = 1.0  # no network is sampled afterwards: one text may tak
 REMEDY = "continue with the original settings, or start another search (--new; another --out, --storage or --study)"
 MEASURING = ("torch", "onnxruntime")  # packages whose minor versions may change measured values
 _FILE_NAMES = ("benchmark", "predictor", "measurement.data.source", "evaluator.function")
+_OTHERWISE_KNOWN = ("name", "input_shape", "num_classes", "example_input")  # attributes of a space
 _DIGITS = 12  # hexadecimal digits of a fingerprint: 48 bits distinguish a few dozen networks
 
 log = logging.getLogger(__name__)
@@ -92,6 +93,7 @@ def begun_with(
     }
 
 
+@lru_cache(maxsize=8)  # as they were first in this process: `build` may count its calls in an attribute
 def values_of_build(space: SearchSpace) -> BoundValues:
     """Values that the user's own `build` is bound to, or attributes of the user's own class.
 
@@ -102,7 +104,7 @@ def values_of_build(space: SearchSpace) -> BoundValues:
     if build is not None:
         return bound_values(build)
     is_users = not type(space).__module__.startswith("search_spaces.")
-    return attribute_values(space) if is_users else BoundValues()
+    return attribute_values(space, without=_OTHERWISE_KNOWN) if is_users else BoundValues()
 
 
 _said = set[str]()  # notes that this process has logged
@@ -230,11 +232,8 @@ def _identity_differences(
         yield Difference("a version of rlm-nas that stored no fingerprint of the space")
         return
     yield from _network_differences(stored, present)
-    yield from map(Difference, differences(stored.get("depends", {}), present["depends"]))
-    for name, old, new in _changes(stored.get("build", present["build"]), present["build"]):
-        has_moved = stored["machine"].get("processor") != present["machine"].get("processor")
-        forbids = not (has_moved and _is_float_array(old, new))
-        yield Difference(f"{name} {_short(old)} of the space, not {_short(new)}", forbids)
+    yield from map(Difference, differences(stored.get("depends", {}), present.get("depends", {})))
+    yield from _build_differences(stored, present)
     measured = measured_metrics(source)
     matters = {"processor": any(m.startswith("cpu_") or m == memory.METRIC for m in measured), "device": bool(measured)}
     for key, old, new in _changes(stored["machine"], present["machine"]):
@@ -243,6 +242,16 @@ def _identity_differences(
     for package, old, new in _changes(stored["versions"], present["versions"]):
         forbids = bool(measured) and package in MEASURING and _minor(old) != _minor(new)
         yield Difference(f"{package} {old}, not {new}", forbids)
+
+
+def _build_differences(stored: Mapping[str, Any], present: Mapping[str, Any]) -> Iterator[Difference]:
+    """Differences between the values that `build` is bound to; none if the stored search is an older version's."""
+    if "build" not in stored:
+        return
+    has_moved = stored["machine"].get("processor") != present["machine"].get("processor")
+    for name, old, new in _changes(stored["build"], present.get("build", {})):
+        forbids = not (has_moved and _is_float_array(old, new))
+        yield Difference(f"{name} {_short(old)} of the space, not {_short(new)}", forbids)
 
 
 def _network_differences(stored: Mapping[str, Any], present: Mapping[str, Any]) -> Iterator[Difference]:
