@@ -48,7 +48,8 @@ def moved(stored: Mapping[str, str], overrides: Iterable[str | Path]) -> list[Pa
     Raises:
         InputError: an override has the name of no stored dependency.
     """
-    by_name = {Path(path).name: Path(path) for path in overrides}
+    absolute = [str(Path(path).absolute()) for path in overrides]
+    by_name = {Path(path).name: Path(path) for path in absolute if path not in stored}
     names = [Path(path).name for path in stored]
     if strange := [path for name, path in by_name.items() if name not in names]:
         known = ", ".join(names) or "nothing"

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -49,15 +49,22 @@ def check_jobs(jobs: int, storage: object, sampler: object, source: Mapping[str,
 
 
 @contextmanager
-def helpers(count: int, evaluator: Evaluator, storage: object, name: str, share: Share | None = None) -> Iterator[None]:
+def helpers(
+    count: int,
+    evaluator: Evaluator,
+    storage: object,
+    name: str,
+    share: Share | None = None,
+    depends: Iterable[str] = (),
+) -> Iterator[None]:
     """A context in which `count` further processes work on a stored study.
 
     On exit it waits until they reach the search's own limits. They end at once if an exception leaves the context or
     if this process dies. GPUs are assigned in turn; this process has the first one. Each gets an equal part of the
-    share that this process has.
+    share that this process has. `depends` are paths on this machine of files that the search depends on.
     """
     device = getattr(evaluator, "device", "cpu")
-    join = {"storage": str(storage), "name": name, "device": device}
+    join = {"storage": str(storage), "name": name, "device": device, "depends": [*depends]}
     if checkpoints := getattr(evaluator, "checkpoints", None):
         join["checkpoints"] = str(checkpoints)
     if function := getattr(evaluator, "reference", ""):

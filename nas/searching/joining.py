@@ -110,7 +110,7 @@ def join(
         seconds=math.inf if until is None else until - time.time(),
         patience=math.inf if patience is None else patience,
         joins=True, weights=weights or (Path(kept) if kept else None), jobs=jobs, share=share,
-            depends=needed,
+        depends=needed,
     )  # fmt: skip
 
 

@@ -160,7 +160,8 @@ def run_search(
         if weights:
             study.set_user_attr(WEIGHTS_FOLDER_KEY, str(Path(weights).absolute()))
     folder = WeightFolder(Path(weights)) if weights else None
-    with helpers(jobs - 1, evaluator, storage, name, share), Worker(study) as worker:
+    others = helpers(jobs - 1, evaluator, storage, name, share, origin["identity"]["depends"])
+    with others, Worker(study) as worker:
         loop = _Search(study, reader, evaluator, np.random.default_rng(seed), worker, folder, callbacks)
         shared = progress if storage is not None else None  # nobody else finishes anything in memory
         with watched(shared, lambda: loop.look(limits.evaluations)) as report:

@@ -150,7 +150,8 @@ def run_search_by_cost(
     if prepares:
         return SearchResult.of_study(study, reader)
     folder = WeightFolder(Path(weights)) if weights else None
-    with helpers(jobs - 1, evaluator, storage, name, share), Worker(study) as worker:
+    others = helpers(jobs - 1, evaluator, storage, name, share, origin["identity"]["depends"])
+    with others, Worker(study) as worker:
         loop = _Loop(study, reader, stages, chosen, worker, budget, cost, folder, callbacks)
         with watched(progress if storage is not None else None, loop.look) as report:
             loop.run(report or progress, share or Share())

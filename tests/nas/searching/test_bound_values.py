@@ -300,6 +300,25 @@ def test_workers_compare_the_contents_as_well(space: SearchSpace, files: Path) -
     assert len(done.evaluated.architectures) == 2
 
 
+def test_helper_processes_find_files_of_equal_names_and_moved_ones(
+    space: SearchSpace, files: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a", "b"):
+        (files / name).mkdir()
+        (files / name / "config.json").write_text(name)
+    function, slow = f"{files}/mine.py:evaluate", "    __import__('time').sleep(0.5)\n    return {"
+    (files / "mine.py").write_text(READS.replace("    return {", slow, 1))
+    both = [files / "a" / "config.json", files / "b" / "config.json"]
+    run(space, function, files, 4, seconds=0, depends=both)
+    assert len(join(files / "s.journal", trust=True, jobs=2).evaluated.architectures) == 4
+    run(space, function, files / "other", 4, seconds=0, depends=both[:1])
+    (files / "a").rename(files / "moved")
+    storage, here = files / "other" / "s.journal", [files / "moved" / "config.json"]
+    done = join(storage, trust=True, jobs=2, depends=here)
+    assert len(done.evaluated.architectures) == 4
+    assert not [record for record in caplog.records if "helper process" in record.getMessage()], "helpers worked, too"
+
+
 def test_the_command_line_takes_files_and_folders(files: Path) -> None:
     command = ["search", "--space", "tiny-resnet", "--objectives", "top1", "--sampler", "random", "--quiet", "--out"]
     command += [str(files / "out"), "--evaluator", f"{files}/mine.py:evaluate", "--depends", str(files / "config.json")]
