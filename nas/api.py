@@ -68,6 +68,7 @@ def search(
     predictor: Callable[[], Predictor] | None = None,
     progress: Callable[[SearchProgress], None] | None = None,
     callbacks: Sequence[Callback] = (),
+    depends: Sequence[str | Path] = (),
 ) -> SearchResult:
     """Search for the Pareto front of a problem.
 
@@ -107,6 +108,8 @@ def search(
         predictor: makes the predictor of each fit of a search with fidelities.
         progress: called with the progress at the start and after each evaluation.
         callbacks: called with the study and each finished trial, as in Optuna's `Study.optimize`.
+        depends: files and folders that the evaluation or `build` reads, such as a configuration. The search resumes
+            only with the same contents.
 
     Raises:
         InputError: an argument is invalid, or the storage holds another search.
@@ -128,6 +131,7 @@ def search(
         "weights": weights,
         "jobs": jobs,
         "callbacks": callbacks,
+        "depends": depends,
     }
     if fidelities is None:
         _refuse(budget=budget, predictor=predictor, cost=None if cost == EPOCHS else cost)

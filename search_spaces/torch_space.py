@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,7 +63,8 @@ class TorchSpace(SearchSpace):
     def __init__(self, build: Callable[..., Any] | None = None, example_input: Any = None, **options: Any) -> None:
         if build is not None:
             self.build = build  # type: ignore[method-assign]
-            self.name = self.name or build.__name__
+            named = build.func if isinstance(build, partial) else build
+            self.name = self.name or getattr(named, "__name__", type(named).__name__)
         own = self.example_input if build is None else getattr(build, "example_input", None)
         self.example_input = own if example_input is None else example_input
         if self.example_input is None:

@@ -19,12 +19,13 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+import nas
 from nas.cli import app
 from nas.searching import identity
 from nas.searching.bound_values import bound_values
 from nas.searching.dependencies import content_hashes
 from nas.searching.joining import join
-from nas.searching.loop import search
+from nas.searching.loop import run_search
 from nas.searching.own_evaluator import FunctionEvaluator
 from search_spaces import SearchSpace, TorchSpace, get_space
 from search_spaces.common.errors import InputError
@@ -109,7 +110,7 @@ def space() -> SearchSpace:
 
 def run(space: SearchSpace, function: Any, folder: Path, evaluations: int = 1, **more: Any) -> Any:
     evaluator = FunctionEvaluator(space, function, ["top1"])
-    return search(space, "top1", evaluator, "random", evaluations, storage=folder / "s.journal", **more)
+    return run_search(space, "top1", evaluator, "random", evaluations, storage=folder / "s.journal", **more)
 
 
 @pytest.mark.parametrize("kind", PAIRS)
@@ -207,6 +208,20 @@ def test_values_of_build_are_compared_where_texts_are_equal(tmp_path: Path) -> N
     run(space(1.0), closure(1), tmp_path, 2)
     with pytest.raises(InputError, match=r"started with gain '1' of the space, not '2'"):
         run(space(2.0), closure(1), tmp_path, 3)
+
+
+def test_a_partial_function_builds_a_space_and_its_arguments_are_compared(tmp_path: Path) -> None:
+    def build(trial: Any, gain: float) -> torch.nn.Module:
+        layer = torch.nn.Linear(4, trial.suggest_int("width", 1, 4))
+        torch.nn.init.xavier_uniform_(layer.weight, gain)
+        return layer
+
+    example = torch.zeros(1, 4)
+    space = TorchSpace(functools.partial(build, gain=1.0), example)
+    assert space.name == "build"
+    run(space, closure(1), tmp_path)
+    with pytest.raises(InputError, match=r"started with gain '1' of the space, not '2'"):
+        run(TorchSpace(functools.partial(build, gain=2.0), example), closure(1), tmp_path)
 
 
 # --- files
@@ -317,6 +332,15 @@ def test_helper_processes_find_files_of_equal_names_and_moved_ones(
     done = join(storage, trust=True, jobs=2, depends=here)
     assert len(done.evaluated.architectures) == 4
     assert not [record for record in caplog.records if "helper process" in record.getMessage()], "helpers worked, too"
+
+
+def test_the_front_door_takes_files(files: Path, space: SearchSpace) -> None:
+    problem = nas.Problem(space, closure(1), {"top1": "max"})
+    for evaluations in (1, 2):
+        nas.search(problem, sampler="random", evaluations=evaluations, out=files, depends=[files / "config.json"])
+    (files / "config.json").write_text("")
+    with pytest.raises(InputError, match="another content"):
+        nas.search(problem, sampler="random", evaluations=3, out=files, depends=[files / "config.json"])
 
 
 def test_the_command_line_takes_files_and_folders(files: Path) -> None:
