@@ -113,7 +113,7 @@ class Evaluator:
         seen.append(("evaluate", numbers()))
         return np.array([[space.params(a), space.flops(a)] for a in architectures], float)
 
-nas.search(space, "params,flops", Evaluator(), "ridge", 3)
+nas.search(nas.Problem(space, Evaluator(), "params,flops"), sampler="ridge", evaluations=3)
 rng = np.random.default_rng(0)
 texts = [space.to_text(space.sample(rng)) for _ in range(8)]
 Mine().fit(texts, {"x": np.arange(8.0)}).predict(texts, ["x"])
