@@ -25,7 +25,7 @@ from experiments.runner import AsJson, FirstSeed, Jobs, Quick, Seeds, run_comman
 from experiments.tables import Scores, Task, chosen, compute, show, summarize
 from nas import Benchmark, Problem, Reference, TableEvaluator, load_benchmark, parse_objectives, search
 from nas.searching.by_cost.loop import EPOCHS
-from nas.searching.by_cost.runs import COST_KEY
+from nas.searching.schema import COST_KEY
 from predictors.metrics import Metric, at_fidelity
 from predictors.rlm.predictor import BASE
 

@@ -26,13 +26,14 @@ from nas.searching.by_cost.loop import EPOCHS, run_search_by_cost
 from nas.searching.evaluators import RecordingEvaluator
 from nas.searching.joining import list_searches, read_search
 from nas.searching.labels import sampler_label
-from nas.searching.loop import SOURCE_KEY, run_search
+from nas.searching.loop import run_search
 from nas.searching.networks import network_name
 from nas.searching.prior import PriorObservations, read_prior_observations
 from nas.searching.progress import SearchProgress
 from nas.searching.result import SearchResult
 from nas.searching.retraining import Retraining
 from nas.searching.retraining import retrain as train_again
+from nas.searching.schema import SOURCE_KEY
 from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
@@ -139,8 +140,8 @@ def search(
             problem.space,
             problem.objectives,
             problem.evaluator,
-            sampler,
-            DEFAULT_EVALUATIONS if evaluations is None else evaluations,
+            sampler=sampler,
+            evaluations=DEFAULT_EVALUATIONS if evaluations is None else evaluations,
             sampler_options=sampler_options,
             prior=_prior(known, problem),
             seconds=seconds,
@@ -157,10 +158,10 @@ def search(
             problem.space,
             problem.objectives,
             problem.evaluator,
-            sampler,
-            fidelities,
-            budget,
-            cost,
+            sampler=sampler,
+            fidelities=fidelities,
+            budget=budget,
+            cost=cost,
             predictor=predictor,
             **shared,
         )

@@ -30,11 +30,10 @@ from nas.cli.console import print_json, print_table
 from nas.cli.progress import progress_bar
 from nas.evaluation.measurement import Measurement
 from nas.evaluation.trainable import Trainable
-from nas.searching.by_cost.runs import UNTIL_KEY
 from nas.searching.own_evaluator import FunctionEvaluator
-from nas.searching.record import FURTHER_KEY
 from nas.searching.result import SearchResult
-from nas.searching.trials import FAILED_KEY, TrialReader
+from nas.searching.schema import FAILED_KEY, FURTHER_KEY, UNTIL_KEY
+from nas.searching.trials import TrialReader
 from search_spaces import get_space
 from search_spaces.common.errors import InputError
 

@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nas.searching.identity import check_same, is_unused
-from nas.searching.loop import SOURCE_KEY
 from nas.searching.reading import load_studies
-from nas.searching.result import SETTINGS_KEY
+from nas.searching.schema import SETTINGS_KEY, SOURCE_KEY
 from search_spaces.common.errors import InputError
 from search_spaces.common.files import replacing
 

@@ -19,7 +19,6 @@ from nas.comparison.studies import Studies
 from nas.evaluation.log_file import LOG_NAME, log_to
 from nas.searching.by_cost.loop import EPOCHS, SECONDS, run_search_by_cost
 from nas.searching.by_cost.policies import check_policy
-from nas.searching.by_cost.runs import RULED_OUT_KEY
 from nas.searching.evaluators import (
     Evaluator,
     MeasuredEvaluator,
@@ -35,8 +34,9 @@ from nas.searching.pareto import Reference
 from nas.searching.prior import read_prior_observations
 from nas.searching.progress import Progress, labelled
 from nas.searching.reading import is_untrusted, load_studies, read_study
-from nas.searching.result import SETTINGS_KEY, SearchResult
+from nas.searching.result import SearchResult
 from nas.searching.samplers import check_sampler, is_guided
+from nas.searching.schema import RULED_OUT_KEY, SETTINGS_KEY
 from nas.searching.tracking import check_trackers, tracking
 from nas.searching.trial_log import log_missing
 from nas.searching.trials import TrialReader
@@ -390,14 +390,30 @@ def _run_all(
             with tracking(options.track, label, reader) as trackers:
                 if options.budget:
                     found = run_search_by_cost(
-                        space, goal.objectives, evaluator, sampler, *options.budget, seed, storage, goal.constraints,
-                        shown, study, weights=weights, jobs=options.jobs, callbacks=trackers,
+                        space,
+                        goal.objectives,
+                        evaluator,
+                        sampler=sampler,
+                        **options.budget._asdict(),
+                        seed=seed,
+                        storage=storage,
+                        constraints=goal.constraints,
+                        progress=shown,
+                        name=study,
+                        weights=weights,
+                        jobs=options.jobs,
+                        callbacks=trackers,
                         prepares=options.prepares,
                         depends=options.depends,
-                    )  # fmt: skip
+                    )
                 else:
                     found = run_search(
-                        space, goal.objectives, evaluator, sampler, evaluations, seed,
+                        space,
+                        goal.objectives,
+                        evaluator,
+                        sampler=sampler,
+                        evaluations=evaluations,
+                        seed=seed,
                         sampler_options=sampler_options if is_guided(sampler) else None,
                         storage=storage,
                         name=study,
@@ -410,7 +426,7 @@ def _run_all(
                         weights=weights,
                         callbacks=trackers,
                         depends=options.depends,
-                    )  # fmt: skip
+                    )
             log_missing(folder / LOG_NAME, f"{name}-{seed}", found.study, reader)
             results[name].append(found)
     if not any(result.evaluated.architectures for group in results.values() for result in group):

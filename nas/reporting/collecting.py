@@ -11,7 +11,7 @@ import numpy as np
 
 from nas.searching.distinct import ORIGIN_COLUMNS
 from nas.searching.networks import network_name
-from nas.searching.result import SETTINGS_KEY
+from nas.searching.schema import SETTINGS_KEY
 from search_spaces.common.errors import InputError
 from search_spaces.graph.costs import graph_flops, graph_params
 from search_spaces.text import compact, write

@@ -19,9 +19,8 @@ from nas.reporting.plots import metric_label
 from nas.reporting.proposals import propose
 from nas.searching.by_cost.reading import is_by_cost, read_runs
 from nas.searching.distinct import ORIGIN_COLUMNS
-from nas.searching.loop import SOURCE_KEY
 from nas.searching.objectives import parse_constraints
-from nas.searching.result import SETTINGS_KEY
+from nas.searching.schema import IDENTITY_KEY, SETTINGS_KEY, SOURCE_KEY
 from nas.searching.sources import used_settings
 from predictors.metrics import Metric
 
@@ -177,7 +176,7 @@ def _made(studies: Studies) -> dict[str, Any]:
     states: dict[str, int] = {}
     for trial in trials:
         states[trial.state.name.lower()] = states.get(trial.state.name.lower(), 0) + 1
-    identity = dict(study.user_attrs.get("nas:identity", {}))
+    identity = dict(study.user_attrs.get(IDENTITY_KEY, {}))
     identity.pop("networks", None)  # fingerprints
     made = {
         "Study": {

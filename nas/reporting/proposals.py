@@ -8,10 +8,10 @@ from nas.reporting.collecting import Network, build
 from nas.searching.by_cost.policies import BASELINES
 from nas.searching.by_cost.reading import is_by_cost, next_jobs
 from nas.searching.evaluators import TableEvaluator
-from nas.searching.result import SETTINGS_KEY
 from nas.searching.rows import among_rows
 from nas.searching.sampler import PredictorSampler
 from nas.searching.samplers import create_sampler
+from nas.searching.schema import SETTINGS_KEY
 from predictors.registry import is_predictor
 
 if TYPE_CHECKING:

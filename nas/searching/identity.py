@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from predictors.metrics import Metric
     from search_spaces import SearchSpace
 
-IDENTITY_KEY = "nas:identity"  # study user attribute
 SAMPLED_NETWORKS = 32
 MAX_SAMPLING_SECONDS = 1.0  # no network is sampled afterwards: one text may take a second
 REMEDY = "continue with the original settings, or start another search (--new; another --out, --storage or --study)"

@@ -6,24 +6,21 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from nas.searching.by_cost.loop import BUDGET_KEY, CHECKPOINTS_KEY, EPOCHS, SECONDS, run_search_by_cost
+from nas.searching.by_cost.loop import EPOCHS, SECONDS, run_search_by_cost
 from nas.searching.by_cost.policies import check_policy
-from nas.searching.by_cost.runs import COST_KEY
 from nas.searching.dependencies import moved
-from nas.searching.identity import IDENTITY_KEY
-from nas.searching.loop import EVALUATIONS_KEY, LIMITS_KEY, SOURCE_KEY, run_search
+from nas.searching.loop import run_search
 from nas.searching.objectives import parse_constraints
-from nas.searching.prior import PRIOR_KEY
 from nas.searching.progress import SearchProgress
 from nas.searching.reading import RecordedSpace, is_untrusted, load_studies, read_study
-from nas.searching.result import SETTINGS_KEY, SearchResult
+from nas.searching.result import SearchResult
 from nas.searching.samplers import check_sampler
+from nas.searching.schema import SearchAttributes, TrialAttributes
 from nas.searching.sources import open_evaluator
 from nas.searching.storage import address, open_storage
 from nas.searching.trials import TrialReader
-from nas.searching.weights import WEIGHTS_FOLDER_KEY
 from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
@@ -70,65 +67,82 @@ def join(
             the script that started it.
     """
     study = _load(storage, name)
-    source = dict(study.user_attrs.get(SOURCE_KEY, {}))
+    stored = SearchAttributes.of(study)
+    settings, source = stored.settings, stored.source
     if space is not None and source.get("space"):
         source["space"] = space
     elif is_untrusted(source.get("space"), trust):
         raise InputError(f"study {name!r}: its table's space {source['space']} is Python code: give --trust to run it")
-    settings, found = study.user_attrs[SETTINGS_KEY], read_study(study, space, trust)
-    if isinstance(found.space, RecordedSpace):
-        raise InputError(f"study {name!r}: {found.space.reason}")
+    result = read_study(study, space, trust)
+    if isinstance(result.space, RecordedSpace):
+        raise InputError(f"study {name!r}: {result.space.reason}")
     if is_untrusted(settings["sampler"], trust):
         raise InputError(f"study {name!r}: its sampler {settings['sampler']} is Python code: give --trust to run it")
-    by_cost = "fidelities" in settings
     try:
-        (check_policy if by_cost else check_sampler)(settings["sampler"])
+        (check_policy if stored.has_fidelities else check_sampler)(settings["sampler"])
     except InputError as error:
         raise InputError(f"study {name!r} uses a sampler that has no name: join it from a script") from error
-    metrics = TrialReader(found.space, found.objectives, parse_constraints(settings["constraints"])).metrics
-    if by_cost and settings["cost"] not in (EPOCHS, SECONDS, *metrics):
+    metrics = TrialReader(result.space, result.objectives, parse_constraints(settings["constraints"])).metrics
+    if stored.has_fidelities and settings["cost"] not in (EPOCHS, SECONDS, *metrics):
         metrics = (*metrics, settings["cost"])
     if trust and evaluator is None:
         evaluator = source.get("evaluator", {}).get("function")
-    if by_cost and checkpoints is None and (stored := study.user_attrs.get(CHECKPOINTS_KEY)):
-        checkpoints = Path(stored)
-    opened = open_evaluator(source, found.space, metrics, path_override, device, evaluator, checkpoints)
-    kept = study.user_attrs.get(WEIGHTS_FOLDER_KEY)
-    needed = moved(study.user_attrs.get(IDENTITY_KEY, {}).get("depends", {}), depends)
-    if by_cost:
+    if checkpoints is None and stored.checkpoints:
+        checkpoints = Path(stored.checkpoints)
+    opened = open_evaluator(source, result.space, metrics, path_override, device, evaluator, checkpoints)
+    if weights is None and stored.weights_folder:
+        weights = Path(stored.weights_folder)
+    shared: dict[str, Any] = {
+        "sampler": settings["sampler"],
+        "seed": settings["seed"],
+        "storage": storage,
+        "constraints": settings["constraints"],
+        "progress": progress,
+        "name": name,
+        "joins": True,
+        "weights": weights,
+        "jobs": jobs,
+        "share": share,
+        "depends": moved(stored.identity.get("depends", {}), depends),
+    }
+    if stored.budget is not None:
         return run_search_by_cost(
-            found.space, settings["objectives"], opened, settings["sampler"], settings["fidelities"],
-            study.user_attrs[BUDGET_KEY], settings["cost"], settings["seed"], storage, settings["constraints"],
-            progress, name, joins=True, weights=weights or (Path(kept) if kept else None), jobs=jobs, share=share,
-            depends=needed,
-        )  # fmt: skip
-    limits = study.user_attrs.get(LIMITS_KEY, {})
-    until, patience = limits.get("until"), limits.get("patience")
+            result.space,
+            settings["objectives"],
+            opened,
+            fidelities=settings["fidelities"],
+            budget=stored.budget,
+            cost=settings["cost"],
+            **shared,
+        )
+    until, patience = stored.limits.get("until", math.inf), stored.limits.get("patience", math.inf)
     return run_search(
-        found.space, settings["objectives"], opened, settings["sampler"], study.user_attrs[EVALUATIONS_KEY],
-        settings["seed"], storage, settings["constraints"], progress, name, settings["sampler_options"],
-        seconds=math.inf if until is None else until - time.time(),
-        patience=math.inf if patience is None else patience,
-        joins=True, weights=weights or (Path(kept) if kept else None), jobs=jobs, share=share,
-        depends=needed,
-    )  # fmt: skip
+        result.space,
+        settings["objectives"],
+        opened,
+        evaluations=stored.evaluations,
+        sampler_options=settings["sampler_options"],
+        seconds=until - time.time(),
+        patience=patience,
+        **shared,
+    )
 
 
 def list_searches(storage: str | Path | BaseStorage) -> list[str]:
     """Names of the searches in a storage, oldest first."""
     studies = open_storage(storage, existing=True).get_all_studies()
-    return [study.study_name for study in studies if SETTINGS_KEY in study.user_attrs]
+    return [study.study_name for study in studies if SearchAttributes(study.user_attrs).is_search]
 
 
 def is_unfinished(storage: str | Path | BaseStorage, name: str) -> bool:
     """True if a search has evaluations or budget left."""
     study = _load(storage, name)
-    if BUDGET_KEY in study.user_attrs:
-        spent = sum(trial.user_attrs.get(COST_KEY, 0.0) for trial in study.get_trials(deepcopy=False))
-        return bool(spent < study.user_attrs[BUDGET_KEY])
-    found = read_study(study).evaluated.architectures
-    prior = sum(PRIOR_KEY in trial.user_attrs for trial in study.get_trials(deepcopy=False))
-    return len(found) - prior < study.user_attrs.get(EVALUATIONS_KEY, 0)
+    stored = SearchAttributes.of(study)
+    trials = [TrialAttributes.of(trial) for trial in study.get_trials(deepcopy=False)]
+    if stored.budget is not None:
+        return sum(trial.cost for trial in trials) < stored.budget
+    evaluated = len(read_study(study).evaluated.architectures)
+    return evaluated - sum(trial.is_prior for trial in trials) < stored.evaluations
 
 
 def read_search(storage: str | Path | BaseStorage, name: str = "search", trust: bool = False) -> SearchResult:
@@ -147,6 +161,6 @@ def read_search(storage: str | Path | BaseStorage, name: str = "search", trust: 
 
 def _load(storage: str | Path | BaseStorage, name: str) -> optuna.Study:
     [study] = load_studies(storage, name)
-    if SETTINGS_KEY not in study.user_attrs:
+    if not SearchAttributes.of(study).is_search:
         raise InputError(f"study {name!r} in {address(storage)} was not made by a search")
     return study

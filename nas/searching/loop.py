@@ -18,22 +18,33 @@ from nas.evaluation.metrics import check_metrics
 from nas.searching import optuna_adapter
 from nas.searching.evaluators import TableEvaluator, evaluate_one
 from nas.searching.evolution import random_unseen
-from nas.searching.identity import IDENTITY_KEY, begun_with, check_same, is_unused, note_unknown
+from nas.searching.identity import begun_with, check_same, is_unused, note_unknown
 from nas.searching.jobs import check_jobs, helpers
 from nas.searching.labels import sampler_label
 from nas.searching.objectives import ConstraintsLike, ObjectivesLike, parse_constraints, parse_objectives
-from nas.searching.prior import PRIOR_KEY, PriorObservations, add_prior_observations
+from nas.searching.prior import PriorObservations, add_prior_observations
 from nas.searching.progress import GrowingFront, SearchProgress
 from nas.searching.record import TrialRecord
-from nas.searching.result import SETTINGS_KEY, SearchResult
+from nas.searching.result import SearchResult
 from nas.searching.rows import among_rows, sampler_of_rows
 from nas.searching.samplers import check_objectives, create_sampler
+from nas.searching.schema import (
+    EVALUATIONS_KEY,
+    FAILED_KEY,
+    IDENTITY_KEY,
+    LIMITS_KEY,
+    PRIOR_KEY,
+    REPEAT_KEY,
+    SETTINGS_KEY,
+    SOURCE_KEY,
+    WEIGHTS_FOLDER_KEY,
+)
 from nas.searching.share import Share
 from nas.searching.storage import address, open_storage
 from nas.searching.trial_log import describe_trial
-from nas.searching.trials import FAILED_KEY, PRUNED_REASON, TrialReader, is_evaluated, why_pruned
+from nas.searching.trials import PRUNED_REASON, TrialReader, is_evaluated, why_pruned
 from nas.searching.watching import watched
-from nas.searching.weights import WEIGHTS_FOLDER_KEY, WeightFolder
+from nas.searching.weights import WeightFolder
 from nas.searching.workers import FATAL, Worker
 from predictors.metrics import Metric
 from search_spaces.common import plug_ins
@@ -54,9 +65,6 @@ RESULT_VERSION = 16  # raise it whenever a search with the same seed evaluates o
 MAX_REPEATS = 50  # after so many repeated architectures in a row, a random new one is evaluated
 MAX_FRUITLESS = 500  # after so many trials in a row without an evaluation, a search ends: it would run for ever
 MAX_FAILURES = 10  # after so many failed evaluations in a row, the search ends with an error
-SOURCE_KEY = "nas:source"  # study user attribute: see `nas.searching.sources`
-EVALUATIONS_KEY = "nas:evaluations"  # study user attribute: number of evaluations, without prior observations
-LIMITS_KEY = "nas:limits"  # study user attribute: the finite `until` and `patience` of `Limits`
 _POLL_SECONDS = 0.2  # between two checks whether other workers have finished
 _MANY_UNFINISHED = 20  # with more unfinished trials, all trials are read at once
 
@@ -66,6 +74,7 @@ def run_search(
     space: SearchSpace,
     objectives: ObjectivesLike,
     evaluator: Evaluator,
+    *,
     sampler: str | BaseSampler,
     evaluations: int,
     seed: int = 0,
@@ -357,7 +366,7 @@ class _Search:
             return False
         self.reader.remember(architecture)
         if architecture in self.observed:
-            trial.set_user_attr("repeat", True)
+            trial.set_user_attr(REPEAT_KEY, True)
             self._tell(trial, self.observed[architecture])
             return False
         record = TrialRecord(self.study, trial, self.weights)

@@ -14,8 +14,9 @@ from nas.benchmarks.csv_file import ORIGIN_COLUMNS, parse_csv, read_bytes
 from nas.evaluation.trainable import Trainable
 from nas.searching.optuna_adapter import add_trials, first_generation, stored_trials
 from nas.searching.parameters import ReplayedTrial
-from nas.searching.record import NETWORK_KEY, NetworkId
-from nas.searching.trials import FAILED_KEY, TrialReader, is_evaluated
+from nas.searching.record import NetworkId
+from nas.searching.schema import FAILED_KEY, NETWORK_KEY, PRIOR_KEY
+from nas.searching.trials import TrialReader, is_evaluated
 from predictors.exact import COUNTS
 from search_spaces.common.errors import InputError
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from search_spaces import Architecture, SearchSpace
 
 log = logging.getLogger(__name__)
-PRIOR_KEY = "nas:prior"  # trial user attribute: the values are a prior observation
 PriorObservations = Mapping["Architecture", Sequence[float]]
 """Values by architecture, in the order of the evaluator's metrics."""
 

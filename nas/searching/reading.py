@@ -12,8 +12,8 @@ from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from nas.searching.objectives import parse_constraints, parse_objectives
-from nas.searching.result import SETTINGS_KEY, SearchResult
-from nas.searching.sampler import SPACE_KEY
+from nas.searching.result import SearchResult
+from nas.searching.schema import SETTINGS_KEY, SPACE_KEY
 from nas.searching.storage import open_storage
 from nas.searching.trials import TrialReader
 from predictors.metrics import Metric

@@ -10,6 +10,7 @@ import numpy as np
 
 from nas.evaluation.trainable import Trainable
 from nas.searching import optuna_adapter
+from nas.searching.schema import EPOCH_KEY, FURTHER_KEY, NETWORK_KEY, SPREAD_KEY, WEIGHTS_KEY
 from predictors.exact import COUNTS
 from predictors.values import is_valid
 from search_spaces.common.errors import EvaluatorError, InputError
@@ -23,13 +24,8 @@ if TYPE_CHECKING:
     from nas.searching.weights import WeightFolder, Weights
     from search_spaces import Architecture, SearchSpace
 
-EPOCH_KEY = "nas:epoch:"  # prefix of trial user attributes `nas:epoch:N`: values by metric after epoch N
-FURTHER_KEY = "nas:further"  # trial user attribute: values of metrics that are no objectives, such as test scores
-SPREAD_KEY = "nas:spread"  # trial user attribute: by repeated metric, low and high value and what these are
-NETWORK_KEY = "nas:network"  # trial user attribute: the network's identity, see `NetworkId.stored`
 MAX_SHOWN = 60  # characters of a user's value in a message
 MAX_EPOCH = 2**31 - 1  # the largest that a database stores
-WEIGHTS_KEY = "nas:weights"  # trial user attribute: path to which the trained weights were written
 
 
 class NetworkId(NamedTuple):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from optuna.samplers import BaseSampler, RandomSampler
 
 from nas.searching.optuna_adapter import set_system_attr
+from nas.searching.schema import CHOICES_KEY
 from search_spaces.parameter_names import plain_name
 
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
     from search_spaces import Architecture
-
-CHOICES_KEY = "nas:choices"  # trial system attribute: the architecture that was chosen for the trial
 
 
 class ReplaySampler(BaseSampler):

@@ -28,9 +28,19 @@ from nas.searching.labels import sampler_label
 from nas.searching.networks import save_front, trained_module
 from nas.searching.objectives import to_losses
 from nas.searching.pareto import Reference, hypervolume
-from nas.searching.prior import PRIOR_KEY
-from nas.searching.record import FURTHER_KEY, NETWORK_KEY, SPREAD_KEY, WEIGHTS_KEY, NetworkId
-from nas.searching.trials import FAILED_KEY, is_evaluated
+from nas.searching.record import NetworkId
+from nas.searching.schema import (
+    FAILED_KEY,
+    FURTHER_KEY,
+    NETWORK_KEY,
+    PREDICTED_KEY,
+    PRIOR_KEY,
+    REPEAT_KEY,
+    SPREAD_KEY,
+    WEIGHTS_KEY,
+    SearchAttributes,
+)
+from nas.searching.trials import is_evaluated
 from predictors.metrics import Metric
 from predictors.values import why_invalid
 from search_spaces.common.errors import InputError
@@ -44,9 +54,6 @@ if TYPE_CHECKING:
 
     from nas.searching.trials import TrialReader
     from search_spaces import Architecture, SearchSpace
-
-SETTINGS_KEY = "nas:settings"  # study user attribute: the settings that the search was started with
-PREDICTED_KEY = "nas:predicted"  # trial system attribute: by predicted metric, mean and standard deviation
 
 
 class Evaluated(NamedTuple):
@@ -108,7 +115,7 @@ class SearchResult:
     @property
     def settings(self) -> dict[str, Any]:
         """The settings that the search was started with; {} for a study that the user made."""
-        return dict(self.study.user_attrs.get(SETTINGS_KEY, {}))
+        return SearchAttributes.of(self.study).settings
 
     @property
     def violation(self) -> np.ndarray:
@@ -143,7 +150,7 @@ class SearchResult:
         for trial in self.study.get_trials(deepcopy=False, states=(TrialState.FAIL, TrialState.COMPLETE)):
             invalid = map(why_invalid, (o.name for o in self.objectives), trial.values or ())
             reason = str(trial.user_attrs.get(FAILED_KEY, "")) or ", ".join(filter(None, invalid))
-            if reason and "repeat" not in trial.user_attrs:
+            if reason and REPEAT_KEY not in trial.user_attrs:
                 choices = str(plain_names(trial.params))
                 failure = failures.setdefault(choices, {"choices": choices, "reason": reason, "trials": 0})
                 failure["trials"] += 1

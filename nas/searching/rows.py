@@ -10,8 +10,8 @@ import numpy as np
 
 from nas.searching.optuna_adapter import set_system_attr, stored_trial, stored_trials, trial_id
 from nas.searching.parameters import OutsideTrial
-from nas.searching.replay import CHOICES_KEY, ReplaySampler
-from nas.searching.result import PREDICTED_KEY
+from nas.searching.replay import ReplaySampler
+from nas.searching.schema import CHOICES_KEY, PREDICTED_KEY
 from search_spaces.common.errors import InputError
 from search_spaces.parameter_names import plain_names
 

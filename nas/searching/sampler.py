@@ -16,8 +16,8 @@ from nas.searching.evolution import best_first, evolve, random_unseen
 from nas.searching.objectives import Constraint, ConstraintsLike, ObjectivesLike, parse_constraints, parse_objectives
 from nas.searching.optuna_adapter import set_system_attr, stored_trials
 from nas.searching.pareto import non_dominated
-from nas.searching.replay import CHOICES_KEY, ReplaySampler
-from nas.searching.result import PREDICTED_KEY, SETTINGS_KEY
+from nas.searching.replay import ReplaySampler
+from nas.searching.schema import CHOICES_KEY, PREDICTED_KEY, SETTINGS_KEY, SPACE_KEY
 from nas.searching.startup import first_design
 from nas.searching.surrogate import Surrogate
 from nas.searching.trials import TrialReader
@@ -37,7 +37,6 @@ BEST_CANDIDATES, OTHER_CANDIDATES = 400, 200  # stored candidates that a fit est
 MAX_NADIR_DEVIATIONS = 3.0  # standard deviations between the median loss and the nadir
 STD_PER_MEDIAN_DEVIATION = 1.4826  # standard deviation of a normal distribution by its median absolute deviation
 EVALUATIONS_PER_REFIT_TRIAL = 20  # after n evaluations, the sampler refits every n / 20 trials
-SPACE_KEY = "nas:space"  # study user attribute: space and goals, for reports; `nas.search` stores its own settings
 
 
 class PredictorSampler(ReplaySampler):

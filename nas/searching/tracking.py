@@ -13,10 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from nas.searching.by_cost.runs import UNTIL_KEY, VALUES_KEY
-from nas.searching.record import FURTHER_KEY
-from nas.searching.result import PREDICTED_KEY
-from nas.searching.trials import FAILED_KEY, TrialReader, began
+from nas.searching.schema import FAILED_KEY, FURTHER_KEY, PREDICTED_KEY, REPEAT_KEY, UNTIL_KEY, VALUES_KEY
+from nas.searching.trials import TrialReader, began
 from search_spaces.common.errors import InputError, describe, unknown
 from search_spaces.parameter_names import plain_names
 
@@ -53,8 +51,8 @@ class TrackedTrial(NamedTuple):
         architecture = reader.architecture(trial.params)
         predicted = {f"{m}_predicted": mean for m, (mean, _) in trial.system_attrs.get(PREDICTED_KEY, {}).items()}
         measured = dict(zip(reader.metrics, reader.values(trial).tolist(), strict=True))
-        stretch = trial.user_attrs.get(VALUES_KEY, {})
-        values = {**predicted, **trial.user_attrs.get(FURTHER_KEY, {}), **measured, **stretch}
+        segment = trial.user_attrs.get(VALUES_KEY, {})
+        values = {**predicted, **trial.user_attrs.get(FURTHER_KEY, {}), **measured, **segment}
         if UNTIL_KEY in trial.user_attrs:
             values["epochs"] = trial.user_attrs[UNTIL_KEY]
         return cls(
@@ -157,7 +155,7 @@ class Tracker:
         self.missed = 0
 
     def __call__(self, study: optuna.Study, trial: FrozenTrial) -> None:
-        if trial.user_attrs.get("repeat") or not trial.state.is_finished():
+        if trial.user_attrs.get(REPEAT_KEY) or not trial.state.is_finished():
             return
         try:
             self.backend.write(TrackedTrial.of(trial, self.reader))

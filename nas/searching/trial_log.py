@@ -7,10 +7,17 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from nas.searching.by_cost.runs import BEGUN_KEY, RULED_OUT_KEY, UNTIL_KEY, VALUES_KEY
-from nas.searching.prior import PRIOR_KEY
-from nas.searching.result import PREDICTED_KEY
-from nas.searching.trials import FAILED_KEY, began, is_evaluated
+from nas.searching.schema import (
+    BEGUN_KEY,
+    FAILED_KEY,
+    PREDICTED_KEY,
+    PRIOR_KEY,
+    REPEAT_KEY,
+    RULED_OUT_KEY,
+    UNTIL_KEY,
+    VALUES_KEY,
+)
+from nas.searching.trials import began, is_evaluated
 from search_spaces.parameter_names import plain_names
 
 if TYPE_CHECKING:
@@ -47,9 +54,9 @@ def describe_trial(trial: FrozenTrial, reader: TrialReader) -> str:
     network = reader.space.format(architecture) if architecture else f"incomplete choices {plain_names(trial.params)}"
     predicted = trial.system_attrs.get(PREDICTED_KEY, {})
     values = []
-    stretch = trial.user_attrs.get(VALUES_KEY, {})
+    segment = trial.user_attrs.get(VALUES_KEY, {})
     for metric, found in zip(reader.metrics, reader.values(trial).tolist(), strict=True):
-        value = float(stretch.get(metric, found))
+        value = float(segment.get(metric, found))
         mean, std = predicted.get(metric, (0.0, 0.0))
         expected = f"predicted {mean:.5g} ± {std:.2g}" if std else ""  # counted, not predicted
         if math.isfinite(value):
@@ -63,7 +70,7 @@ def describe_trial(trial: FrozenTrial, reader: TrialReader) -> str:
         values.insert(0, f"epochs {trial.user_attrs[BEGUN_KEY]} to {trial.user_attrs[UNTIL_KEY]}")
     if reason := trial.user_attrs.get(FAILED_KEY):
         values.insert(0, f"failed: {reason}")
-    if trial.user_attrs.get("repeat"):
+    if trial.user_attrs.get(REPEAT_KEY):
         values.insert(0, "evaluated before")
     if trial.datetime_start and trial.datetime_complete:
         values.append(f"{trial.datetime_complete.timestamp() - began(trial):.1f} s")

@@ -10,6 +10,7 @@ from optuna import TrialPruned
 from optuna.trial import TrialState
 
 from nas.searching.objectives import Constraint
+from nas.searching.schema import FAILED_KEY, RESUMED_KEY
 from predictors.metrics import Metric
 from predictors.values import only_valid, why_invalid
 from search_spaces.common.errors import InputError
@@ -19,9 +20,7 @@ if TYPE_CHECKING:
 
     from search_spaces import Architecture, SearchSpace
 
-FAILED_KEY = "nas:failed"  # trial user attribute: why the trial has no valid values
 PRUNED_REASON = "the evaluator pruned it"  # begin of the reason of a trial whose evaluator raised `TrialPruned`
-RESUMED_KEY = "nas:resumed"  # trial user attribute: POSIX time at which an interrupted evaluation began again
 
 
 def is_evaluated(trial: FrozenTrial) -> bool:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from search_spaces import Architecture
 
 
-WEIGHTS_FOLDER_KEY = "nas:weights"  # study user attribute: path of the folder with the weights of its front
-
 Weights = Path | tuple["State", Mapping[str, str]]
 """A file of weights, or tensors by name and the metadata of their file."""
 

@@ -21,16 +21,11 @@ from optuna.storages import RetryHeartbeatStaleTrialCallback, fail_stale_trials
 from optuna.trial import TrialState
 
 from nas.searching import optuna_adapter
-from nas.searching.record import EPOCH_KEY
-from nas.searching.trials import RESUMED_KEY
+from nas.searching.schema import EPOCH_KEY, EPOCHS_BEFORE_KEY, OWNER_KEY, RESTARTS_KEY, RESUMED_KEY, WORKER_KEY
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
-_WORKER_KEY = "nas:worker:"  # prefix of a study user attribute for each worker: running or finished
-_OWNER_KEY = "nas:worker"  # trial user attribute: the worker that evaluates it, and the trial's number
-_RESTARTS_KEY = "nas:taken_up"  # trial user attribute: restarts in a row without a new epoch between them
-_EPOCHS_KEY = "nas:epochs_before"  # trial user attribute: epochs reported before the last restart
 _RUNNING, _FINISHED = "running", "finished"
 MAX_RESTARTS = 2  # of a trial, so that a trial that kills each process does not end the search
 FATAL = f"it ended {MAX_RESTARTS + 1} processes in a row: it may need too much memory"  # why such a trial fails
@@ -54,7 +49,7 @@ class Worker:
 
     def __enter__(self) -> Worker:
         # Register first: if two workers start at the same time, at least one sees the other.
-        self.study.set_user_attr(_WORKER_KEY + self.name, _RUNNING)
+        self.study.set_user_attr(WORKER_KEY + self.name, _RUNNING)
         # Read the trials before the workers: a worker that starts between the two reads has no trial among them.
         running = self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
         self.alone = not self.has_others()
@@ -64,7 +59,7 @@ class Worker:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.study.set_user_attr(_WORKER_KEY + self.name, _FINISHED)
+        self.study.set_user_attr(WORKER_KEY + self.name, _FINISHED)
 
     def has_others(self) -> bool:
         """True if another process works on the study."""
@@ -84,23 +79,23 @@ class Worker:
         # Others wait for a trial with an owner. Set the owner after the first heartbeat, so that its loss is noticed.
         with optuna_adapter.heartbeat(self.study, trial):
             before = trial.user_attrs
-            trial.set_user_attr(_OWNER_KEY, f"{self.name}#{trial.number}")
-            if before.get(_OWNER_KEY):
+            trial.set_user_attr(OWNER_KEY, f"{self.name}#{trial.number}")
+            if before.get(OWNER_KEY):
                 trial.set_user_attr(RESUMED_KEY, time.time())
-                trial.set_user_attr(_RESTARTS_KEY, _vain_restarts(before) + 1)
-                trial.set_user_attr(_EPOCHS_KEY, _epochs(before))
+                trial.set_user_attr(RESTARTS_KEY, _vain_restarts(before) + 1)
+                trial.set_user_attr(EPOCHS_BEFORE_KEY, _epochs(before))
             try:
                 yield
             except (KeyboardInterrupt, SystemExit):
                 with suppress(UpdateFinishedTrialError):  # it may have ended just before the interrupt
-                    trial.set_user_attr(_OWNER_KEY, "")
+                    trial.set_user_attr(OWNER_KEY, "")
                     self._give_back(optuna_adapter.stored_trial(self.study, optuna_adapter.trial_id(trial)))
                 raise
 
     def is_fatal(self, trial: optuna.Trial) -> bool:
         """True if the trial has ended `MAX_RESTARTS + 1` processes in a row without a new epoch of training."""
         attrs = trial.user_attrs
-        return bool(attrs.get(_OWNER_KEY)) and _vain_restarts(attrs) >= MAX_RESTARTS
+        return bool(attrs.get(OWNER_KEY)) and _vain_restarts(attrs) >= MAX_RESTARTS
 
     def reclaim_stale_trials(self) -> None:
         """Enqueue the running trials of workers that are gone, for the next workers that ask."""
@@ -122,11 +117,11 @@ class Worker:
 
     def _running(self) -> list[str]:
         attrs = self.study.user_attrs.items()
-        return [k.removeprefix(_WORKER_KEY) for k, state in attrs if k.startswith(_WORKER_KEY) and state == _RUNNING]
+        return [k.removeprefix(WORKER_KEY) for k, state in attrs if k.startswith(WORKER_KEY) and state == _RUNNING]
 
     def _forget(self, workers: Iterable[str]) -> None:
         for worker in workers:
-            self.study.set_user_attr(_WORKER_KEY + worker, _FINISHED)
+            self.study.set_user_attr(WORKER_KEY + worker, _FINISHED)
 
     def _is_alive(self, worker: str) -> bool:
         """False if the worker's process is gone. A worker on another machine counts as alive."""
@@ -151,7 +146,7 @@ def _owner(trial: FrozenTrial) -> str:
     A trial that was given back has the attributes of its original, so that until a worker begins it, it names the
     original's owner and number.
     """
-    worker, _, number = trial.user_attrs.get(_OWNER_KEY, "").rpartition("#")
+    worker, _, number = trial.user_attrs.get(OWNER_KEY, "").rpartition("#")
     return worker if number == str(trial.number) else ""
 
 
@@ -186,7 +181,7 @@ def _epochs(attrs: Mapping[str, Any]) -> int:
 
 def _vain_restarts(attrs: Mapping[str, Any]) -> int:
     """Restarts of a trial since its training last reported a new epoch."""
-    return 0 if _epochs(attrs) > attrs.get(_EPOCHS_KEY, 0) else attrs.get(_RESTARTS_KEY, 0)
+    return 0 if _epochs(attrs) > attrs.get(EPOCHS_BEFORE_KEY, 0) else attrs.get(RESTARTS_KEY, 0)
 
 
 @contextmanager

@@ -100,7 +100,7 @@ class Halving:
         return None
 
     def begin(self, known: Runs, epochs_left: float) -> Job | None:
-        """Start a random new network; None if its first stretch does not fit or the space is exhausted."""
+        """Start a random new network; None if its first segment does not fit or the space is exhausted."""
         if self.fidelities.epochs(0, self.levels[0]) > epochs_left:
             return None
         rng = np.random.default_rng([self.seed, len(known)])
@@ -133,6 +133,6 @@ class Hyperband:
         return next((job for level in ordered if (job := self.brackets[level].begin(runs, epochs_left))), None)
 
     def _epochs(self, run: Run) -> int:
-        """Epochs of a network, including those of a running stretch."""
+        """Epochs of a network, including those of a running segment."""
         path = [0, *sorted({*run.values, *([run.running] if run.running else [])})]
         return sum(self.fidelities.epochs(a, b) for a, b in pairwise(path))

@@ -45,7 +45,7 @@ def best_ratio(gains: np.ndarray, order: np.ndarray, sure: np.ndarray, further: 
     Args:
         gains: (n, s) hypervolume that each sample adds at the last fidelity.
         order: (n, s) sample numbers, the best at the next fidelity first.
-        sure: (n,) cost of the stretch to the next fidelity.
+        sure: (n,) cost of the segment to the next fidelity.
         further: (n,) cost of the rest of the training.
 
     Returns:
@@ -97,7 +97,7 @@ class ImprovementPerCost:
             epochs_left: epochs that the job and the rest of its training may take.
 
         Returns:
-            The job; None if none fits, or if a running stretch has to end first.
+            The job; None if none fits, or if a running segment has to end first.
         """
         if len(runs.trained) < self.n_startup and (job := self._begin(runs, epochs_left)):
             return job
@@ -111,7 +111,7 @@ class ImprovementPerCost:
                 if _is_open(job, runs) and (job.until is None or self._fits(job.begun, epochs_left)):
                     return job
             if not runs.finished:
-                return None  # a running stretch has to end first
+                return None  # a running segment has to end first
             self._plan = deque(self._planned(runs, epochs_left))
             if not self._plan:
                 return None

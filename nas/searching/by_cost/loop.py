@@ -1,4 +1,4 @@
-"""The loop of a search by cost: a policy chooses the next stretch of a training, and an Optuna study records it."""
+"""The loop of a search by cost: a policy chooses the next segment of a training, and an Optuna study records it."""
 
 from __future__ import annotations
 
@@ -17,16 +17,7 @@ from optuna.trial import TrialState, create_trial
 from nas.evaluation.metrics import check_metrics
 from nas.searching import optuna_adapter
 from nas.searching.by_cost.policies import make_policy
-from nas.searching.by_cost.runs import (
-    BEGUN_KEY,
-    COST_KEY,
-    RULED_OUT_KEY,
-    STOPPED_KEY,
-    UNTIL_KEY,
-    VALUES_KEY,
-    Job,
-    Runs,
-)
+from nas.searching.by_cost.runs import Job, Runs
 from nas.searching.by_cost.stages import StagedEvaluator, staged
 from nas.searching.evaluators import TableEvaluator
 from nas.searching.identity import begun_with, note_unknown
@@ -36,14 +27,31 @@ from nas.searching.loop import MAX_FAILURES, open_study
 from nas.searching.objectives import ConstraintsLike, ObjectivesLike, parse_constraints, parse_objectives
 from nas.searching.parameters import ReplayedTrial
 from nas.searching.progress import GrowingFront, SearchProgress
-from nas.searching.record import EPOCH_KEY, SPREAD_KEY, TrialRecord
-from nas.searching.result import PREDICTED_KEY, SETTINGS_KEY, SearchResult
+from nas.searching.record import TrialRecord
+from nas.searching.result import SearchResult
 from nas.searching.rows import among_rows
+from nas.searching.schema import (
+    BEGUN_KEY,
+    BUDGET_KEY,
+    CHECKPOINTS_KEY,
+    COST_KEY,
+    EPOCH_KEY,
+    FAILED_KEY,
+    PREDICTED_KEY,
+    RULED_OUT_KEY,
+    SETTINGS_KEY,
+    SPREAD_KEY,
+    STOPPED_KEY,
+    UNTIL_KEY,
+    VALUES_KEY,
+    WEIGHTS_FOLDER_KEY,
+    SearchAttributes,
+)
 from nas.searching.share import Share
 from nas.searching.trial_log import describe_trial, has_result
-from nas.searching.trials import FAILED_KEY, TrialReader, is_evaluated, why_pruned
+from nas.searching.trials import TrialReader, is_evaluated, why_pruned
 from nas.searching.watching import watched
-from nas.searching.weights import WEIGHTS_FOLDER_KEY, WeightFolder
+from nas.searching.weights import WeightFolder
 from nas.searching.workers import FATAL, Worker
 from predictors.values import is_valid
 from search_spaces.common import plug_ins
@@ -62,8 +70,6 @@ if TYPE_CHECKING:
     from search_spaces import SearchSpace
 
 log = logging.getLogger(__name__)
-CHECKPOINTS_KEY = "nas:checkpoints"  # study user attribute: folder for paused trainings
-BUDGET_KEY = "nas:budget"  # study user attribute: the budget, in the unit of the cost
 EPOCHS, SECONDS = "epochs", "seconds"  # units of cost; any other is a metric that gives the cost of an epoch
 MAX_RULED_OUT = 1000  # a process ends after so many networks in a row that break a constraint before their training
 _POLL_SECONDS = 0.2
@@ -74,7 +80,8 @@ def run_search_by_cost(
     space: SearchSpace,
     objectives: ObjectivesLike,
     evaluator: Evaluator,
-    policy: str,
+    *,
+    sampler: str,
     fidelities: Sequence[int],
     budget: float,
     cost: str = EPOCHS,
@@ -94,22 +101,22 @@ def run_search_by_cost(
 ) -> SearchResult:
     """Start, pause, continue and stop trainings until the budget is spent. Only full trainings count for the front.
 
-    Each stretch of a training is a trial of the study; the trials of paused trainings are pruned ones. Intermediate
+    Each segment of a training is a trial of the study; the trials of paused trainings are pruned ones. Intermediate
     values of trials are the learning curves. An interrupted search, even after SIGKILL, continues where it was. Several
-    processes may share it: no stretch is lost or trained twice.
+    processes may share it: no segment is lost or trained twice.
 
     Args:
         space: search space.
         objectives: see `nas.search`, as are all arguments that are missing here.
         evaluator: a `TableEvaluator`, or a `MeasuredEvaluator` or `FunctionEvaluator` with a folder for checkpoints.
-        policy: name of a predictor, which predicts learning curves to choose what improves the front most per cost; or
+        sampler: name of a predictor, which predicts learning curves to choose what improves the front most per cost; or
             a baseline: asha, hyperband or random.
         fidelities: rising epochs at which a training may pause; the last is the full training.
-        budget: budget of the search, in the unit of the cost. No stretch starts that would exceed it at the mean cost
+        budget: budget of the search, in the unit of the cost. No segment starts that would exceed it at the mean cost
             per epoch so far, but each further process may add one.
         cost: "epochs", "seconds" (of training, as measured), or a metric of the evaluator that gives the cost of an
             epoch.
-        predictor: makes the predictor of each fit; by default a new one of the policy's name.
+        predictor: makes the predictor of each fit; by default a new one of the sampler's name.
         prepares: only store the search, for workers.
 
     Returns:
@@ -131,15 +138,15 @@ def run_search_by_cost(
     origin = begun_with(space, reader.objectives, reader.constraints, evaluator, depends)
     if storage is not None:
         note_unknown(space, evaluator)
-    check_jobs(jobs, storage, predictor or policy, origin["source"])
+    check_jobs(jobs, storage, predictor or sampler, origin["source"])
     origin["settings"] |= {
-        "sampler": f"own {policy}" if predictor else plug_ins.absolute(policy),
+        "sampler": f"own {sampler}" if predictor else plug_ins.absolute(sampler),
         "sampler_options": {},
         "seed": check_seed(seed),
         "fidelities": list(fidelities),
         "cost": cost,
     }
-    chosen = make_policy(policy, space, reader, stages.trained, stages.fidelities, seed, predictor)
+    policy = make_policy(sampler, space, reader, stages.trained, stages.fidelities, seed, predictor)
     study = open_study(storage, name, reader.objectives, RandomSampler(seed), origin, joins)
     if not joins:
         study.set_user_attr(BUDGET_KEY, budget)
@@ -152,7 +159,7 @@ def run_search_by_cost(
     folder = WeightFolder(Path(weights)) if weights else None
     others = helpers(jobs - 1, evaluator, storage, name, share, origin["identity"]["depends"])
     with others, Worker(study) as worker:
-        loop = _Loop(study, reader, stages, chosen, worker, budget, cost, folder, callbacks)
+        loop = _Loop(study, reader, stages, policy, worker, budget, cost, folder, callbacks)
         with watched(progress if storage is not None else None, loop.look) as report:
             loop.run(report or progress, share or Share())
     return SearchResult.of_study(study, reader)
@@ -181,7 +188,7 @@ class _Loop:
         for trial in filter(has_result, study.get_trials(deepcopy=False)):
             self._settle_weights(trial)
             self.logged.add(trial.number)
-        self.failures: list[str] = []  # reasons of the last stretches of this process, as long as all failed
+        self.failures: list[str] = []  # reasons of the last segments of this process, as long as all failed
         self._last = SearchProgress(0, math.ceil(budget), 0, 0.0, {})  # as reported
         self.ruled_out = 0  # the last networks of this process, as long as all were ruled out
 
@@ -215,7 +222,7 @@ class _Loop:
                 progress(self._progress())
 
     def _log_finished(self) -> bool:
-        """Handle stretches that any process has finished since the last call: weights, log, callbacks. True if any."""
+        """Handle segments that any process has finished since the last call: weights, log, callbacks. True if any."""
         trials = [trial for trial in optuna_adapter.stored_trials(self.study) if has_result(trial)]
         new = [trial for trial in trials if trial.number not in self.logged]
         for trial in new:
@@ -227,11 +234,11 @@ class _Loop:
         return bool(new)
 
     def _runs(self) -> Runs:
-        marks = [key.removeprefix(STOPPED_KEY) for key in self.study.user_attrs if key.startswith(STOPPED_KEY)]
-        return Runs(self.reader, self.stages.fidelities, optuna_adapter.stored_trials(self.study), marks)
+        stopped = SearchAttributes.of(self.study).stopped
+        return Runs(self.reader, self.stages.fidelities, optuna_adapter.stored_trials(self.study), stopped)
 
     def _unfinished(self) -> optuna.Trial | None:
-        """The trial of a stretch whose process ended before it was finished."""
+        """The trial of a segment whose process ended before it was finished."""
         while (trial := self._left_behind()) is not None:
             if self._is_first(trial, self._runs()):
                 return trial
@@ -239,9 +246,9 @@ class _Loop:
         return None
 
     def _is_first(self, trial: optuna.Trial, runs: Runs) -> bool:
-        """False if an earlier trial has the same stretch.
+        """False if an earlier trial has the same segment.
 
-        Processes may choose the same stretch at the same time. All agree on which trial was stored first.
+        Processes may choose the same segment at the same time. All agree on which trial was stored first.
         """
         architecture = self.reader.architecture(trial.params)
         until = trial.user_attrs.get(UNTIL_KEY)
@@ -255,7 +262,7 @@ class _Loop:
         return optuna_adapter.pop_waiting(self.study)
 
     def _begin(self) -> optuna.Trial | None:
-        """A new trial for the stretch that the policy chooses."""
+        """A new trial for the segment that the policy chooses."""
         runs = self._runs()
         while (job := self.policy.decide(runs, self._epochs_left(runs))) is not None:
             if job.until is None:
@@ -284,7 +291,7 @@ class _Loop:
         )
 
     def _curve(self, runs: Runs, job: Job) -> tuple[dict[str, Any], dict[int, float]]:
-        """User attributes (curve, spreads) and intermediate values of the previous stretch."""
+        """User attributes (curve, spreads) and intermediate values of the previous segment."""
         number = runs.jobs.get((job.architecture, job.begun))
         if number is None:
             return {}, {}
@@ -313,7 +320,7 @@ class _Loop:
         record = TrialRecord(self.study, trial, self.weights)
         started, known = time.monotonic(), dict[str, float]()
         try:
-            # Read now: another process may have finished the previous stretch after this one chose.
+            # Read now: another process may have finished the previous segment after this one chose.
             known = (
                 self._runs().runs[architecture].values[begun] if begun else self.stages.measure(architecture, record)
             )
@@ -364,13 +371,13 @@ class _Loop:
         optuna_adapter.prune(self.study, trial)
 
     def _cost(self, values: Mapping[str, float], epochs: int, seconds: float) -> float:
-        """Cost of a stretch, in the unit of the budget."""
+        """Cost of a segment, in the unit of the budget."""
         if self.cost == SECONDS:
             return seconds
         return float(epochs * values[self.cost]) if epochs and self.cost != EPOCHS else float(epochs)
 
     def _finish(self, trial: optuna.Trial, row: np.ndarray, until: int) -> None:
-        """Store the values (metrics,) of a finished stretch."""
+        """Store the values (metrics,) of a finished segment."""
         if until < self.stages.fidelities.last:
             optuna_adapter.prune(self.study, trial)
             return

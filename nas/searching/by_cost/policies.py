@@ -32,7 +32,7 @@ class Policy(Protocol):
             epochs_left: epochs that the job may take.
 
         Returns:
-            The job; None if none fits, or if a running stretch has to end first.
+            The job; None if none fits, or if a running segment has to end first.
         """
 
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nas.searching.by_cost.loop import EPOCHS
 from nas.searching.by_cost.policies import make_policy
-from nas.searching.by_cost.runs import BEGUN_KEY, COST_KEY, STOPPED_KEY, UNTIL_KEY, Fidelities, Job, Run, Runs
-from nas.searching.loop import SOURCE_KEY
+from nas.searching.by_cost.runs import Fidelities, Job, Run, Runs
 from nas.searching.objectives import parse_constraints
-from nas.searching.record import EPOCH_KEY
-from nas.searching.result import SETTINGS_KEY
+from nas.searching.schema import BEGUN_KEY, COST_KEY, UNTIL_KEY, SearchAttributes, TrialAttributes
 from nas.searching.trials import TrialReader
 
 if TYPE_CHECKING:
@@ -24,12 +22,12 @@ if TYPE_CHECKING:
 
 def is_by_cost(result: SearchResult) -> bool:
     """True for the result of a search with fidelities."""
-    return "fidelities" in _settings(result)
+    return SearchAttributes.of(result.study).has_fidelities
 
 
 def read_runs(result: SearchResult) -> Runs:
     """The trainings of a search by cost."""
-    stopped = [key.removeprefix(STOPPED_KEY) for key in result.study.user_attrs if key.startswith(STOPPED_KEY)]
+    stopped = SearchAttributes.of(result.study).stopped
     return Runs(_reader(result), _fidelities(result), result.study.get_trials(deepcopy=False), stopped)
 
 
@@ -48,7 +46,7 @@ def next_jobs(result: SearchResult, space: SearchSpace, count: int) -> list[Job]
 
 
 def _jobs(result: SearchResult, space: SearchSpace) -> Iterator[Job]:
-    settings, runs = _settings(result), read_runs(result)
+    settings, runs = result.settings, read_runs(result)
     policy = make_policy(
         settings["sampler"], space, _reader(result), _trained(result), _fidelities(result), settings["seed"]
     )
@@ -59,36 +57,28 @@ def _jobs(result: SearchResult, space: SearchSpace) -> Iterator[Job]:
             yield job
 
 
-def _settings(result: SearchResult) -> dict[str, Any]:
-    return result.study.user_attrs.get(SETTINGS_KEY, {})
-
-
 def _reader(result: SearchResult) -> TrialReader:
-    return TrialReader(result.space, result.objectives, parse_constraints(_settings(result)["constraints"]))
+    return TrialReader(result.space, result.objectives, parse_constraints(result.settings["constraints"]))
 
 
 def _fidelities(result: SearchResult) -> Fidelities:
-    return Fidelities.of(_settings(result)["fidelities"], _continues(result))
+    return Fidelities.of(result.settings["fidelities"], _continues(result))
 
 
 def _continues(result: SearchResult) -> bool:
-    """True if trainings resume where they paused: a continued stretch then costs only its own epochs.
+    """True if trainings resume where they paused: a continued segment then costs only its own epochs.
 
     Also True where the cost is not in epochs.
     """
     attrs = [trial.user_attrs for trial in result.study.get_trials(deepcopy=False)]
     continued = (known for known in attrs if known.get(BEGUN_KEY) and COST_KEY in known)
-    one = next(continued, None) if _settings(result)["cost"] == EPOCHS else None
+    one = next(continued, None) if result.settings["cost"] == EPOCHS else None
     return one is None or bool(one[COST_KEY] == one[UNTIL_KEY] - one[BEGUN_KEY])
 
 
 def _trained(result: SearchResult) -> list[str]:
     """Metrics that need training: those that trials have reported, or that the user's function returns."""
-    own = result.study.user_attrs.get(SOURCE_KEY, {}).get("evaluator", {}).get("metrics")
-    epochs = (
-        values
-        for trial in result.study.get_trials(deepcopy=False)
-        for key, values in trial.user_attrs.items()
-        if key.startswith(EPOCH_KEY)
-    )
-    return list(own or next(epochs, {}))
+    own = SearchAttributes.of(result.study).source.get("evaluator", {}).get("metrics")
+    curves = (TrialAttributes.of(trial).curve for trial in result.study.get_trials(deepcopy=False))
+    reported = (values for curve in curves for values in curve.values())
+    return list(own or next(reported, {}))

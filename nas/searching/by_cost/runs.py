@@ -1,6 +1,6 @@
 """The trainings of a study: how far each network was trained, its values there, and the cost.
 
-Each stretch of a training, from one fidelity to the next, is a trial. A stretch that ends before the last fidelity is a
+Each segment of a training, from one fidelity to the next, is a trial. A segment that ends before the last fidelity is a
 pruned trial, and its network is paused. One that ends at the last fidelity is a complete trial. Only complete trials
 count for the front.
 """
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from optuna.trial import TrialState
 
-from nas.searching.trials import FAILED_KEY
+from nas.searching.schema import BEGUN_KEY, COST_KEY, FAILED_KEY, RULED_OUT_KEY, UNTIL_KEY, VALUES_KEY
 from predictors.values import is_valid
 from search_spaces.common.errors import InputError
 
@@ -24,13 +24,6 @@ if TYPE_CHECKING:
 
     from nas.searching.trials import TrialReader
     from search_spaces import Architecture
-
-UNTIL_KEY = "nas:until"  # trial user attribute: the fidelity at which the stretch ends
-BEGUN_KEY = "nas:begun"  # trial user attribute: the fidelity at which the stretch starts, 0 for a new network
-VALUES_KEY = "nas:values"  # trial user attribute: values by metric at the end of the stretch
-COST_KEY = "nas:cost"  # trial user attribute: cost of the stretch, in the unit of the budget
-RULED_OUT_KEY = "nas:ruled_out"  # trial user attribute: the constraint that the network broke before its training
-STOPPED_KEY = "nas:stopped:"  # study user attribute, followed by the network's notation: its training is stopped
 
 
 class Fidelities(NamedTuple):
@@ -66,11 +59,11 @@ class Fidelities(NamedTuple):
         return next((level for level in self.levels if level > reached), None)
 
     def epochs(self, begun: int, until: int) -> int:
-        """Epochs of one stretch."""
+        """Epochs of one segment."""
         return until - begun if self.continues else until
 
     def rest(self, begun: int) -> int:
-        """Epochs of all stretches from `begun` to the last fidelity, with a pause at each fidelity between."""
+        """Epochs of all segments from `begun` to the last fidelity, with a pause at each fidelity between."""
         path = [begun, *(level for level in self.levels if level > begun)]
         return sum(self.epochs(a, b) for a, b in pairwise(path))
 
@@ -80,8 +73,8 @@ class Job(NamedTuple):
 
     Attributes:
         architecture: the network.
-        begun: the fidelity at which the stretch starts, 0 for a new network.
-        until: the fidelity at which the stretch ends; None to stop the training for good.
+        begun: the fidelity at which the segment starts, 0 for a new network.
+        until: the fidelity at which the segment ends; None to stop the training for good.
         predicted: mean and standard deviation of each metric at the last fidelity, if a predictor decided. The standard
             deviation of a known value is 0.
     """
@@ -100,9 +93,9 @@ class Run:
         architecture: the network.
         values: values by fidelity and metric. Fidelity 0 holds the metrics that need no training, of a network that
             broke a constraint by them.
-        running: the fidelity at which the running stretch ends; None if none runs.
+        running: the fidelity at which the running segment ends; None if none runs.
         ended: True if the training failed or was stopped.
-        epoch_cost: cost of an epoch in the last stretch, NaN if none is finished.
+        epoch_cost: cost of an epoch in the last segment, NaN if none is finished.
     """
 
     architecture: Architecture
@@ -133,10 +126,10 @@ class Runs:
 
     Attributes:
         runs: training of each network.
-        jobs: number of the first trial of each stretch, by network and the fidelity at which it ends.
-        spent: cost of all finished stretches, in the unit of the budget.
-        epochs: epochs of all finished stretches.
-        pending: epochs of all running stretches.
+        jobs: number of the first trial of each segment, by network and the fidelity at which it ends.
+        spent: cost of all finished segments, in the unit of the budget.
+        epochs: epochs of all finished segments.
+        pending: epochs of all running segments.
     """
 
     def __init__(
@@ -159,7 +152,7 @@ class Runs:
             return
         failed = FAILED_KEY in attrs
         if trial.state == TrialState.FAIL and not failed:
-            return  # its process ended, and another trial repeats the stretch
+            return  # its process ended, and another trial repeats the segment
         begun, until = attrs[BEGUN_KEY], attrs[UNTIL_KEY]
         run = self.runs.setdefault(architecture, Run(architecture))
         self.jobs.setdefault((architecture, until), trial.number)

@@ -51,8 +51,8 @@ class StagedEvaluator(Protocol):
 
         Args:
             architecture: the network.
-            begun: the fidelity at which the stretch starts, 0 for a new network.
-            until: the fidelity at which the stretch ends.
+            begun: the fidelity at which the segment starts, 0 for a new network.
+            until: the fidelity at which the segment ends.
             known: values at the fidelity `begun`; for a new network, those of `measure`.
             record: record of the trial.
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from nas import cli
-from nas.searching.by_cost.loop import BUDGET_KEY
-from nas.searching.by_cost.runs import COST_KEY
 from nas.searching.reading import load_studies
+from nas.searching.schema import BUDGET_KEY, COST_KEY
 
 GOAL = ("--objectives", "digits_accuracy,params", "--sampler", "asha")
 SPACE = ("--space", "tiny-resnet", "--option", "input_shape=1,8,8", *GOAL)

@@ -26,11 +26,11 @@ from nas.evaluation.training import train
 from nas.searching import optuna_adapter
 from nas.searching.by_cost.halving import Halving, best_order
 from nas.searching.by_cost.improvement import best_ratio
-from nas.searching.by_cost.runs import BEGUN_KEY, COST_KEY, UNTIL_KEY, VALUES_KEY, Fidelities
+from nas.searching.by_cost.runs import Fidelities
 from nas.searching.evaluators import MeasuredEvaluator
 from nas.searching.own_evaluator import FunctionEvaluator
 from nas.searching.result import SearchResult
-from nas.searching.trials import FAILED_KEY
+from nas.searching.schema import BEGUN_KEY, COST_KEY, FAILED_KEY, UNTIL_KEY, VALUES_KEY
 from search_spaces.common.errors import EvaluatorError, InputError
 from tests.nas.searching.spaces import Widths
 
@@ -60,7 +60,7 @@ def _search(policy: str, budget: float, function: Any = _scored, **options: Any)
     )
 
 
-def _stretches(study: optuna.Study) -> Counter[tuple[str, int]]:
+def _segments(study: optuna.Study) -> Counter[tuple[str, int]]:
     """How often each network was trained to each fidelity."""
     done = study.get_trials(states=(TrialState.COMPLETE, TrialState.PRUNED))
     return Counter((str(trial.params), trial.user_attrs[UNTIL_KEY]) for trial in done)
@@ -71,7 +71,7 @@ def test_a_budget_is_spent_and_not_exceeded(policy: str) -> None:
     found = _search(policy, 200)
     spent = sum(trial.user_attrs[COST_KEY] for trial in found.study.trials)
     assert 180 < spent <= 200
-    assert max(_stretches(found.study).values()) == 1
+    assert max(_segments(found.study).values()) == 1
     assert len(found.evaluated.architectures) == sum(t.state == TrialState.COMPLETE for t in found.study.trials) > 0
 
 
@@ -114,7 +114,7 @@ def test_optuna_draws_one_objective_by_its_target() -> None:
 
 def test_asha_trains_the_best_third_further() -> None:
     found = _search("asha", 150)
-    reached = Counter(until for _, until in _stretches(found.study).elements())
+    reached = Counter(until for _, until in _segments(found.study).elements())
     assert reached[1] > 2 * reached[3] > 2 * reached[9] > 0
 
 
@@ -412,7 +412,7 @@ def test_kills_and_several_workers_lose_and_duplicate_nothing(tmp_path: Path) ->
     assert [worker.exitcode for worker in last] == [0, 0]
     storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(journal)))
     study = optuna.load_study(study_name="search", storage=storage)
-    stretches = _stretches(study)
+    stretches = _segments(study)
     assert max(stretches.values()) == 1
     assert not study.get_trials(states=(TrialState.RUNNING, TrialState.WAITING))
     spent = sum(trial.user_attrs[COST_KEY] for trial in study.trials if trial.state != TrialState.FAIL)

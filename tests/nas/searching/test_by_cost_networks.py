@@ -15,13 +15,12 @@ from nas.benchmarks.table import Benchmark, Header, Table
 from nas.evaluation.latency import LatencyTask
 from nas.evaluation.measurement import Measurement
 from nas.searching.by_cost import loop
-from nas.searching.by_cost.runs import BEGUN_KEY, COST_KEY, RULED_OUT_KEY, UNTIL_KEY
 from nas.searching.duplicates import repeat_exactly
 from nas.searching.evaluators import TableEvaluator
 from nas.searching.optuna_adapter import begin_trial
 from nas.searching.own_evaluator import FunctionEvaluator
-from nas.searching.record import SPREAD_KEY
 from nas.searching.result import SearchResult
+from nas.searching.schema import BEGUN_KEY, COST_KEY, RULED_OUT_KEY, SPREAD_KEY, UNTIL_KEY
 from predictors.simple import Ridge
 from search_spaces import SearchSpace, get_space
 from search_spaces.graph.builder import Network, Tensor
@@ -198,7 +197,7 @@ def test_only_the_front_keeps_weights_after_a_resumption_too(tmp_path: Path) -> 
     assert study.best_trial.number > 0, "the first network was on the front only until then"
 
 
-def test_of_two_unfinished_trials_of_one_stretch_the_first_counts(tmp_path: Path) -> None:
+def test_of_two_unfinished_trials_of_one_segment_the_first_counts(tmp_path: Path) -> None:
     """Two processes may make the same decision, and be killed before the second one gives up."""
     journal, trainings = tmp_path / "search.journal", Trainings()
     study = _search("asha", trainings, Few(), 3, storage=journal).study

@@ -15,8 +15,8 @@ from nas import Problem, search
 from nas.comparison.runs import open_studies
 from nas.searching.distinct import DistinctNetwork, distinct_networks
 from nas.searching.reading import RecordedSpace
-from nas.searching.record import NETWORK_KEY
 from nas.searching.result import SearchResult
+from nas.searching.schema import NETWORK_KEY, REPEAT_KEY
 from nas.searching.storage import open_storage
 from search_spaces import Architecture, SearchSpace, get_space, registry
 from search_spaces.graph.builder import Network, Tensor
@@ -148,7 +148,7 @@ def test_searches_of_older_versions_are_merged_by_building_their_networks(
     for key, value in searched.study.user_attrs.items():
         study.set_user_attr(key, value)
     for trial in searched.study.get_trials(states=(TrialState.COMPLETE,)):
-        if "repeat" in trial.user_attrs:
+        if REPEAT_KEY in trial.user_attrs:
             continue
         del trial.user_attrs[NETWORK_KEY]
         study.add_trial(trial)

@@ -21,6 +21,7 @@ import pytest
 from nas import Problem, Reference, SearchResult, create_sampler, list_samplers, parse_objectives, search
 from nas.searching.loop import MAX_REPEATS
 from nas.searching.progress import FRAME_POINTS, SearchProgress
+from nas.searching.schema import REPEAT_KEY
 from nas.searching.storage import open_storage
 from search_spaces import Architecture, SearchSpace, get_space, to_text
 from search_spaces.common.errors import InputError, StorageError
@@ -105,7 +106,7 @@ def test_a_repeated_architecture_gets_its_values_and_is_neither_evaluated_nor_co
     trials = result.study.trials
     assert len(set(evaluator.seen)) == len(evaluator.seen) == 3
     assert len(trials) == 1 + 2 * (MAX_REPEATS + 1)
-    repeats = [trial for trial in trials if trial.user_attrs.get("repeat")]
+    repeats = [trial for trial in trials if trial.user_attrs.get(REPEAT_KEY)]
     assert len(repeats) == 2 * MAX_REPEATS
     assert all(trial.values == trials[0].values for trial in repeats)
 

@@ -15,7 +15,7 @@ from nas.evaluation.latency import LatencyTask
 from nas.evaluation.module import GraphModule
 from nas.searching.joining import join, read_search
 from nas.searching.own_evaluator import FunctionEvaluator, code_checksum
-from nas.searching.record import EPOCH_KEY
+from nas.searching.schema import EPOCH_KEY
 from search_spaces import Architecture, SearchSpace, get_space
 from search_spaces.common.errors import EvaluatorError, InputError
 

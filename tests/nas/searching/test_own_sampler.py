@@ -16,7 +16,7 @@ from nas.searching.evaluators import MeasuredEvaluator
 from nas.searching.joining import join
 from nas.searching.labels import sampler_label
 from nas.searching.own_evaluator import FunctionEvaluator
-from nas.searching.result import SETTINGS_KEY
+from nas.searching.schema import SETTINGS_KEY
 from search_spaces import InputError, get_space
 from tests.nas.cli.test_search import run
 

@@ -15,10 +15,9 @@ from nas import Problem, search
 from nas.cli import app
 from nas.comparison.runs import open_studies
 from nas.searching.joining import join
-from nas.searching.loop import SOURCE_KEY
 from nas.searching.reading import RecordedSpace, load_studies
-from nas.searching.result import SETTINGS_KEY
 from nas.searching.sampler import PredictorSampler
+from nas.searching.schema import SETTINGS_KEY, SOURCE_KEY
 from nas.searching.storage import open_storage
 from search_spaces import get_space
 from search_spaces.common import plug_ins

@@ -22,8 +22,8 @@ from nas.searching.evaluators import MeasuredEvaluator
 from nas.searching.joining import join, read_search
 from nas.searching.networks import write_network
 from nas.searching.own_evaluator import FunctionEvaluator
-from nas.searching.record import WEIGHTS_KEY
 from nas.searching.result import SearchResult
+from nas.searching.schema import WEIGHTS_KEY
 from nas.searching.weights import WeightFolder, find_weights, write_weights
 from search_spaces import Architecture, SearchSpace, get_space
 
