@@ -36,7 +36,7 @@ from nas.searching.progress import Progress, labelled
 from nas.searching.reading import is_untrusted, load_studies, read_study
 from nas.searching.result import SearchResult
 from nas.searching.samplers import check_sampler, is_guided
-from nas.searching.schema import RULED_OUT_KEY, SETTINGS_KEY
+from nas.searching.schema import RULED_OUT_KEY, SETTINGS_KEY, SearchAttributes
 from nas.searching.tracking import check_trackers, tracking
 from nas.searching.trial_log import log_missing
 from nas.searching.trials import TrialReader
@@ -314,9 +314,9 @@ def _against_best(results: dict[str, list[SearchResult]], point: Sequence[float]
     first = every[0]
     if not len(values):
         failures = [failure for result in every for failure in result.failures]
-        if not failures:
-            raise InputError(f"no trial of study {first.study.study_name!r} has finite values: nothing can be reported")
-        last = failures[-1]["reason"]
+        last = failures[-1]["reason"] if failures else "nothing can be reported"
+        if not failures or not SearchAttributes.of(first.study).is_search:
+            raise InputError(f"no trial of study {first.study.study_name!r} has finite values: {last}")
         if any(result.study.get_trials(deepcopy=False, states=(TrialState.PRUNED,)) for result in every):
             raise InputError(f"{_why_nothing(every)}; {sum(f['trials'] for f in failures)} failed, the last: {last}")
         raise InputError(f"no network of {first.space.name} has values: {last}")

@@ -17,7 +17,7 @@ from optuna.trial import FixedTrial, TrialState
 
 from nas import Problem, search
 from nas.searching import joining
-from nas.searching.loop import MAX_FRUITLESS
+from nas.searching.loop import MAX_FRUITLESS, run_search
 from nas.searching.rows import among_rows
 from nas.searching.sampler import PredictorSampler
 from nas.searching.tracking import TrackedTrial
@@ -200,8 +200,8 @@ def test_prior_observations_are_stored_under_the_names_of_their_domains(tmp_path
 def test_a_table_without_some_rows_is_searched_whole(sampler: str) -> None:
     space = Dependent(DOMAINS_OF_ALL_KINDS)
     rows = list(space.enumerate())[1:]
-    result = search(
-        Problem(among_rows(space, rows), Numbered(space), "quality:max,params"), sampler=sampler, evaluations=1000
+    result = run_search(
+        among_rows(space, rows), "quality:max,params", Numbered(space), sampler=sampler, evaluations=1000
     )
     assert set(result.evaluated.architectures) == set(rows)
 
