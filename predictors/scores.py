@@ -12,14 +12,14 @@ from typing import Self
 import numpy as np
 from scipy.special import ndtri
 
-from predictors.inputs import MAX_VALUE
+from predictors.inputs import MIN_RANGE
 from predictors.metrics import Metric
 
 MAX_KNOTS = 129
 ROUNDING = 1e-12  # relative range below which values count as constant
 MAX_BY_VALUE = 5.0  # largest absolute score of an example under a linear scale; digits reach twice as far
 MIN_RATIO = 3.0  # of the 90th to the 10th percentile of a positive quantity, to be transformed by logarithm
-MAX_LOG = float(np.log(MAX_VALUE))
+MAX_LOG = -float(np.log(MIN_RANGE))  # of restored values, which stay finite and positive
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def _warp(values: np.ndarray, pivot: float) -> np.ndarray:
     """Values of any shape, with logarithms below the pivot."""
     if pivot <= 0:
         return values
-    logs = np.log(np.maximum(values, 1 / MAX_VALUE))
+    logs = np.log(np.maximum(values, MIN_RANGE))
     return logs if np.isinf(pivot) else np.where(values < pivot, pivot * (1 + logs - np.log(pivot)), values)
 
 

@@ -139,7 +139,7 @@ def test_several_processes_predict_a_stream_as_one_does() -> None:
 
 
 @pytest.mark.parametrize("kind", ["forest", "ridge"])
-@pytest.mark.parametrize("scale", [2.0**-30, 2.0**-100, 2.0**100])  # exact, so that no ties are broken otherwise
+@pytest.mark.parametrize("scale", [2.0**-30, 2.0**-100, 2.0**50])  # exact, so that no ties are broken otherwise
 def test_predictions_do_not_depend_on_the_unit(kind: str, scale: float) -> None:
     space, rng = get_space("tiny-resnet"), np.random.default_rng(0)
     architectures = [space.sample(rng) for _ in range(24)]
