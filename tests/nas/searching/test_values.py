@@ -129,7 +129,8 @@ NUMBERS: list[Any] = [
     torch.tensor(3.0), torch.tensor([3.0]), torch.tensor([[3.0]], requires_grad=True), torch.tensor([3]),
 ]  # fmt: skip
 NO_NUMBERS: list[Any] = [
-    None, "3", "diverged", b"3", [3.0], (3.0,), {"value": 3.0}, 3j, object(), np.array([1.0, 2.0]), np.array([]),
+    None, "3", "diverged", b"3", [3.0], (3.0,), {"value": 3.0}, 3j, pytest.param(object(), id="object"),
+    np.array([1.0, 2.0]), np.array([]),
     torch.tensor([1.0, 2.0]), np.array("3"), np.array([None]), print,
 ]  # fmt: skip
 
