@@ -29,7 +29,7 @@ def _words(pattern: str) -> re.Pattern[str]:
 
 _HIGHER = _words(
     r"acc|top[_ -]?\d+|m?ap(\d+)?|m?iou|auc|auroc|f1|bleu|rouge|psnr|ssim|dice|recall|precision|r2|ndcg|mrr|mcc|kappa"
-    r"|score|quality|exact_match|spearman|auprc|pck|(r|hr|pass|hits?)(?=@)|reward|(hit|success|win)_rate"
+    r"|score|quality|exact_match|spearman|auprc|pck|(r|hr|pass|hits?)(?=@)|reward|fidelity|(hit|success|win)_rate"
 )
 _LOSS = _words("loss|std|inaccuracy|err|error|nll|perplexity|ppl|rmse|mse|mae|wer|cer|fid|drop|degradation|regret")
 COST = _words("latency|time|energy|power|memory|size")
@@ -99,7 +99,8 @@ class Metric:
         if _RATE.search(name) and not _ENERGY.search(name):
             return cls(name, "measured", "maximize", "")
         if not unit and ("accuracy" in name.lower() or (not COST.search(name) and _HIGHER.search(name))):
-            return cls(name, "accuracy", "maximize", "%" if "accuracy" in name.lower() else "")
+            in_percent = any(word in name.lower() for word in ("accuracy", "fidelity"))
+            return cls(name, "accuracy", "maximize", "%" if in_percent else "")
         return cls(name, "measured", "minimize", unit)
 
     @property

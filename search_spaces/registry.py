@@ -10,6 +10,7 @@ from typing import Any
 from search_spaces.base import SearchSpace
 from search_spaces.common import plug_ins
 from search_spaces.common.errors import InputError, unknown
+from search_spaces.subnetworks import Subnetworks
 from search_spaces.torch_space import TorchSpace, no_example
 
 ENTRY_POINTS = "rlm_nas.search_spaces"
@@ -45,11 +46,14 @@ def get_space(name: str, **options: Any) -> SearchSpace:
 
     Args:
         name: a registered name, or a class or function in a user's file: `my_space.py:TinyResNet`.
-        options: arguments of the space's class, or of the function.
+        options: arguments of the space's class, or of the function. With the option `start`, the name is a trained
+            model, `my_net.py:net`, and the space is that of its sub-networks, `Subnetworks`.
 
     Raises:
         InputError: if the name or an option is unknown.
     """
+    if plug_ins.is_file(name) and "start" in options:
+        return _of_model(name, **options)
     space = _from_file(name) if plug_ins.is_file(name) else _named(name)
     try:
         return space(**options)
@@ -96,6 +100,33 @@ def _of_function(reference: str, build: Callable[..., Any], **options: Any) -> S
     space = TorchSpace(_without_choices(build) if not inspect.signature(build).parameters else build, **options)
     space.name, space._file = reference, plug_ins.absolute(reference)
     return space
+
+
+def _of_model(reference: str, input_shape: Any = None, **options: Any) -> Subnetworks:
+    """The sub-networks of a module in a user's file, or of what a function without arguments there returns."""
+    wanted = "a torch.nn.Module, or a function without arguments that returns one"
+    net = plug_ins.value_in_file(reference, "model", wanted)
+    example = getattr(net, "example_input", None)
+    if input_shape is not None:
+        import torch
+
+        example = torch.zeros(1, *([input_shape] if isinstance(input_shape, int) else input_shape))
+    if not callable(net) or (inspect.isfunction(net) and _required(net)):
+        raise InputError(f"{reference} cannot be the model: give {wanted}")
+    try:
+        space = Subnetworks(net, example, name=reference, **options)
+    except TypeError as error:
+        raise InputError(f"the model {reference!r} does not take these options, {options}: {error}") from error
+    space._file = plug_ins.absolute(reference)
+    if input_shape is not None:
+        space.given_shape = tuple(space.input_shape)
+    return space
+
+
+def _required(function: Callable[..., Any]) -> list[str]:
+    """Names of the arguments without a default."""
+    parameters = inspect.signature(function).parameters.values()
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
 
 
 def _without_choices(build: Callable[[], Any]) -> Callable[..., Any]:

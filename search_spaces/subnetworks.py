@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 WIDTHS = (0.25, 0.5, 0.75, 1.0)
 ROUND_TO = 8  # channels; hardware computes multiples of 8 without waste
+STARTS, TEACHERS, OUTPUTS = ("inherited", "fresh"), ("model", "none"), ("classes", "vectors")
 MAX_NAMED = 3  # names in an error about weights
 
 
@@ -47,11 +49,18 @@ class Subnetworks(TorchSpace):
         keep: names of layers, or patterns such as "stages.0.*", whose own channels stay.
         importance: which channels stay: "magnitude", "taylor" or "activation"; see `Importance`.
         importance_data: batches for "taylor" (inputs and targets) and "activation" (inputs).
+        start: "inherited": networks have the model's weights; "fresh": they are initialized anew.
+        teacher: "model": networks that are trained also learn from the model's outputs; "none": from the data alone.
+        outputs: what the model's outputs are to these and to the metric `fidelity`: "classes" or "vectors".
+        sha256: SHA-256 of the file of weights, if it must be a certain one.
+        name: name of the space.
 
     Raises:
         InputError: the model cannot be read, nothing of it can be removed, the weights do not fit, or a setting is
             wrong.
     """
+
+    given_shape: tuple[int, ...] | None = None  # of the example input, if it was made from a shape
 
     def __init__(
         self,
@@ -66,16 +75,24 @@ class Subnetworks(TorchSpace):
         keep: Iterable[str] = (),
         importance: str = "magnitude",
         importance_data: Sequence[Any] = (),
+        start: str = "inherited",
+        teacher: str = "model",
+        outputs: str = "classes",
+        sha256: str = "",
         name: str = "",
     ) -> None:
         from search_spaces.pytorch.subnetworks import Importance, Settings
 
         self.name = name or getattr(net, "__name__", "") or type(net).__name__
+        self.start = _one_of("start", start, STARTS)
+        self.teacher = _one_of("teacher", teacher, TEACHERS)
+        self.outputs = _one_of("outputs", outputs, OUTPUTS)
         self._settings = Settings(
             _shares(width), _flag("depth", depth), _kernels(kernel), _count("round_to", round_to), _names(keep)
         )
         self._importance = Importance(importance, importance_data)
         self._net, self._weights = net, weights
+        self._sha256 = "" if weights is None else _digest(weights, sha256)
         self.example_input = getattr(net, "example_input", None) if example_input is None else example_input
         if self.example_input is None:
             raise no_example(self.name, "net.")
@@ -88,7 +105,24 @@ class Subnetworks(TorchSpace):
 
     @property
     def options(self) -> dict[str, Any]:
-        return {}
+        """Keyword arguments with which `get_space(reference, **options)` returns this space again."""
+        settings = self._settings
+        weights = {} if self._weights is None else {
+            "weights": str(Path(self._weights).absolute()), "sha256": self._sha256
+        }  # fmt: skip
+        return {
+            **weights,
+            "width": list(settings.width),
+            "depth": settings.depth,
+            "kernel": settings.kernel if isinstance(settings.kernel, bool) else list(settings.kernel),
+            "round_to": settings.round_to,
+            "keep": list(settings.keep),
+            "importance": self._importance.kind,
+            "start": self.start,
+            "teacher": self.teacher,
+            "outputs": self.outputs,
+            **({} if self.given_shape is None else {"input_shape": list(self.given_shape)}),
+        }
 
     @cached_property
     def num_classes(self) -> int:  # type: ignore[override]
@@ -168,8 +202,17 @@ class Subnetworks(TorchSpace):
         return self._last[1]
 
     def module(self, arch: Architecture) -> nn.Module:
-        """The sub-network: a copy of the model, in evaluation mode, with the weights of the channels that stay."""
-        return self._prunable.sub_module(self._choice(arch))
+        """The sub-network: a copy of the model, in evaluation mode, with the weights of the channels that stay.
+
+        With `start="fresh"`, its layers are initialized anew from torch's random generator.
+        """
+        module = self._prunable.sub_module(self._choice(arch))
+        if self.start == "fresh":
+            for layer in module.modules():
+                reset = getattr(layer, "reset_parameters", None) or getattr(layer, "_reset_parameters", None)
+                if callable(reset):
+                    reset()
+        return module
 
     def to_onnx(self, arch: Architecture, seed: int = 0) -> onnx.ModelProto:
         """The sub-network with its inherited weights as an ONNX model; random ones if the model has none."""
@@ -304,6 +347,24 @@ def _shares(width: Sequence[float]) -> tuple[float, ...]:
     if not shares or not all(0 < share <= 1 for share in shares):
         raise InputError(f"width = {width!r}: shares of the channels are above 0 and at most 1")
     return shares
+
+
+def _one_of(name: str, value: Any, known: Sequence[str]) -> str:
+    if value not in known:
+        raise unknown(name, str(value), known)
+    return str(value)
+
+
+def _digest(path: str | Path, expected: str) -> str:
+    """SHA-256 of a file of weights; InputError if it is missing or another one than expected."""
+    try:
+        with Path(path).open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"{path}: no such file of weights, or it cannot be read ({error.strerror})") from error
+    if expected and digest != expected:
+        raise InputError(f"{path}: these are not the weights that the search was started with")
+    return digest
 
 
 def _flag(name: str, value: Any) -> bool:

@@ -15,7 +15,7 @@ NETWORK = (
     "An .onnx or .txt file, FILE.py:FUNCTION that builds a PyTorch module, or a network of a library: timm:resnet50, "
     "timm:resnet50@288 for images of that size, torchvision:NAME, transformers:CLASS."
 )
-TRAINING, TIMING = "Training", "Latency"  # headings of `--help`
+TRAINING, TIMING, MODEL = "Training", "Latency", "A trained model"  # headings of `--help`
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 StorageTimeout = Annotated[
     float,
@@ -31,6 +31,67 @@ Space = Annotated[str, typer.Option("--space", help="Space name, or FILE.py:NAME
 SpaceOptions = Annotated[
     list[str] | None,
     typer.Option("--option", help="Option of the space, NAME=VALUE, for example input_shape=1,8,8; repeatable."),
+]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        help="Search the sub-networks of a trained model: FILE.py:NAME of a PyTorch module, or of a function without "
+        "arguments that returns one.",
+        rich_help_panel=MODEL,
+    ),
+]
+Weights = Annotated[
+    Path | None,
+    typer.Option("--weights", help="Its weights: a .safetensors file or a torch state dict.", rich_help_panel=MODEL),
+]
+Width = Annotated[
+    str | None,
+    typer.Option(
+        help="Shares of the channels and heads of every group to choose from; 0.25,0.5,0.75,1 by default.",
+        rich_help_panel=MODEL,
+    ),
+]
+Depth = Annotated[
+    bool | None,
+    typer.Option("--depth/--no-depth", help="Leave residual blocks out; on by default.", rich_help_panel=MODEL),
+]
+Kernel = Annotated[
+    str | None,
+    typer.Option(
+        help="Smaller kernels of convolutions, cut from the centre: sizes such as 3,5, or all; none by default.",
+        rich_help_panel=MODEL,
+    ),
+]
+RoundTo = Annotated[
+    int | None,
+    typer.Option(help="Channels are multiples of this number; 8 by default.", rich_help_panel=MODEL),
+]
+Keep = Annotated[
+    list[str] | None,
+    typer.Option(help="Layer whose own channels stay, such as head or stages.0.*; repeatable.", rich_help_panel=MODEL),
+]
+Start = Annotated[
+    str | None,
+    typer.Option(
+        help="inherited: networks start from the model's weights (the default); fresh: from new ones.",
+        rich_help_panel=MODEL,
+    ),
+]
+TeacherOption = Annotated[
+    str | None,
+    typer.Option(
+        "--teacher",
+        help="model: networks also learn from the model's outputs (the default); none: from the data alone.",
+        rich_help_panel=MODEL,
+    ),
+]
+Outputs = Annotated[
+    str | None,
+    typer.Option(
+        help="What the model's outputs are: classes (the default) or vectors, whose cosine is the fidelity.",
+        rich_help_panel=MODEL,
+    ),
 ]
 TableSpace = Annotated[
     str | None,
@@ -102,6 +163,48 @@ ReportedSpace = Annotated[
     ),
 ]
 Trust = Annotated[bool, typer.Option("--trust", help="Run the Python files that a study names, such as its space.")]
+
+
+def model_options(
+    model: str | None,
+    weights: Path | None,
+    width: str | None,
+    depth: bool | None,
+    kernel: str | None,
+    round_to: int | None,
+    keep: list[str] | None,
+    start: str | None,
+    teacher: str | None,
+    outputs: str | None,
+) -> list[str]:
+    """The options of the space of a model's sub-networks, as `--option` takes them; none without a model.
+
+    Raises:
+        InputError: if an option needs --model, or is no list of numbers.
+    """
+    given = given_only(
+        weights=None if weights is None else str(weights.absolute()),
+        width=None if width is None else parse_numbers(width, "--width"),
+        depth=depth,
+        kernel=None if kernel is None else True if kernel == "all" else _whole_numbers(kernel, "--kernel"),
+        round_to=round_to,
+        keep=keep,
+        teacher=teacher,
+        outputs=outputs,
+        start=start,
+    )
+    if model is None:
+        if given:
+            raise InputError(f"--{next(iter(given)).replace('_', '-')} applies to a trained model: give --model")
+        return []
+    return [f"{name}={value!r}" for name, value in {"start": "inherited", **given}.items()]
+
+
+def _whole_numbers(text: str, option: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise InputError(f"{option} {text}: write all, or whole numbers separated by commas") from error
 
 
 def parse_settings(arguments: list[str] | None, option: str) -> dict[str, Any]:

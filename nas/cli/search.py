@@ -17,20 +17,31 @@ from nas.cli.options import (
     TRAINING,
     Batch,
     DataSet,
+    Depth,
     Device,
     Epochs,
     Json,
+    Keep,
+    Kernel,
     LatencyCommand,
     LatencySetting,
+    Model,
+    Outputs,
     OwnEvaluator,
     Provider,
     Quiet,
+    RoundTo,
     Seed,
     SpaceOptions,
+    Start,
     StorageTimeout,
+    TeacherOption,
     Threads,
     Training,
+    Weights,
+    Width,
     given_only,
+    model_options,
     parse_numbers,
     parse_settings,
     split_names,
@@ -107,6 +118,16 @@ def search(
     seed: Seed = 0,
     seeds: Annotated[int, typer.Option(min=1, help="Repeat with this many seeds and report mean ± std.")] = 1,
     option: SpaceOptions = None,
+    model: Model = None,
+    weights: Weights = None,
+    width: Width = None,
+    depth: Depth = None,
+    kernel: Kernel = None,
+    round_to: RoundTo = None,
+    keep: Keep = None,
+    start: Start = None,
+    teacher: TeacherOption = None,
+    outputs: Outputs = None,
     dataset: DataSet = None,
     trainings: Annotated[
         int | None,
@@ -254,6 +275,11 @@ def search(
         depends=tuple(depends or ()),
     )
     samplers, limits, numbers = split_names(sampler), constraint or [], range(seed, seed + seeds)
+    of_model = model_options(model, weights, width, depth, kernel, round_to, keep, start, teacher, outputs)
+    if model is not None:
+        if space is not None:
+            raise InputError("--model is the space of its sub-networks: leave out --space")
+        space, option = model, [*(option or ()), *of_model]
     measured = given_only(
         option=option, dataset=dataset, trainings=trainings, epochs=epochs, training=training, device=device,
         threads=threads, batch=batch, provider=provider, reference=reference, evaluator=evaluator,
@@ -362,7 +388,9 @@ def _check_source(benchmark: str | None, space: str | None, predictor: str | Non
         measured: options of measurements that were given.
     """
     if benchmark is None and space is None:
-        raise InputError("give --benchmark, a table to search, or --space, whose networks to measure")
+        raise InputError(
+            "give --benchmark, a table to search, --space, whose networks to measure, or --model, a trained model"
+        )
     if benchmark is not None and (wrong := [name for name in measured if not (space and name == "option")]):
         raise InputError(f"--{wrong[0]} applies to --space only: nothing is measured on a benchmark")
     if predictor is not None and (benchmark is not None or measured.keys() - {"option"}):

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from nas.evaluation.inheritance import Cosine, Imitation
+
 if TYPE_CHECKING:
     from nas.evaluation.datasets import Dataset
 
@@ -71,6 +73,8 @@ class Regression:
 
 def goal_of(data: Dataset) -> Goal:
     """The training objective of a data set."""
+    if isinstance(data, Imitation):
+        return Cosine() if data.is_regression else Classification()
     if data.target_scale is not None:
         return Regression(torch.from_numpy(data.target_scale.std).double())
     return Regression(torch.ones(data.outputs).double()) if data.is_regression else Classification()

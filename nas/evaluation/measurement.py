@@ -19,7 +19,7 @@ from nas.evaluation.devices import PredictedDevice, device_of
 from nas.evaluation.export import preprocessing, trained_model
 from nas.evaluation.int8 import score_metrics
 from nas.evaluation.latency import CPU, Latency, LatencyTask, time_model, time_serialized
-from nas.evaluation.metrics import check_metrics
+from nas.evaluation.metrics import FIDELITY, check_metrics
 from nas.evaluation.tasks import TrainingTask, training_task
 from nas.evaluation.trainable import State, Trainable
 from search_spaces.common.errors import InputError
@@ -91,7 +91,12 @@ class Measurement:
     def __post_init__(self) -> None:
         if taken := {command.metric for command in self.commands} & {self.latency.metric, int8.LATENCY}:
             raise InputError(f"{taken.pop()} is measured on this machine: give the latency command another name")
+        if self.data and not self.data.labelled and self.data.metric in self.metrics:
+            remedy = f"add y, or search by {FIDELITY} to a trained model (--model)"
+            raise InputError(f"{self.data.source} has inputs, but no targets: {remedy}")
         check_metrics(self.metrics, known_metrics(self.latency, self.data, (*self.commands, *self.devices)))
+        if FIDELITY in self.metrics and self.data and {self.data.metric, *score_metrics(self.data)} & {*self.metrics}:
+            raise InputError(f"{FIDELITY} and {self.data.metric} are scores of different trainings: give one of them")
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -202,6 +207,10 @@ class Measurement:
     ) -> Measurements:
         from nas.evaluation.training import train
 
+        if FIDELITY in self.metrics:
+            from nas.evaluation.inheritance import imitated
+
+            data = imitated(data, network)
         trained = train(
             network, data, self.seeds, self.training, device=self.device, checkpoint=checkpoint,
             progress=progress and (lambda done, total: progress("training, epochs", done, total)), report=report,
@@ -230,7 +239,8 @@ def known_metrics(
     latency: LatencyTask, data: Dataset | None = None, devices: Iterable[DeviceCommand | PredictedDevice] = ()
 ) -> tuple[str, ...]:
     """Names of the metrics that can be measured; scores need a data set."""
-    scores = [data.metric, data.test_metric, *score_metrics(data)] if data else []
+    scores = [data.metric, data.test_metric, *score_metrics(data)] if data and data.labelled else []
+    scores += [FIDELITY] if data else []
     return (
         *scores,
         latency.metric,

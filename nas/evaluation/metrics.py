@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterable
 
 from search_spaces.common.errors import unknown
 
+FIDELITY = "fidelity"  # agreement with a trained model in %
+
 
 def check_metrics(metrics: Iterable[str], known: Collection[str]) -> None:
     """Raise InputError for the first metric that is not in `known`, with the nearest name as a suggestion."""

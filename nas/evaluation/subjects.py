@@ -105,5 +105,6 @@ def open_space(name: str, options: Mapping[str, Any], source: str | None) -> tup
 
 
 def fits(space: SearchSpace, data: Dataset) -> bool:
-    """True if the space's networks take the inputs of the data set and have as many outputs."""
-    return (tuple(space.input_shape), space.num_classes) == (tuple(data.shape), data.outputs)
+    """True if the space's networks take the inputs of the data set and have as many outputs, if it has targets."""
+    same = tuple(space.input_shape) == tuple(data.shape)
+    return same and (not data.labelled or space.num_classes == data.outputs)

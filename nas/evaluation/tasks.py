@@ -18,7 +18,7 @@ class TrainingTask:
     """How a network is trained.
 
     Args:
-        epochs: passes over the training part.
+        epochs: passes over the training part; 0 only for networks that inherit weights.
         batch: samples per training step.
         learning_rate: the schedule's maximum.
         weight_decay: L2 penalty of SGD, decoupled weight decay of AdamW.
@@ -55,7 +55,7 @@ class TrainingTask:
         ):
             if value not in known:
                 raise unknown(kind, value, known)
-        least = {"epochs": 1, "batch": 2, "shift": 0, "noise": 0, "patience": 1, "weight_decay": 0}
+        least = {"epochs": 0, "batch": 2, "shift": 0, "noise": 0, "patience": 1, "weight_decay": 0}
         for name, bound in least.items():
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value >= bound):

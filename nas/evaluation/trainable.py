@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from search_spaces import TorchSpace
+from search_spaces import Subnetworks, TorchSpace
 from search_spaces.common.errors import InputError
 from search_spaces.text.program import compact
 from search_spaces.text.syntax import write
@@ -31,16 +31,35 @@ class Trainable:
         graph: what the network computes.
         build: makes the user's own module with fresh weights; None if the module is a `GraphModule`.
         example: an input of the user's own module.
+        teacher: a trained model whose outputs the network learns, too; None without one.
+        inherits: True if the module has weights of a trained model, so that a training need not have epochs.
+        imitates: what the teacher's outputs are: "classes" or "vectors".
+        label: tells networks of one text apart that inherit other weights; "" if the text says everything.
     """
 
     graph: Graph
     build: Callable[[], nn.Module] | None = None
     example: Any = None
+    teacher: nn.Module | None = None
+    inherits: bool = False
+    imitates: str = "classes"
+    label: str = ""
 
     @classmethod
     def of(cls, space: SearchSpace, architecture: Architecture) -> Trainable:
         """An architecture of a space."""
         graph = space.graph(architecture)
+        if isinstance(space, Subnetworks):
+            inherits = space.start == "inherited"
+            return cls(
+                graph,
+                lambda: space.module(architecture),
+                space.example_input,
+                space.model if space.teacher == "model" else None,
+                inherits,
+                space.outputs,
+                space.format(architecture) if inherits else "",
+            )
         if isinstance(space, TorchSpace):
             return cls(graph, lambda: space.module(architecture), space.example_input)
         return cls(graph)

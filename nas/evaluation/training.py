@@ -16,6 +16,7 @@ from torch import Tensor
 
 from nas.evaluation.datasets import Dataset, Part, augment, digits
 from nas.evaluation.goals import goal_of
+from nas.evaluation.inheritance import CALIBRATION_SAMPLES, TEACHER_SHARE, Teacher, distillation, recalibrate
 from nas.evaluation.shapes import without_data
 from nas.evaluation.tasks import DigitsTask, TrainingTask, training_task
 from nas.evaluation.trainable import State, Trainable
@@ -115,6 +116,8 @@ def train(
     check_fit(network.graph, data)
     if not seeds:
         raise InputError("training needs at least one seed")
+    if not task.epochs and not network.inherits:
+        raise InputError("a training of 0 epochs needs a network that inherits weights: give --model, or --epochs 1")
     groups = [seeds] if _fit_side_by_side(network, seeds) else [(seed,) for seed in seeds]
     found: list[_Training] = []
     for number, group in enumerate(groups):
@@ -146,6 +149,8 @@ def _merged(trainings: list[_Training]) -> Trained:
 
 def check_fit(graph: Graph, data: Dataset) -> None:
     """Raise InputError unless the network's input and output shapes match the data set."""
+    if not data.labelled:
+        raise InputError(_unlabelled(data))
     takes, output = graph.shapes[graph.inputs[0]], graph.shapes[graph.outputs[0]][1:]
     if len(graph.inputs) != 1:
         raise InputError(f"the network has {len(graph.inputs)} inputs; {data.name} has one")
@@ -160,6 +165,10 @@ def check_fit(graph: Graph, data: Dataset) -> None:
         kind = "regression targets" if data.is_regression else "classes"
         raise InputError(f"the network's output has shape {output}; {data.name} has {data.outputs} {kind}")
     _check_token_ids(graph, data)
+
+
+def _unlabelled(data: Dataset) -> str:
+    return f"{data.name} has inputs, but no targets: add y, or search by the fidelity to a trained model (--model)"
 
 
 def _shown(shape: Shape, sizes: tuple[int | str, ...]) -> str:
@@ -218,6 +227,9 @@ class _Training:
         self.net = network.module(self.replicas).to(self.device)
         if self.has_images:
             self.net = self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.teacher = None if network.teacher is None else Teacher(network, self.device)
+        if network.inherits:
+            self._recalibrate()
         self.optimizer = _optimizer(self.net, task)
         self.schedule = _schedule(self.optimizer, task, task.epochs * (len(self.train) // task.batch))
         self.epoch = 0
@@ -241,13 +253,24 @@ class _Training:
         for x, y in self._batches():
             self.optimizer.zero_grad()
             outputs = self._outputs(x)
+            loss = self.goal.loss(outputs, y)
+            if self.teacher:  # it teaches own modules, which train one by one
+                taught = distillation(outputs.flatten(1), self.teacher(x), self.network.imitates)
+                loss = (1 - TEACHER_SHARE) * loss + TEACHER_SHARE * taught
             # The loss is a mean over replicas, which would shrink the gradient of each.
-            (self.goal.loss(outputs, y) * self.replicas).backward()
+            (loss * self.replicas).backward()
             self.optimizer.step()
             self.schedule.step()
         self.epoch += 1
         if self.task.patience is not None or self.report:
             self._validate()
+
+    def _recalibrate(self) -> None:
+        """Compute running statistics on training samples, since those of the whole model do not fit a part of it."""
+        some = self.train.inputs[np.random.default_rng(0).permutation(len(self.train))[:CALIBRATION_SAMPLES]]
+        count = max(1, len(some) // self.task.batch)  # no batch is so small that its statistics are noise
+        batches = (torch.from_numpy(part).to(self.device) for part in np.array_split(some, count))
+        recalibrate(self.net, batches, self._outputs)
 
     def _outputs(self, x: Tensor) -> Tensor:
         """Outputs (n, replicas, outputs) for inputs (n, replicas · channels, …)."""
@@ -335,6 +358,7 @@ class _Training:
             "task": asdict(self.task),
             "data set": self.data.fingerprint,
             "network": self.network.text,
+            **({"inherited": self.network.label} if self.network.inherits else {}),
         }
 
     def save(self, path: Path) -> None:
@@ -385,8 +409,8 @@ def _optimizer(net: torch.nn.Module, task: TrainingTask) -> torch.optim.Optimize
 
 def _schedule(optimizer: torch.optim.Optimizer, task: TrainingTask, steps: int) -> torch.optim.lr_scheduler.LRScheduler:
     if task.schedule == "cosine":
-        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    return torch.optim.lr_scheduler.OneCycleLR(optimizer, task.learning_rate, total_steps=steps)
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(steps, 1))
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, task.learning_rate, total_steps=max(steps, 1))
 
 
 def _device(name: str) -> torch.device:

@@ -98,6 +98,27 @@ def pick(
     return found[name]
 
 
+def value_in_file(reference: str, what: str, wanted: str) -> Any:
+    """The value of any kind that `file.py:name` names.
+
+    Args:
+        reference: the reference, with a name.
+        what: what the value is used as, for messages.
+        wanted: description of the values that fit, for messages.
+
+    Raises:
+        InputError: if the file has no such name, or cannot be imported.
+    """
+    path, _, name = reference.partition(":")
+    module = _run(path)
+    names = [key for key in vars(module) if not key.startswith("_")]
+    if not name:
+        raise InputError(f"{path}: name the {what}, {path}:NAME, {wanted}; the file has {', '.join(names) or 'none'}")
+    if name not in vars(module):
+        raise unknown(f"{what} in {path}:", name, names)
+    return vars(module)[name]
+
+
 def _kind(value: object, is_own: bool) -> str:
     if isinstance(value, type) or inspect.isfunction(value):
         kind = "a class" if isinstance(value, type) else "a function"

@@ -22,6 +22,7 @@ from nas.searching.samplers import list_samplers
 from predictors import create, list_predictors, load
 from predictors.testing import check_predictor
 from search_spaces import InputError, get_space, list_spaces, registry
+from search_spaces.common.torchvision import prepare_torchvision
 from search_spaces.testing import check_space
 
 pytestmark = pytest.mark.usefixtures("brief_guidance")
@@ -37,6 +38,7 @@ PAGES = (
     "how-to/real_networks.md",
     "how-to/reading_a_report.md",
     "how-to/tracking.md",
+    "how-to/trained_model.md",
 )
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -62,6 +64,8 @@ def run_command(monkeypatch: pytest.MonkeyPatch, line: str) -> None:
 def follow(tutorial: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     """Run all blocks of a tutorial in a folder. Returns the number of its commands."""
     monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)  # as `python block.py` does
+    prepare_torchvision()
     files, commands = files_of(tutorial), 0
     for name, text in files.items():
         Path(name).write_text(text)

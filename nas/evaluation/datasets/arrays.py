@@ -26,7 +26,8 @@ def read_arrays(path: Path, shape: Shape | None = None) -> dict[str, Part]:
     float.
 
     Args:
-        path: the file, with x_train, y_train, x_test and y_test, or x and y; x_val and y_val are optional.
+        path: the file, with x_train, y_train, x_test and y_test, or x and y; x_val and y_val are optional. Without any
+            targets, x or x_train is enough.
         shape: input shape of the networks. It tells greyscale images from sequences, and token ids from vectors.
 
     Raises:
@@ -34,6 +35,11 @@ def read_arrays(path: Path, shape: Shape | None = None) -> dict[str, Part]:
             shape.
     """
     found = _load(path)
+    if not any(y in found for _, y in (*_ARRAYS.values(), _UNSPLIT)) and {"x", "x_train"} & found.keys():
+        # Inputs alone, for networks that imitate a trained model.
+        parts = {"x_train": "train", "x": "train", "x_test": "test", "x_val": "validation"}
+        inputs = {parts[x]: _inputs(path, x, array, shape) for x, array in found.items()}
+        return {which: Part(x, np.zeros(len(x), np.int64)) for which, x in inputs.items()}
     if {"x", "y"} <= found.keys() and "x_train" not in found:
         pairs = {"train": _UNSPLIT} | ({"validation": _ARRAYS["validation"]} if "x_val" in found else {})
     else:

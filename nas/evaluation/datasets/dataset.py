@@ -91,6 +91,7 @@ class Dataset:
         input_scale: normalization of the inputs; None if they are not normalized.
         target_scale: normalization of the regression targets; None if they are not normalized.
         source: name or path from which `load_dataset` reads the data set again.
+        labelled: False if there are inputs alone, for networks that imitate a trained model.
     """
 
     name: str
@@ -101,6 +102,7 @@ class Dataset:
     input_scale: Scale | None = None
     target_scale: Scale | None = None
     source: str = ""
+    labelled: bool = True
 
     @property
     def shape(self) -> Shape:

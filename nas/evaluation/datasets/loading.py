@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from nas.evaluation.datasets.image_folders import read_folder
 from search_spaces.common.errors import InputError, unknown
 from search_spaces.graph.ir import Shape
 
+RAW = "raw:"  # prefix of a data set whose inputs are not normalized
 TEST_SHARE = 0.2  # of the training samples, held out at random if a data set has no test part
 
 
@@ -22,6 +24,8 @@ def load_dataset(source: str | Path, shape: Shape | None = None, seed: int = 0) 
     A `.npz` file has arrays x_train, y_train, x_test, y_test, or x and y, and optionally x_val and y_val (see
     `arrays.read_arrays`). Loading executes nothing in the file. A folder has one folder of images per class, or images
     and `targets.csv`, either split into `train`, `val` and `test` or not (see `image_folders.read_folder`).
+
+    With `raw:` before the name, inputs are not normalized: uint8 values are divided by 255, others stay.
 
     Integer targets are classes, floats are regression targets. Except for digits, inputs and regression targets are
     normalized with the mean and standard deviation of the training part: per channel of images, per feature of vectors
@@ -38,6 +42,9 @@ def load_dataset(source: str | Path, shape: Shape | None = None, seed: int = 0) 
     """
     if source == "digits":
         return digits()
+    if str(source).startswith(RAW):
+        data = load_dataset(str(source).removeprefix(RAW), shape, seed)
+        return data if data.source == "digits" else _unscaled(data)
     path = Path(source)
     if path.is_dir():
         return _dataset(path, path.name, read_folder(path, shape), seed)
@@ -46,6 +53,23 @@ def load_dataset(source: str | Path, shape: Shape | None = None, seed: int = 0) 
     if path.exists():
         raise InputError(f"{path}: a data set is a .npz file or a folder of images")
     raise unknown("data set or missing file", str(source), ["digits"])
+
+
+def _unscaled(data: Dataset) -> Dataset:
+    """A data set whose inputs are as in its files, for models that normalize them, or were trained without."""
+    scale = data.input_scale
+    if scale is None:
+        return data
+
+    def part(samples: Part) -> Part:
+        content = f"{RAW}{samples.fingerprint}"  # not the rounded numbers
+        return Part(samples.inputs * scale.std + scale.mean, samples.targets, content)
+
+    validation = None if data.validation is None else part(data.validation)
+    return replace(
+        data, train=part(data.train), test=part(data.test), validation=validation, input_scale=None,
+        source=f"{RAW}{data.source}",
+    )  # fmt: skip
 
 
 def _dataset(path: Path, name: str, parts: dict[str, Part], seed: int) -> Dataset:
@@ -68,7 +92,10 @@ def _dataset(path: Path, name: str, parts: dict[str, Part], seed: int) -> Datase
     targets = Scale.of(train.targets, 1) if is_regression else None
     scaled = {which: _normalized(part, inputs, targets) for which, part in parts.items()}
     source = str(path.absolute())
-    return Dataset(name, **scaled, outputs=outputs, input_scale=inputs, target_scale=targets, source=source)
+    labelled = any(part.targets.any() for part in parts.values())
+    return Dataset(
+        name, **scaled, outputs=outputs, input_scale=inputs, target_scale=targets, source=source, labelled=labelled
+    )
 
 
 def _kind(part: Part) -> str:

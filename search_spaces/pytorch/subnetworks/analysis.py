@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -42,6 +43,9 @@ from search_spaces.pytorch.subnetworks.slicing import Slicer, kept_of
 from search_spaces.text import compact, write
 
 MAX_ASSIGNMENTS = 24  # tries to find out which sizes a module's attributes hold
+MAX_ALL_ASSIGNMENTS = 72  # of all kinds of choices together
+MAX_TRIAL_SECONDS = 60.0  # choices that are not tried by then stay whole
+PROBED = 8  # of more choices alike, three are tried one by one, and if all fail, none works
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,7 @@ class Prunable:
         self.choices = self._choices()
         self.order: dict[Atom, np.ndarray] = {}
         self._assignment: dict[tuple[type, str], str] = {}
+        self._assignments_left, self._started = MAX_ALL_ASSIGNMENTS, time.monotonic()
         self._prepare()
         self._drop_what_fails()
         self._prepare()
@@ -214,9 +219,17 @@ class Prunable:
         self, tried: Sequence[Group | Block | Kernel], reasons: dict[Group | Block | Kernel, str]
     ) -> list[Group | Block | Kernel]:
         """Those of similar choices that work, found by halving."""
+        if time.monotonic() > self._started + MAX_TRIAL_SECONDS:
+            reasons.update(dict.fromkeys(tried, "it was not tried: other trials took too long"))
+            return []
         reason = self._failure(tried)
         if reason is None:
             return list(tried)
+        if len(tried) > PROBED:
+            probes = [self._failure([tried[i]]) for i in (0, len(tried) // 2, -1)]
+            if all(probes):
+                reasons.update(dict.fromkeys(tried, str(probes[0])))
+                return []
         if len(tried) == 1:
             reasons[tried[0]] = reason
             return []
@@ -233,7 +246,8 @@ class Prunable:
         changes = [{key: other} for key, others in keys for other in others]
         pairs = [a | b for a, b in combinations(changes, changes) if a.keys() < (a | b).keys()]
         try:
-            for change in [*changes, *pairs][:MAX_ASSIGNMENTS]:
+            for change in [*changes, *pairs][: min(MAX_ASSIGNMENTS, self._assignments_left)]:
+                self._assignments_left -= 1
                 self.slicer.assignment = usual | change
                 if self._failure(tried) is None:
                     return usual | change

@@ -201,10 +201,7 @@ class Slicer:
         for attribute, candidates in self.attributes[name].items():
             chosen = self._candidate(layer, attribute, candidates)
             if chosen is not None:
-                value = getattr(layer, attribute)
-                new = size_of(chosen.axis, sizes)
-                if new != value:
-                    setattr(layer, attribute, new)
+                _set_number(layer, attribute, size_of(chosen.axis, sizes))
 
     def _candidate(self, layer: nn.Module, attribute: str, candidates: list[Candidate]) -> Candidate | None:
         kind = self.assignment.get((type(layer), attribute), _likely_kind(attribute, candidates))
@@ -236,11 +233,7 @@ class Slicer:
         return list(keys.items())
 
     def _attributes_of(self, name: str, layer: nn.Module) -> dict[str, list[Candidate]]:
-        numbers = {
-            key: value
-            for key, value in vars(layer).items()
-            if type(value) is int and value > 1 and key != "training" and not key.startswith("_")
-        }
+        numbers = {key: value for key, value in _numbers(layer) if value > 1}
         if not numbers or _is_known(layer):
             return {}
         by_size: dict[int, list[Candidate]] = {}
@@ -289,6 +282,27 @@ class Slicer:
                         yield Candidate(part, "width")
                     else:
                         yield Candidate(part, "heads" if len(factors[start:end]) == 1 else "product")
+
+
+def _numbers(layer: nn.Module) -> Iterator[tuple[str, int]]:
+    """The whole numbers among a layer's attributes, also those in tuples: `shape[0]`."""
+    for key, value in vars(layer).items():
+        if key.startswith("_") or key == "training":
+            continue
+        if type(value) is int:
+            yield key, value
+        elif isinstance(value, tuple | list) and all(type(item) is int for item in value):
+            yield from ((f"{key}[{i}]", item) for i, item in enumerate(value))
+
+
+def _set_number(layer: nn.Module, attribute: str, new: int) -> None:
+    key, _, place = attribute.rstrip("]").partition("[")
+    old = getattr(layer, key)
+    if not place:
+        setattr(layer, key, new)
+    elif old[int(place)] != new:
+        items = [new if i == int(place) else item for i, item in enumerate(old)]
+        setattr(layer, key, items if isinstance(old, list) else tuple(items))
 
 
 def _likely_kind(attribute: str, candidates: list[Candidate]) -> str:

@@ -399,7 +399,7 @@ BAD = {
     "folder without a checkpoint": (("predict", "M", "--checkpoint", "/tmp"), "not a checkpoint"),
     "neither table nor space": (
         ("search", "--objectives", "params"),
-        "give --benchmark, a table to search, or --space",
+        "give --benchmark, a table to search, --space, whose networks to measure, or --model",
     ),
     "table of another space": (
         (*SEARCH, "my_accuracy", "--space", "tiny-resnet"),

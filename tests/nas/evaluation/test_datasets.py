@@ -14,6 +14,7 @@ from PIL import Image
 
 from nas.evaluation.datasets import Part, arrays, augment, digits, load_dataset
 from nas.evaluation.datasets.dataset import Scale
+from nas.evaluation.measurement import Measurement
 from search_spaces.common.errors import InputError
 from search_spaces.graph.ir import Typed
 
@@ -170,7 +171,7 @@ def test_a_folder_may_have_validation_images(tmp_path: Path) -> None:
 OK = {"x": X, "y": Y}
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no arrays": ({"z": X}, "needs the arrays x_train, y_train, x_test, y_test, or x and y"),
-    "labels missing": ({"x": X}, "it has x"),
+    "labels missing in part": ({"x": X, "y_test": Y}, "it has x"),
     "too few labels": ({**OK, "y": Y[:-1]}, "20 whole numbers are needed"),
     "labels of another kind": ({**OK, "y": np.array(["a"] * 20)}, "y is <U1"),
     "numbers of another length": ({**OK, "y": Y[1:] / 2}, "20 classes or numbers are needed"),
@@ -292,3 +293,22 @@ def test_the_fingerprint_does_not_depend_on_how_a_machine_rounds(
     assert load_dataset(other).fingerprint != scaled.fingerprint
     settings = [digits.__wrapped__(**{name: value}) for name, value in (("seed", 1), ("noise", 0.2), ("shift", 0))]
     assert len({data.fingerprint for data in (*settings, augmented)}) == 4
+
+
+def test_inputs_alone_serve_networks_that_imitate_a_model(tmp_path: Path) -> None:
+    np.savez(tmp_path / "images.npz", x=X)
+    data = load_dataset(tmp_path / "images.npz")
+    assert not data.labelled
+    assert load_dataset("digits").labelled
+    with pytest.raises(InputError, match=r"images.npz has inputs, but no targets: add y, or search by fidelity"):
+        Measurement(("images_accuracy",), data)
+
+
+def test_raw_inputs_are_not_normalized(tmp_path: Path) -> None:
+    np.savez(tmp_path / "images.npz", **OK)
+    raw, scaled = load_dataset(f"raw:{tmp_path / 'images.npz'}"), load_dataset(tmp_path / "images.npz")
+    assert raw.input_scale is None
+    assert scaled.input_scale is not None
+    again = (raw.train.inputs - scaled.input_scale.mean) / scaled.input_scale.std
+    np.testing.assert_allclose(again, scaled.train.inputs, atol=1e-5)
+    assert load_dataset(raw.source).fingerprint == raw.fingerprint != scaled.fingerprint

@@ -171,7 +171,7 @@ def test_large_data_sets_are_augmented_in_blocks(data: Dataset, monkeypatch: pyt
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "schedule": ({"schedule": "one-cycl"}, "did you mean 'one-cycle'"),
-    "epochs": ({"epochs": 0}, "epochs = 0: it must be at least 1"),
+    "epochs": ({"epochs": -1}, "epochs = -1: it must be at least 0"),
     "batch of one": ({"batch": 1}, "batch = 1: it must be at least 2"),
     "learning rate": ({"learning_rate": math.nan}, "learning_rate = nan"),
     "noise": ({"noise": -1}, "noise = -1"),

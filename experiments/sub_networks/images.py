@@ -1,0 +1,93 @@
+"""`composed_images`: 32×32 colour images on which width and depth of a network matter.
+
+Each image shows a handwritten digit and a geometric shape in different places, colours and sizes, over a gradient, with
+strokes that belong to neither, shifted and with noise. The class is the pair of digit and shape: 10 · 3 classes. Digits
+of the test part are other people's images than those of the training part. Everything follows from the seed.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+SIDE = 32  # pixels
+SHAPES = 3  # ring, square, cross
+CLASSES = 10 * SHAPES
+TRAIN, VALIDATION, TEST = 8000, 2000, 2000  # images
+
+
+def composed_images(count: int, digits: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> tuple:
+    """Images and classes.
+
+    Args:
+        count: number of images.
+        digits: handwritten digits (n, 8, 8) in 0…1 to draw from.
+        labels: their numbers (n,).
+        rng: draws everything.
+
+    Returns:
+        Images (count, 3, 32, 32) uint8 and classes (count,) int64.
+    """
+    images = np.zeros((count, 3, SIDE, SIDE), np.float32)
+    classes = np.zeros(count, np.int64)
+    rows, columns = np.mgrid[:SIDE, :SIDE].astype(np.float32)
+    for i in range(count):
+        # 1. A gradient between two dark colours.
+        slope = rng.normal(size=2)
+        ramp = (slope[0] * rows + slope[1] * columns) / SIDE
+        image = rng.uniform(0.1, 0.4, (3, 1, 1)) + rng.uniform(-0.15, 0.15, (3, 1, 1)) * ramp
+        # 2. A digit of 12 to 18 pixels, and a shape elsewhere.
+        chosen = int(rng.integers(len(digits)))
+        side = int(rng.integers(12, 19))
+        picked = (np.arange(side) * 8 / side).astype(int)
+        digit = digits[chosen][np.ix_(picked, picked)]
+        left = bool(rng.integers(2))
+        top = int(rng.integers(0, SIDE - side + 1))
+        start = int(rng.integers(0, 3)) + (0 if left else SIDE - side - 2)
+        image[:, top : top + side, start : start + side] += rng.uniform(0.25, 0.7, (3, 1, 1)) * digit
+        shape = int(rng.integers(SHAPES))
+        centre = rng.uniform(7, SIDE - 7), rng.uniform(7, 11) if not left else rng.uniform(SIDE - 11, SIDE - 7)
+        image += rng.uniform(0.2, 0.6, (3, 1, 1)) * _shape(shape, rows - centre[0], columns - centre[1], rng)
+        # 3. Strokes that mean nothing.
+        for _ in range(2):
+            a, b, offset = rng.normal(), rng.normal(), rng.uniform(-12, 12)
+            distance = np.abs(a * (rows - 16) + b * (columns - 16) + offset) / np.hypot(a, b)
+            image += rng.uniform(0.05, 0.3, (3, 1, 1)) * (distance < 0.7)
+        # 4. Noise.
+        images[i] = image + rng.normal(0, 0.12, image.shape)
+        classes[i] = SHAPES * labels[chosen] + shape
+    return (255 * images.clip(0, 1)).astype(np.uint8), classes
+
+
+def _shape(kind: int, y: np.ndarray, x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """A ring, a square or a cross around the origin, turned at random; 1 inside, 0 outside."""
+    radius, angle = rng.uniform(3.5, 6), rng.uniform(-0.4, 0.4)
+    y, x = y * np.cos(angle) + x * np.sin(angle), x * np.cos(angle) - y * np.sin(angle)
+    if kind == 0:
+        return np.abs(np.hypot(y, x) - radius) < 1.2
+    border = np.maximum(np.abs(y), np.abs(x))
+    if kind == 1:
+        return np.abs(border - radius) < 1.2
+    return (np.minimum(np.abs(y), np.abs(x)) < 1.2) & (border < radius)
+
+
+def write_images(path: Path, seed: int = 0) -> None:
+    """Write the data set with its three parts as `.npz`, as `nas.load_dataset` reads it."""
+    from sklearn.datasets import load_digits
+
+    pixels, labels = load_digits(return_X_y=True)
+    pixels = (pixels / 16).astype(np.float32).reshape(-1, 8, 8)
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(pixels))
+    people = np.split(order, [1100, 1400])  # digits of the training, validation and test part
+    arrays: dict[str, np.ndarray] = {}
+    for name, rows, count in zip(("train", "val", "test"), people, (TRAIN, VALIDATION, TEST), strict=True):
+        x, y = composed_images(count, pixels[rows], labels[rows], rng)
+        arrays |= {f"x_{name}": x, f"y_{name}": y}
+    np.savez_compressed(path, **arrays)  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    write_images(Path(sys.argv[1]))
