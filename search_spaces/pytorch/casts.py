@@ -38,7 +38,7 @@ def _to(r: Recorder, input: Tensor, *args: Any, dtype: torch.dtype | None = None
             dtype = argument
         elif isinstance(argument, Tensor):
             dtype = argument.dtype
-    return cast(r, input, dtype)
+    return input if dtype is None else converted(r, input, dtype)  # a constant as another tensor stays one
 
 
 _TYPES = {

@@ -51,6 +51,20 @@ def _pad(r: Recorder, input: Tensor, pad: Sequence[int], mode: str = "constant",
     return r.add_node("Pad", input, mode=kinds[mode], pads=(*begin, *end), **attrs)
 
 
+@handles("meshgrid")
+def _meshgrid(r: Recorder, *tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
+    """For each vector, a tensor of the grid with its elements along its own axis; `xy` swaps the first two axes."""
+    vectors = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else tensors
+    sizes, axes = [x.numel() for x in vectors], list(range(len(vectors)))
+    if indexing == "xy" and len(vectors) > 1:
+        axes[:2], sizes[:2] = [1, 0], [sizes[1], sizes[0]]
+    grids = []
+    for axis, x in zip(axes, vectors, strict=True):
+        line = r.call(torch.reshape, x, [-1 if i == axis else 1 for i in range(len(sizes))])
+        grids.append(r.call(Tensor.expand, line, sizes))
+    return tuple(grids)
+
+
 @handles("roll")
 def _roll(r: Recorder, input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
     if dims is None:

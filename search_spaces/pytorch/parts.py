@@ -280,13 +280,11 @@ def _setitem(r: Recorder, input: Tensor, index: Any, value: Any) -> None:
             if isinstance(item, int)
             else item.indices(input.shape[axis])
         )
-        if step != 1:
-            raise InputError("setting elements by a slice with a step is not supported")
-        if (begin, end) != (0, input.shape[axis]):
-            cuts.append((axis, begin, end))
+        if (begin, end, step) != (0, input.shape[axis], 1):
+            cuts.append((axis, range(begin, end, step)))
     shape = list(input.shape)
-    for axis, begin, end in cuts:
-        shape[axis] = end - begin
+    for axis, places in cuts:
+        shape[axis] = len(places)
     r.assign(input, _patched(r, input, cuts, _fitted(r, value, shape, items, input.dtype)))
 
 
@@ -328,11 +326,27 @@ def _fitted(r: Recorder, value: Any, shape: list[int], items: list[Any], dtype: 
     return value if list(value.shape) == shape else r.call(Tensor.expand, value, shape)
 
 
-def _patched(r: Recorder, x: Tensor, cuts: list[tuple[int, int, int]], value: Tensor) -> Tensor:
+def _patched(r: Recorder, x: Tensor, cuts: list[tuple[int, range]], value: Tensor) -> Tensor:
+    """The tensor with a value at the places of all cuts, which are axes and places along them."""
     if not cuts:
         return r.tensor(r.value(value))
-    (axis, begin, end), *rest = cuts
+    (axis, places), *rest = cuts
+    begin, end, size = places.start, places.stop, x.shape[axis]
+    if places.step != 1:
+        return _interleaved(r, x, axis, places, rest, value)
     middle = _patched(r, sliced(r, x, axis, begin, end), rest, value)
     parts = [sliced(r, x, axis, 0, begin)] if begin else []
-    parts += [middle, *([sliced(r, x, axis, end, x.shape[axis])] if end < x.shape[axis] else [])]
+    parts += [middle, *([sliced(r, x, axis, end, size)] if end < size else [])]
     return r.call(torch.cat, parts, axis)
+
+
+def _interleaved(
+    r: Recorder, x: Tensor, axis: int, places: range, rest: list[tuple[int, range]], value: Tensor
+) -> Tensor:
+    """As `_patched` for places with gaps: new elements are put behind the old ones, and chosen instead of some."""
+    size = x.shape[axis]
+    check_apart(r, size, "setting elements along")
+    new = _patched(r, sliced(r, x, axis, places.start, places.stop, places.step), rest, value)
+    order = torch.arange(size)
+    order[torch.tensor(places)] = torch.arange(size, size + len(places))
+    return gathered(r, r.call(torch.cat, [r.as_value(x), new], axis), axis, order)

@@ -136,6 +136,11 @@ COMPOSED: dict[str, Callable[[Tensor], Any]] = {
     "nearest-exact": lambda x: F.interpolate(x, size=4, mode="nearest-exact"),
     "logical_not": lambda x: torch.logical_not(x.relu()).float(),
     "slice of nothing": lambda x: torch.cat([x[:, :0], x[:, 0:].relu()], 1),
+    "meshgrid": lambda x: torch.meshgrid(x.mean((0, 1)) * 0, torch.arange(3.0), indexing="ij"),
+    "meshgrid of two values": lambda x: torch.meshgrid(x.mean((0, 1)) * 0, x.sum((0, 2)) * 0, indexing="xy"),
+    "meshgrid of constants as another tensor": lambda x: (
+        x * torch.stack(torch.meshgrid(torch.arange(5).type_as(x), torch.arange(6).to(x), indexing="ij")).sum(0)
+    ),
     "cdist": lambda x: (torch.cdist(x, x[:, :3]), torch.cdist(x, torch.ones(2, 6), p=1)),
     "outer": lambda x: x + torch.outer(torch.arange(5.0), torch.arange(6.0)) * x.mean(-1, keepdim=True),
     "outer of values": lambda x: torch.einsum("bi,ijk->bjk", x[:, :2, 0], torch.ones(2, 3, 4)).mean(0).diagonal(),
@@ -279,6 +284,9 @@ ALL = slice(None)
         with_column((ALL, 1, slice(0, 2), 2), lambda x: torch.tensor([[[4.0, 5]]])),
         with_column((..., 0), lambda x: x[:, 0, 0, 0][:, None, None]),
         with_column((ALL, 2), lambda x: torch.tensor(0.5)),
+        with_column((ALL, slice(None, None, 2)), lambda x: x[:, :2]),
+        with_column((ALL, slice(1, None, 2), slice(0, 2)), lambda x: 2.0),
+        with_column((ALL, 0, slice(0, 3, 2)), lambda x: x[:, 1, 1:]),
     ],
 )
 def test_values_that_replace_a_part_are_broadcast_as_in_torch(function: Callable[[Tensor], Tensor]) -> None:
