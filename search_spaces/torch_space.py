@@ -121,6 +121,10 @@ class TorchSpace(SearchSpace):
         try:
             built = self.build(trial, **self._options)
         except Exception as error:  # `build` may import a library that imports torchvision
+            from search_spaces.pytorch import failed_tool
+
+            if remedy := failed_tool(error):
+                raise InputError(f"{where(error)}{remedy}") from error
             if not (lacks_operators(error) and prepare_torchvision()):
                 raise
             built = self.build(trial, **self._options)

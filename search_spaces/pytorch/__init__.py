@@ -2,5 +2,15 @@
 
 from search_spaces.pytorch.building import is_lazy, run, without_weights
 from search_spaces.pytorch.recording import example_tensors, layer_of, record, record_with_numbers
+from search_spaces.pytorch.transformed_modules import failed_tool
 
-__all__ = ["example_tensors", "is_lazy", "layer_of", "record", "record_with_numbers", "run", "without_weights"]
+__all__ = [
+    "example_tensors",
+    "failed_tool",
+    "is_lazy",
+    "layer_of",
+    "record",
+    "record_with_numbers",
+    "run",
+    "without_weights",
+]

@@ -7,6 +7,7 @@ from math import sqrt
 import torch
 from torch import Tensor
 
+from search_spaces.pytorch.calls import one_of_each
 from search_spaces.pytorch.recorder import Recorder, handles
 
 
@@ -44,5 +45,6 @@ def _additive(r: Recorder, mask: Tensor) -> Tensor:
     if mask.dtype != torch.bool:
         return mask
     if r.is_constant(mask):
-        return torch.zeros(mask.shape).masked_fill(~mask, float("-inf"))
+        one = one_of_each(mask)  # a mask for all samples may be huge
+        return torch.zeros(one.shape).masked_fill(~one, float("-inf")).expand(mask.shape)
     return r.add("Where", mask, 0.0, float("-inf"))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from search_spaces.graph import standard
+from search_spaces.pytorch.calls import one_of_each
 from search_spaces.pytorch.dtypes import element
 from search_spaces.pytorch.recorder import HANDLERS, Recorder, handles
 
@@ -21,7 +22,9 @@ def converted(r: Recorder, x: Tensor, dtype: torch.dtype) -> Tensor:
     """As `cast`; constants stay constants."""
     if x.dtype == dtype:
         return x
-    return x.to(dtype) if r.is_constant(x) and not x.is_meta else cast(r, x, dtype)
+    if r.is_constant(x) and not x.is_meta:
+        return one_of_each(x).to(dtype).expand(x.shape)  # a constant for all samples may be huge
+    return cast(r, x, dtype)
 
 
 def widened(r: Recorder, x: Tensor, *bounds: object) -> Tensor:
@@ -33,12 +36,13 @@ def widened(r: Recorder, x: Tensor, *bounds: object) -> Tensor:
 
 @handles("to", "type", "type_as")
 def _to(r: Recorder, input: Tensor, *args: Any, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
-    for argument in args:
+    like = [argument for argument in args if isinstance(argument, Tensor)]
+    for argument in (*args, *[x.dtype for x in like]):
         if isinstance(argument, torch.dtype):
             dtype = argument
-        elif isinstance(argument, Tensor):
-            dtype = argument.dtype
-    return input if dtype is None else converted(r, input, dtype)  # a constant as another tensor stays one
+    if dtype is not None and any(r.is_value(x) for x in like):
+        return converted(r, input, dtype)  # a constant as another tensor stays one
+    return cast(r, input, dtype)
 
 
 _TYPES = {

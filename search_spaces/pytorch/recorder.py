@@ -147,7 +147,9 @@ class Recorder(TorchFunctionMode):
             InputError: if operator, attributes and shapes do not match, or the graph has `MAX_NODES` nodes.
         """
         if len(self.nodes) >= MAX_NODES:
-            raise InputError(f"the network calls more than {MAX_NODES:,} operators")
+            raise InputError(
+                f"the network calls more than {MAX_NODES:,} operators: if it loops over time, give a shorter example"
+            )
         shapes = tuple([self.shapes[v] for v in inputs])
         kept = canonical_attrs(op, tuple(sorted(attrs)), shapes)
         self.shapes.append(output_shape(op, kept, shapes))

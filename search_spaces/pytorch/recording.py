@@ -40,7 +40,8 @@ from search_spaces.pytorch.building import Example, arguments, is_lazy, run
 from search_spaces.pytorch.derived_weights import DerivedWeights
 from search_spaces.pytorch.dtypes import element
 from search_spaces.pytorch.recorder import BATCH_SIZE, Recorder
-from search_spaces.pytorch.value_checks import without_value_checks
+from search_spaces.pytorch.transformed_modules import check_untransformed
+from search_spaces.pytorch.transformers_forms import as_while_tracing
 
 OTHER_BATCH_SIZE = 9240  # even and divisible, unlike the prime `BATCH_SIZE`: what depends on such properties shows
 NewRecorder = Callable[..., Recorder]
@@ -124,10 +125,9 @@ def recorded(
         new_recorder: makes the recorder of each attempt, with the arguments of `Recorder`.
     """
     module.eval()
-    if any(isinstance(layer, torch.jit.ScriptModule) for layer in module.modules()):
-        raise InputError("torch.jit modules cannot be recorded: use the modules that were scripted or traced")
+    check_untransformed(module)
     if is_lazy(module):
-        with torch.no_grad():
+        with torch.no_grad(), torch.compiler.set_stance("force_eager"):
             run(module, example)
     # The module's code may not work for other batch sizes. If it does not work for the example's either, that error
     # is the one to report.
@@ -184,7 +184,8 @@ def _recorded_in_batches(
         size = given[0].shape[0] if batch and given[0].dim() else None
         inputs = iter([recorder.add_input(_input_shape(x, size)) for x in given])
         args, kwargs = tree_unflatten([next(inputs) if isinstance(x, Tensor) else x for x in leaves], structure)
-        with torch.no_grad(), without_value_checks(module, recorder.is_value), recorder:
+        plain = torch.compiler.set_stance("force_eager")  # a compiled module is called as it was before
+        with torch.no_grad(), plain, as_while_tracing(module, recorder.is_value), recorder:
             result = module(*args, **kwargs)
         graph = _graph(recorder, result)
         if recorder.used_twice <= shared:
