@@ -19,7 +19,7 @@ if sys.platform not in ("linux", "darwin"):
 
 if TYPE_CHECKING:
     __version__: str
-    from nas.api import compare, load_search, report, retrain, search
+    from nas.api import compare, load_search, rank, report, retrain, search
     from nas.evaluation.datasets import load_dataset
     from nas.evaluation.measurement import Measurement
     from nas.problem import Benchmark, Problem, load_benchmark
@@ -76,6 +76,7 @@ _MODULES = {
     "load_search": "nas.api",
     "parse_constraints": "nas.searching.objectives",
     "parse_objectives": "nas.searching.objectives",
+    "rank": "nas.api",
     "report": "nas.api",
     "retrain": "nas.api",
     "search": "nas.api",
@@ -113,6 +114,7 @@ __all__ = [
     "load_search",
     "parse_constraints",
     "parse_objectives",
+    "rank",
     "report",
     "retrain",
     "search",

@@ -21,6 +21,7 @@ from nas.comparison.folders import check_free
 from nas.comparison.runs import open_studies
 from nas.comparison.studies import Studies
 from nas.problem import Benchmark, Problem, load_benchmark
+from nas.ranking import rank_networks as rank
 from nas.reporting.folders import save_studies
 from nas.searching.by_cost.loop import EPOCHS, run_search_by_cost
 from nas.searching.evaluators import RecordingEvaluator
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
     from predictors import Predictor
 
+__all__ = ["compare", "load_search", "rank", "report", "retrain", "search"]
 DEFAULT_EVALUATIONS = 60
 Choice = TypeVar("Choice")
 Callback = Callable[["optuna.Study", "optuna.trial.FrozenTrial"], None]

@@ -1,19 +1,227 @@
-"""Ranks networks by measured values where available, and by predictions elsewhere."""
+"""Ranks networks that exist, such as those of timm and one's own, for a device: by measured values where there are
+some, and by predictions elsewhere.
+
+    1. The networks are read as texts.
+    2. The user's own measurements become further examples of the checkpoint. A device that the checkpoint does not
+       know is predicted from the devices that it knows (`nas.new_device`).
+    3. Joint samples of all metrics give each network's probability of being on the Pareto front.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from nas.benchmarks.csv_file import parse_csv, read_bytes
+from nas.evaluation.quantiles import quantiles
+from nas.networks import matching, network_text
+from nas.new_device import relative_samples
 from nas.sampling import draw
-from nas.searching.objectives import Constraint, to_losses
+from nas.searching.objectives import (
+    Constraint,
+    ConstraintsLike,
+    ObjectivesLike,
+    parse_constraints,
+    parse_objectives,
+    to_losses,
+)
 from nas.searching.pareto import non_dominated
 from predictors import Predictor
+from predictors.checkpoint import load, load_trained
 from predictors.exact import exact_costs
 from predictors.metrics import EXACT, Metric
-from search_spaces.common.errors import unknown
+from search_spaces.common.errors import InputError, unknown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MIN_MEASURED = 3  # networks measured on a new device; fewer give no estimate of the spread
+MIN_SHARED = 0.5  # share of these networks that a known device must have, too, to be a covariate of the new one
+
+
+class RankedNetworks(NamedTuple):
+    """Networks in their order, the best first.
+
+    Attributes:
+        networks: a dictionary per network: `network`, `front` (True if its medians are on the front of the feasible
+            networks), `front_probability`, by metric `median`, `low` and `high` (90 % interval) and `measured`,
+            `constraints_kept` (probability), and `novelty` (`Predictor.novelty`; None without a prediction).
+        not_read: for each network that a pattern matched and that could not be read, the reason.
+    """
+
+    networks: list[dict[str, Any]]
+    not_read: list[str]
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row per network: name, probability of the front, and of each metric median and 90 % interval."""
+        import pandas as pd
+
+        rows = []
+        for network in self.networks:
+            row = {name: value for name, value in network.items() if not isinstance(value, dict)}
+            for name, value in network.items():
+                if isinstance(value, dict):
+                    row |= {name: value["median"], f"{name}_low": value["low"], f"{name}_high": value["high"]}
+            rows.append(row)
+        return pd.DataFrame(rows)
+
+
+def rank_networks(
+    networks: Sequence[str],
+    *,
+    checkpoint: str,
+    objectives: ObjectivesLike,
+    constraints: ConstraintsLike = None,
+    measured: str | Path | None = None,
+    samples: int = 64,
+    seed: int = 0,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> RankedNetworks:
+    """Rank networks for a device, with uncertainty.
+
+    Args:
+        networks: sources of networks, such as `"timm:resnet*"`, `"net.onnx"` or `"mine.py:build"`.
+        checkpoint: folder or name of a predictor with examples, such as `"rlm-zoo"`.
+        objectives: see `nas.Problem`; metrics of the checkpoint, of `measured`, params and flops.
+        constraints: see `nas.Problem`.
+        measured: CSV file of your own measurements: a column `network` and one per metric. For an RLM.
+        samples: joint samples per network.
+        seed: of the samples.
+        progress: called with a network, the number that was read and the total.
+
+    Raises:
+        InputError: a metric is not known, a network that is named without a pattern cannot be read, or `measured` is
+            malformed or too small.
+    """
+    goals, bounds = parse_objectives(objectives), parse_constraints(constraints)
+    model = load(checkpoint) if measured is not None else load_trained(checkpoint)
+    own = None if measured is None else _own_measurements(Path(measured))
+    known_devices = [] if own is None else _extend(model, own)
+    check_metrics(model, goals, bounds)
+
+    # 1. Read the networks.
+    sources = list(dict.fromkeys(source for pattern in networks for source in matching(pattern)))
+    texts, names, not_read = [], [], []
+    for i, source in enumerate(sources):
+        try:
+            texts.append(network_text(source))
+            names.append(source)
+        except InputError as error:
+            if source in networks:
+                raise
+            not_read.append(str(error))
+        if progress:
+            progress(source, i + 1, len(sources))
+    if not texts:
+        raise InputError(f"none of the networks could be read; the first: {not_read[0]}")
+
+    # 2. Latencies on known devices are covariates of those on a new one.
+    others = covariates(model, texts, known_devices, samples, seed)
+    given = {name: np.median(values, 1) for name, values in others.items()}
+    drawn = _of_new_devices(model, own, texts, others, samples, seed) if own is not None and others else None
+
+    # 3. Rank.
+    ranking = rank(model, texts, goals, bounds, given, samples, seed, drawn)
+    predicted = [name for name in ranking.metrics if name in model.metrics and name not in EXACT]
+    novelty = model.novelty(texts, predicted)
+    rows = [_row(ranking, i, names[i], float(novelty[i])) for i in ranking.order]
+    return RankedNetworks(rows, not_read)
+
+
+def _row(ranking: Ranking, i: int, name: str, novelty: float) -> dict[str, Any]:
+    """One network of `RankedNetworks.networks`."""
+    row: dict[str, Any] = {
+        "network": name,
+        "front": bool(ranking.on_front[i]),
+        "front_probability": float(ranking.front[i]),
+    }
+    for j, metric in enumerate(ranking.metrics):
+        values = ranking.samples[i, :, j]
+        low, median, high = quantiles(values[None], [0.05, 0.5, 0.95])[:, 0].tolist()
+        row[metric] = {"median": median, "low": low, "high": high, "measured": bool(ranking.measured[i, j])}
+    return {**row, "constraints_kept": float(ranking.kept[i]), "novelty": None if novelty != novelty else novelty}
+
+
+# --- the user's own measurements
+
+
+class OwnMeasurements(NamedTuple):
+    """Texts of n networks, and columns (n,) with NaN for missing values."""
+
+    texts: list[str]
+    columns: dict[str, np.ndarray]
+
+
+def _own_measurements(path: Path) -> OwnMeasurements:
+    """Read the CSV file. Raises InputError that names the line."""
+    table = parse_csv(read_bytes(path), path, ("network",))
+    texts: list[str] = []
+    for line, source in zip(table.lines, table.archs, strict=True):
+        try:
+            text = network_text(source)
+        except InputError as error:
+            raise InputError(f"{path}, line {line}: {error}") from error
+        if text in texts:
+            raise InputError(f"{path}, line {line}: {source} is measured above: keep one row, or their means")
+        texts.append(text)
+    for name, values in table.columns.items():
+        if Metric.parse(name).unit not in ("", "%") and (wrong := np.flatnonzero(values <= 0)).size:
+            line, value = table.lines[wrong[0]], values[wrong[0]]
+            raise InputError(f"{path}, line {line}: {name} is {value:g}, which is not a positive number")
+    return OwnMeasurements(texts, dict(table.columns))
+
+
+def _extend(model: Predictor, own: OwnMeasurements) -> list[str]:
+    """Add the user's measurements to the examples, and list device metrics that can be covariates of a new device."""
+    before = model.examples_of(own.texts)
+    for name, values in own.columns.items():
+        count = int((~np.isnan(values)).sum())
+        if name not in before and count < MIN_MEASURED:
+            raise InputError(
+                f"--measured: the checkpoint does not know {name}, and {count} values are too few: give at least "
+                f"{MIN_MEASURED}, or better ten"
+            )
+    model.extend(own.texts, own.columns)
+    if all(name in before for name in own.columns):
+        return []
+
+    def is_covariate(name: str, values: np.ndarray) -> bool:
+        shared = float(np.mean(~np.isnan(values)))
+        return name not in own.columns and Metric.parse(name).kind == "measured" and shared >= MIN_SHARED
+
+    return [name for name, values in before.items() if is_covariate(name, values)]
+
+
+def _of_new_devices(
+    model: Predictor,
+    own: OwnMeasurements,
+    texts: list[str],
+    others: dict[str, np.ndarray],
+    samples: int,
+    seed: int,
+) -> dict[str, np.ndarray]:
+    """Samples (n, samples) of each metric of a new device.
+
+    `others` has samples of known devices for the same n networks.
+    """
+    of_own = covariates(model, own.texts, list(others), samples, seed)
+    known = np.stack([np.median(values, 1) for values in of_own.values()], 1)
+    asked = np.stack(list(others.values()), 1)
+    drawn = {}
+    for name, values in own.columns.items():
+        rows = np.flatnonzero(~np.isnan(values))
+        if name not in others and Metric.parse(name).kind == "measured" and (values[rows] > 0).all():
+            measured = [own.texts[i] for i in rows]
+            drawn[name] = relative_samples(model, measured, values[rows], known[rows], texts, asked, samples, seed)
+    return drawn
+
+
+# --- ranking by joint samples
 
 
 @dataclass(frozen=True)
