@@ -30,7 +30,8 @@ def check_untransformed(module: nn.Module) -> None:
         kind = type(layer)
         if isinstance(layer, torch.jit.ScriptModule):
             raise InputError(_SCRIPTED)
-        if kind.__module__.startswith(("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")):
+        prepared = kind.__name__ == "FloatFunctional"  # of a network that may be quantized later
+        if kind.__module__.startswith(("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")) and not prepared:
             raise InputError(_QUANTIZED)
         if kind.__name__ == "_Orthogonal" and kind.__module__.startswith("torch.nn.utils"):
             raise InputError(_ORTHOGONAL)

@@ -73,3 +73,15 @@ def test_quantized_modules_with_weights_are_refused_too() -> None:
 
     with pytest.raises(InputError, match="use the module before its quantization"):
         record(quantized(), X)
+
+
+def test_network_that_may_be_quantized_later_is_read() -> None:
+    class Sum(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.sum = nn.Linear(8, 8), torch.ao.nn.quantized.FloatFunctional()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.sum.add(self.layer(x), x)
+
+    assert "Add" in text(Sum)
