@@ -18,7 +18,7 @@ import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -37,7 +37,29 @@ from search_spaces import Architecture, Subnetworks, to_model
 from search_spaces.pytorch import record, record_with_numbers
 
 EXAMPLE = torch.zeros(1, 3, 32, 32)
-RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)  # of channels that Torch-Pruning removes
+RATIOS = (0.15, 0.3, 0.45, 0.6, 0.75)  # of channels that Torch-Pruning removes
+
+
+class Size(NamedTuple):
+    """Sizes of a run: images, widths and blocks of the model, epochs of the model, of ranked and of compared networks,
+    ranked networks, evaluations of the search, and the number that channels are multiples of."""
+
+    images: int
+    widths: tuple[int, ...]
+    blocks: int
+    model_epochs: int
+    rank_epochs: int
+    tune_epochs: int
+    ranked: int
+    evaluations: int
+    round_to: int
+
+
+SIZES = {
+    "full": Size(8000, (32, 64, 128), 3, 20, 8, 4, 30, 120, 8),
+    "small": Size(2400, (8, 16, 32), 2, 10, 4, 2, 8, 36, 4),
+    "quick": Size(400, (8, 16), 1, 1, 1, 1, 3, 6, 4),
+}
 TIMING = LatencyTask(warmup=20, runs=200)
 
 
@@ -57,9 +79,9 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Three stages of three blocks."""
+    """A stem and a stage of residual blocks per width."""
 
-    def __init__(self, widths: tuple[int, ...] = (32, 64, 128), blocks: int = 3) -> None:
+    def __init__(self, widths: tuple[int, ...], blocks: int) -> None:
         super().__init__()
         self.stem, self.norm = nn.Conv2d(3, widths[0], 3, 1, 1, bias=False), nn.BatchNorm2d(widths[0])
         inputs, stages = widths[0], []
@@ -114,15 +136,15 @@ class Lines:
         return self.rows[key]
 
 
-def base_model(folder: Path, data: Dataset, epochs: int) -> ResNet:
-    """The trained model."""
+def base_model(folder: Path, data: Dataset, size: Size) -> ResNet:
+    """The model, whose trained weights are in the folder."""
     torch.manual_seed(0)
-    model, file = ResNet(), folder / "model.safetensors"
+    model, file = ResNet(size.widths, size.blocks), folder / "model.safetensors"
     if not file.exists():
         from safetensors.torch import save_file
 
         network = Trainable(record(model, EXAMPLE), lambda: copy.deepcopy(model).train(), EXAMPLE)
-        trained = train(network, data, task=TrainingTask(epochs, shift=2, noise=0))
+        trained = train(network, data, task=TrainingTask(size.model_epochs, shift=2, noise=0))
         assert trained.state is not None
         save_file({name: x.contiguous() for name, x in trained.state.items()}, file)
         print(f"model: {trained.validation[0]:.2f} % validation, {trained.test[0]:.2f} % test accuracy", flush=True)
@@ -172,35 +194,39 @@ def _front(values: list[tuple[float, float]]) -> list[int]:
     return [i for i, v in enumerate(table) if not ((table <= v).all(1) & (table < v).any(1)).any()]
 
 
-def pruned(model: nn.Module, ratio: float, everywhere: bool) -> nn.Module:
+def pruned(model: nn.Module, ratio: float, everywhere: bool, round_to: int) -> nn.Module:
     """The model after Torch-Pruning: magnitude, one ratio for all layers or one global threshold."""
     import torch_pruning
 
     made: nn.Module = copy.deepcopy(model)
     pruner = torch_pruning.pruner.MagnitudePruner(
         made, EXAMPLE, importance=torch_pruning.importance.GroupMagnitudeImportance(p=2), pruning_ratio=ratio,
-        global_pruning=everywhere, ignored_layers=[made.head], round_to=8,
+        global_pruning=everywhere, ignored_layers=[made.head], round_to=round_to,
     )  # fmt: skip
     pruner.step()
     return made
 
 
-def main(folder: Annotated[Path, typer.Argument(help="Folder for the results.")], quick: Quick = False) -> None:
+def main(
+    folder: Annotated[Path, typer.Argument(help="Folder for the results.")],
+    small: Annotated[bool, typer.Option("--small", help="A run of about ten minutes on an idle core.")] = False,
+    quick: Quick = False,
+) -> None:
     """Compare sub-networks with pruned networks, and short with long fine-tuning."""
+    size = SIZES["quick" if quick else "small" if small else "full"]
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     if not (folder / "images.npz").exists():
-        write_images(folder / "images.npz")
+        write_images(folder / "images.npz", size.images)
     data = load_dataset(folder / "images.npz")
-    epochs, count, evaluations = (1, 3, 6) if quick else (8, 20, 90)
-    model = base_model(folder, data, 1 if quick else 12)
-    space = Subnetworks(model, EXAMPLE, weights=folder / "model.safetensors", name="resnet")
+    model = base_model(folder, data, size)
+    space = Subnetworks(model, EXAMPLE, weights=folder / "model.safetensors", round_to=size.round_to, name="resnet")
     lines = Lines(folder / "results.jsonl")
     network = _network(space, space.model)
     whole = lines("model", lambda: {"latency": latency(space.model), "curve": tuned(network, data, 0)})
     print(f"model: {whole['curve'][0]:.2f} %, {whole['latency']:.3f} ms", flush=True)
-    tune = min(epochs, 4)
-    found = searched(space, data, lines, evaluations)
+    tune = size.tune_epochs
+    found = searched(space, data, lines, size.evaluations)
     rows: dict[str, list[tuple[float, float]]] = {"search": [], "uniform": [], "global": []}
     for arch in found:
         row = lines(
@@ -211,20 +237,20 @@ def main(folder: Annotated[Path, typer.Argument(help="Folder for the results.")]
         )  # fmt: skip
         rows["search"].append((row["curve"][-1], row["latency"]))
     for name in ("uniform", "global"):
-        for ratio in RATIOS[:2] if quick else RATIOS:
-            row = lines(f"{name} {ratio}", lambda r=ratio, g=name == "global": _pruned_row(space, data, r, g, tune))  # type: ignore[misc]
+        for ratio in RATIOS[:1] if quick else RATIOS:
+            row = lines(f"{name} {ratio}", lambda r=ratio, g=name == "global": _pruned_row(space, data, r, g, size))  # type: ignore[misc]
             rows[name].append((row["curve"][-1], row["latency"]))
     for drop in (0.5, 1.0, 2.0, 4.0):
         needed = whole["curve"][0] - drop
         fast = {name: [ms for score, ms in of if score >= needed] for name, of in rows.items()}
         shown = ", ".join(f"{name} {min(times, default=float('nan')):.3f} ms" for name, times in fast.items())
         print(f"within {drop} points of the model ({needed:.2f} %): {shown}", flush=True)
-    ranks(space, data, lines, count, epochs)
+    ranks(space, data, lines, size.ranked, size.rank_epochs)
 
 
-def _pruned_row(space: Subnetworks, data: Dataset, ratio: float, everywhere: bool, epochs: int) -> dict[str, Any]:
-    module = pruned(space.model, ratio, everywhere)
-    return {"curve": tuned(_network(space, module), data, epochs), "latency": latency(module.eval())}
+def _pruned_row(space: Subnetworks, data: Dataset, ratio: float, everywhere: bool, size: Size) -> dict[str, Any]:
+    module = pruned(space.model, ratio, everywhere, size.round_to)
+    return {"curve": tuned(_network(space, module), data, size.tune_epochs), "latency": latency(module.eval())}
 
 
 def _network(space: Subnetworks, module: nn.Module) -> Trainable:

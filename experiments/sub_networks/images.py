@@ -15,7 +15,7 @@ import numpy as np
 SIDE = 32  # pixels
 SHAPES = 3  # ring, square, cross
 CLASSES = 10 * SHAPES
-TRAIN, VALIDATION, TEST = 8000, 2000, 2000  # images
+TRAIN = 8000  # images; the validation and the test part have a quarter of that
 
 
 def composed_images(count: int, digits: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> tuple:
@@ -73,7 +73,7 @@ def _shape(kind: int, y: np.ndarray, x: np.ndarray, rng: np.random.Generator) ->
     return (np.minimum(np.abs(y), np.abs(x)) < 1.2) & (border < radius)
 
 
-def write_images(path: Path, seed: int = 0) -> None:
+def write_images(path: Path, train: int = TRAIN, seed: int = 0) -> None:
     """Write the data set with its three parts as `.npz`, as `nas.load_dataset` reads it."""
     from sklearn.datasets import load_digits
 
@@ -83,7 +83,7 @@ def write_images(path: Path, seed: int = 0) -> None:
     order = rng.permutation(len(pixels))
     people = np.split(order, [1100, 1400])  # digits of the training, validation and test part
     arrays: dict[str, np.ndarray] = {}
-    for name, rows, count in zip(("train", "val", "test"), people, (TRAIN, VALIDATION, TEST), strict=True):
+    for name, rows, count in zip(("train", "val", "test"), people, (train, train // 4, train // 4), strict=True):
         x, y = composed_images(count, pixels[rows], labels[rows], rng)
         arrays |= {f"x_{name}": x, f"y_{name}": y}
     np.savez_compressed(path, **arrays)  # type: ignore[arg-type]

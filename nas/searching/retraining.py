@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nas.evaluation.export import preprocessing
+from nas.evaluation.inheritance import imitated
 from nas.evaluation.measurement import Measurement, measurement_of
+from nas.evaluation.metrics import FIDELITY
 from nas.evaluation.tasks import training_task
 from nas.evaluation.trainable import Trainable
 from nas.evaluation.training import train
@@ -120,6 +122,8 @@ class _BuiltIn:
     ) -> tuple[dict[str, float], Weights]:
         data, m = self.measurement.data, self.measurement
         assert data is not None
+        if FIDELITY in m.metrics or not data.labelled:
+            data = imitated(data, network)
         trained = train(
             network, data, m.seeds, m.training, device=m.device, checkpoint=checkpoint,
             progress=progress and (lambda done, total: progress("epochs", done, total)),

@@ -280,3 +280,40 @@ def test_the_model_is_not_changed_and_sub_networks_do_not_share_memory() -> None
         for parameter in module.parameters():
             parameter.zero_()
     assert all(torch.equal(value, model.state_dict()[key]) for key, value in before.items())
+
+
+class Scaled(nn.Module):
+    """Sizes in a tuple, positions in a buffer, a window of the channels as a chunk, and a weight that is computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 32)
+        self.shape = (1, 32)
+        self.scale = nn.Parameter(torch.rand(32))
+        self.register_buffer("positions", torch.randn(9, 32))
+        self.gated = nn.Linear(32, 48)
+        self.last = nn.utils.parametrizations.weight_norm(nn.Linear(24, 16))
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x) * self.scale.view(self.shape) + self.positions
+        a, b = self.gated(x).chunk(2, -1)
+        return self.head(self.last(a * b.sigmoid()).relu().mean(1))
+
+
+def test_sizes_in_tuples_buffers_and_computed_weights_are_mended() -> None:
+    torch.manual_seed(0)
+    model = Scaled().eval()
+    space = Subnetworks(model, torch.zeros(2, 9, 6))
+    assert {group.name: group.sizes for group in space.groups} == {
+        "width.first": (8, 16, 24, 32),
+        "width.gated": (8, 16, 24),
+        "width.last": (8, 16),
+    }
+    x = torch.randn(2, 9, 6)
+    rng = np.random.default_rng(0)
+    for arch in [space.whole, *[space.sample(rng) for _ in range(4)]]:
+        module = space.module(arch)
+        assert module(x).isfinite().all()
+        assert module.positions.shape == (9, arch.as_dict()["width.first"])
+    assert torch.allclose(space.module(space.whole)(x), model(x), atol=1e-5)

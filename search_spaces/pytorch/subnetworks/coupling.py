@@ -469,6 +469,11 @@ def _buffer(walk: _Walk, node: Node) -> Axes:
     return walk.new_axes(node, "" if known else "constant numbers")
 
 
+def _constant(walk: _Walk, node: Node) -> Axes:
+    """Written numbers stay, unless they are a buffer of which only weights are computed."""
+    return walk.new_axes(node, "" if walk.weights and node.outputs[0] in walk.reading.sources else "constant numbers")
+
+
 def _conv(walk: _Walk, node: Node) -> Axes:
     x, shape = walk.axes[node.inputs[0]], walk.shape(node.outputs[0])
     image = [fixed(_number(d), "an axis of the image") for d in shape[2:]]
@@ -492,7 +497,9 @@ def _conv(walk: _Walk, node: Node) -> Axes:
     else:
         walk.unify(x[1], weight[1], node)
     for one in bias:
-        if one is not None:
+        if one is None:
+            fix(made, "a weight that cannot be followed")
+        else:
             walk.unify(made, one[0], node)
     if len(node.inputs) == 1:
         walk.note(node, 0, [made], [x[1]] if group == 1 else [weight[1]])
@@ -518,7 +525,9 @@ def _conv_transpose(walk: _Walk, node: Node) -> Axes:
         made = product([groups, weight[1]])
         walk.coupling.groups[node.outputs[0]] = groups
     for one in bias:
-        if one is not None:
+        if one is None:
+            fix(made, "a weight that cannot be followed")
+        else:
             walk.unify(made, one[0], node)
     walk.note(node, 0, [made], [x[1]])
     for i in range(len(bias)):
@@ -534,7 +543,9 @@ def _linear(walk: _Walk, node: Node) -> Axes:
     walk.unify(x[-1], weight[1], node)
     walk.note(node, 0, [weight[0]], [x[-1]])
     for i, one in enumerate(bias):
-        if one is not None:
+        if one is None:
+            fix(weight[0], "a weight that cannot be followed")
+        else:
             walk.unify(weight[0], one[0], node)
             walk.note(node, 1 + i, [weight[0]])
     return (*x[:-1], weight[0])
@@ -659,6 +670,7 @@ _RULES: dict[str, Rule] = {
     "ChannelShuffle": _shuffle,
     "DepthToSpace": _depth_to_space,
     "Range": _filled,
+    "Constant": _constant,
     "Param": _param,
     "Buffer": _buffer,
     "Conv": _conv,

@@ -273,10 +273,11 @@ def _linked(graph: Graph, recorder: LinkedRecorder, module: nn.Module) -> Readin
         if i in parameters and (made_number := tensors._recorded[id(made)].number) is not None
     }
     sources |= {n: own_buffers[i] for i, (_, n) in tensors._constants.items() if i in own_buffers}
+    made = {node.outputs[0]: node.op for node in graph.nodes}
     buffers = {
         n: own_buffers[i]
         for i, (_, n) in recorder._constants.items()
-        if i in own_buffers and any(node.op == "Buffer" for node in graph.nodes if node.outputs[0] == n)
+        if i in own_buffers and made.get(n) in ("Buffer", "Expand")  # others are written number by number
     }
     shapes = tuple(tensors.shapes)
     weight_graph = Graph((), tuple(tensors.nodes), (), shapes)

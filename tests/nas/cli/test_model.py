@@ -145,6 +145,10 @@ def test_fidelity_needs_inputs_alone(
         )
         scores.append({row["architecture"]: float(row["fidelity"]) for row in _front(out)})
     assert all(10 < score <= 100 for of in scores for score in of.values())
+    # The network can be retrained with the same inputs alone.
+    retrain = ("retrain", str(tmp_path / "0"), "--point", "0", "--epochs", "1", "--trust", "-q")
+    assert run(monkeypatch, *retrain) == 0, capsys.readouterr().err
+    assert "test_fidelity" in (tmp_path / "0" / "retrained" / "00" / "summary.json").read_text()
     both = scores[0].keys() & scores[1].keys()
     assert np.mean([scores[1][arch] for arch in both]) > np.mean([scores[0][arch] for arch in both])
 
