@@ -10,9 +10,9 @@ families: a quarter of timm's families is held out. Predicted are ImageNet top-1
 given: the same, with the five other devices given for each device, and all six for top-1.
 new: ten random networks are measured on a new device; all networks have been measured on the five others.
 
-`rlm` is as in the checkpoint `rlm-zoo`: with a forest beside it, each metric by itself; for latencies, the exact
-parameters and multiply-accumulates are given. `rlm-alone` lacks the forest. Without these and the costs, `rlm-plain`
-decodes each metric by itself, and `rlm-sequence` decodes all in one sequence, accuracy first.
+`rlm` is as in the checkpoint `rlm-zoo`: each metric by itself; for latencies, the exact parameters and
+multiply-accumulates are given. Without these costs, `rlm-plain` decodes each metric by itself, and `rlm-sequence`
+decodes all in one sequence, accuracy first.
 `log-linear` is a regression on the logarithms of parameters and multiply-accumulates. `operators` is a random forest on
 the same and on counts of operators. `regression` is a ridge regression on the logarithms of the given latencies. The
 RLM's base has seen none of these networks. The baselines learn logarithms of latencies, predictors choose by
@@ -36,9 +36,9 @@ from nas.evaluation.quantiles import quantiles
 STUDIES = ("families", "given", "new")
 COSTS = ("params", "macs")
 FORMULAS = (*COSTS, "log-linear", "operators")
-ALONE, PLAIN, SEQUENCE, REGRESSION = "rlm-alone", "rlm-plain", "rlm-sequence", "regression"
+PLAIN, SEQUENCE, REGRESSION = "rlm-plain", "rlm-sequence", "regression"
 PREDICTORS = {
-    "families": (*FORMULAS, "rlm", ALONE, PLAIN, SEQUENCE, "gp", "gnn"),
+    "families": (*FORMULAS, "rlm", PLAIN, SEQUENCE, "gp", "gnn"),
     "given": (REGRESSION, "rlm", "gp"),
     "new": (REGRESSION, "rlm"),
 }
@@ -153,10 +153,9 @@ def _learned(
     from predictors.metrics import EXACT
     from predictors.rlm.predictor import RLM
 
-    own = {"forest": True} if predictor == "rlm" else {}
-    model = predictors.create(predictor.partition("-")[0], seed=seed, **own)
+    model = predictors.create(predictor.partition("-")[0], seed=seed)
     rows = np.flatnonzero(~held_out)
-    counted = exact_costs(zoo.texts, EXACT) if predictor in ("rlm", ALONE) and not given else {}
+    counted = exact_costs(zoo.texts, EXACT) if predictor == "rlm" and not given else {}
     costs = {name: np.array(values) for name, values in counted.items()}
     targets = {**costs, **{name: zoo.values[name] for name in METRICS}}
     learned = [zoo.texts[i] for i in rows]

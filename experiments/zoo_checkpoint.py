@@ -1,7 +1,7 @@
 """`rlm-zoo`, an RLM with real networks as examples: `python -m experiments.zoo_checkpoint`, with `$NAS_DATA/zoo`.
 
-The checkpoint contains numbers of these tables, and its card contains their notices. No weights are trained. A forest
-predicts beside the RLM. Intervals are calibrated on families that are left out in turn.
+The checkpoint contains numbers of these tables, and its card contains their notices. No weights are trained. Intervals
+are calibrated on families that are left out in turn.
 
     nas predict timm:resnet50 my_model.py:build --checkpoint rlm-zoo --metrics imagenet_top1_accuracy,rtx4090_ms
     nas rank 'timm:resnet*' my_model.py:build --checkpoint rlm-zoo \
@@ -31,8 +31,7 @@ text. Made by `python -m experiments.zoo_checkpoint`; **for use, not for compari
   with a teacher (`…_distilled_…`) or with more data (`…_extra_data_…`), and milliseconds per image on six devices
   (GPUs: at the largest batch that fits; CPUs: one image at a time); and networks of Qualcomm AI Hub, with latencies on
   phones and chips by device, precision and runtime (`samsung_galaxy_s24_w8a8_tflite_ms`).
-- **Predictions** are means of the RLM's and those of random forests on the networks' totals and operators, which are
-  fitted to the examples when they are needed. Latencies are learned as logarithms.
+- **Scale**: latencies are learned as logarithms.
 - **Noise**: the training recipe alone moves a network's top-1 by up to 5.7 points.
 - **Exact costs** (`params`, `flops`) are among its metrics: `nas predict` and `nas rank` give them to each latency.
 - **Intervals** are widened until 90 % of them contain the true value, for families of networks that were left out
@@ -77,7 +76,7 @@ def main(
     zoos = [timm_zoo(QUICK_EVERY if quick else 1, True), *([] if quick else [aihub_zoo()])]
     zoo = joined(zoos)
     values = zoo.values | {name: np.array(costs) for name, costs in exact_costs(zoo.texts, EXACT).items()}
-    model = predictors.create("rlm", base=base, forest=True)
+    model = predictors.create("rlm", base=base)
     assert isinstance(model, RLM)
     model.fit(zoo.texts, values).calibrate(zoo.texts, list(zoo.families))
     model.save(out)

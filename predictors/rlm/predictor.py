@@ -15,12 +15,11 @@ from predictors.calibration import widen, widening_factors
 from predictors.checkpoint import load_base
 from predictors.files import examples, load_weights, with_prefix
 from predictors.inputs import Inputs, Metrics, as_targets, as_texts, group_by_known
-from predictors.metrics import EXACT, decoding_order
+from predictors.metrics import decoding_order
 from predictors.rlm.coordinates import States
 from predictors.rlm.decoding import joint_scores
 from predictors.rlm.encoder import COMMON
 from predictors.rlm.examples import MAX_EXAMPLES, Context, Examples, Group, groups, nearest_distances, nearest_group
-from predictors.rlm.forest import MIN_EXAMPLES, TOTALS, WEIGHT, Features, fit_forest
 from predictors.rlm.lines import TEXT_NUMBERS
 from predictors.rlm.model import Model, ModelConfig
 from predictors.rlm.quantiles import joint_quantiles
@@ -32,8 +31,6 @@ from search_spaces.pytorch import without_weights
 from search_spaces.text import TEXT_VERSION, fingerprint
 
 if TYPE_CHECKING:
-    from sklearn.ensemble import RandomForestRegressor
-
     from predictors.rlm.backbone import T5GemmaReader
 
 log = logging.getLogger(__name__)
@@ -65,8 +62,6 @@ class RLM(SamplingPredictor):
         backbone: folder or hub name of a T5Gemma that replaces the encoder.
         progress: called as `progress(step, steps, loss)` during fine-tuning.
         kernel_steps: optimizer steps of the kernels alone, for networks and from about 300 examples; 0 for none.
-        forest: predict the mean with a random forest on totals and operators (`predictors.rlm.forest`), for networks of
-            many families; where other metrics than exact costs are given, the RLM predicts alone.
 
     Raises:
         InputError: if a number of steps is negative.
@@ -76,13 +71,13 @@ class RLM(SamplingPredictor):
 
     def __init__(
         self, seed: int = 0, base: str = BASE, steps: int = 0, backbone: str | None = None,
-        progress: Progress | None = None, kernel_steps: int = 0, forest: bool = False,
+        progress: Progress | None = None, kernel_steps: int = 0,
     ) -> None:  # fmt: skip
         super().__init__(seed)
         if min(steps, kernel_steps) < 0:
             raise InputError(f"rlm: steps must be 0 or more, not {min(steps, kernel_steps)}")
         self.base, self.backbone, self.progress = base, backbone, progress
-        self.steps, self.kernel_steps, self.forest = steps, kernel_steps, forest
+        self.steps, self.kernel_steps = steps, kernel_steps
         self._model: Model | None = None
         self._cache: dict[str, np.ndarray] = {}
         self._store([], np.empty((0, 0), np.float32), {})
@@ -128,22 +123,18 @@ class RLM(SamplingPredictor):
             tune(model, texts, values, self.steps, self.seed, frozen, self.progress)
             if not self.backbone:
                 self._reader, self._cache = model, {}
-        features = Features.fit(texts) if self.forest else None
-        self._store(fingerprints(texts), self._read(texts), values, features)
+        self._store(fingerprints(texts), self._read(texts), values)
         if self.kernel_steps:
             self._model = copy.deepcopy(model)
             rows = np.random.default_rng(self.seed).permutation(len(texts))[:MAX_KERNEL_ROWS]
             contexts = [self._context(rows, name, []) for name in values]
             fit_kernels(self._model.reader.kernels, contexts, self.kernel_steps, self.progress)
-            self._store(self._texts, self._states, values, features)  # its contexts had the kernels from before
+            self._store(self._texts, self._states, values)  # its contexts had the kernels from before
         return self
 
-    def _store(
-        self, texts: list[str], states: np.ndarray, values: dict[str, np.ndarray], features: Features | None = None
-    ) -> None:
-        """Store the examples: fingerprints of n texts, their states (n, S), values (n,) per metric, and features."""
-        self._texts, self._states, self._features = texts, states, features
-        self._forests: dict[str, RandomForestRegressor] = {}
+    def _store(self, texts: list[str], states: np.ndarray, values: dict[str, np.ndarray]) -> None:
+        """Store the examples: fingerprints of n texts, their states (n, S) and values (n,) per metric."""
+        self._texts, self._states = texts, states
         self._values, self._metrics = values, tuple(values)
         self._novelty_units: dict[str | None, float] = {}
         self._widening: dict[str, float] = {}
@@ -174,8 +165,8 @@ class RLM(SamplingPredictor):
 
         def fit_rows(rows: np.ndarray, metrics: Sequence[str]) -> RLM:
             part = copy.copy(self)
-            kept, features = [self._texts[row] for row in rows], self._features and self._features.rows(rows)
-            part._store(kept, self._states[rows], {name: self._values[name][rows] for name in metrics}, features)
+            kept = [self._texts[row] for row in rows]
+            part._store(kept, self._states[rows], {name: self._values[name][rows] for name in metrics})
             return part
 
         numbers = np.unique(list(groups), return_inverse=True)[1].ravel()
@@ -200,13 +191,12 @@ class RLM(SamplingPredictor):
         texts, new = as_texts(architectures), as_targets(architectures, metrics)
         place = {text: row for row, text in enumerate(self._texts)}
         stored, states = list(self._texts), list(self._states)
-        rows, further = [], []
-        for text, name, state in zip(texts, fingerprints(texts), self._read(texts), strict=True):
+        rows = []
+        for name, state in zip(fingerprints(texts), self._read(texts), strict=True):
             rows.append(place.setdefault(name, len(stored)))
             if rows[-1] == len(stored):
                 stored.append(name)
                 states.append(state)
-                further.append(text)
         values = {}
         for name in {**self._values, **new}:
             values[name] = np.full(len(stored), np.nan)
@@ -215,8 +205,7 @@ class RLM(SamplingPredictor):
                 if not np.isnan(value):
                     values[name][row] = value
         widening = {name: self._widening.get(name, 1.0) for name in values}
-        features = self._features and self._features.extended(further)
-        self._store(stored, np.array(states, np.float32), values, features)
+        self._store(stored, np.array(states, np.float32), values)
         self._widening = widening
 
     def states(self, architectures: Inputs) -> np.ndarray:
@@ -319,31 +308,10 @@ class RLM(SamplingPredictor):
                 scores = [self._scales[name].normalize(values[part]) for name, values in given.items()]
                 places = quantiles(states[part], [texts[i] for i in part])
                 decoded = joint_scores(contexts, states[part], _columns(scores, len(part)), places)
-                inputs = self._forest_inputs([texts[i] for i in part], given)
                 for name, values in zip(metrics, decoded, strict=True):
-                    widened = widen(self._with_forest(name, values, inputs), self._widening.get(name, 1.0))
+                    widened = widen(values, self._widening.get(name, 1.0))
                     found[name][part] = self._scales[name].restore(widened)
         return found
-
-    def _forest_inputs(self, texts: list[str], given: Mapping[str, np.ndarray]) -> np.ndarray | None:
-        """Features (n, f) of texts for the forests; None where these do not take part."""
-        if self._features is None or not set(given) <= set(EXACT):
-            return None
-        return Features.of(texts, self._features.kinds).matrix
-
-    def _with_forest(self, metric: str, scores: np.ndarray, inputs: np.ndarray | None) -> np.ndarray:
-        """Scores (n, samples) of a metric, moved to means with a forest's predictions, and wider if these differ."""
-        known = np.flatnonzero(~np.isnan(self._values[metric]))
-        if inputs is None or self._features is None or len(known) < MIN_EXAMPLES:
-            return scores
-        if metric not in self._forests:
-            learned = self._scales[metric].normalize(self._values[metric][known])
-            self._forests[metric] = fit_forest(self._features.matrix[known], learned, self.seed)
-        low, median, high = np.quantile(scores, [0.05, 0.5, 0.95], axis=1, method="hazen")
-        half = np.maximum((high - low) / 2, 1e-3)
-        difference = self._forests[metric].predict(inputs) - median
-        wider = np.hypot(half, difference) / half
-        return (median + WEIGHT * difference)[:, None] + wider[:, None] * (scores - median[:, None])
 
     def _groups_with(self, metrics: Sequence[str]) -> list[Group]:
         """Groups of the examples with at least one of these metrics."""
@@ -390,21 +358,17 @@ class RLM(SamplingPredictor):
             "widening": self._widening,
             "text_version": TEXT_VERSION,
             "texts": " ".join(self._texts),  # one string takes less room than a list of thousands
-            "forest": self._features and self._features.kinds,
         }
         tensors = with_prefix("model", halves if is_half else whole)
         if self.metrics:
             states, common = np.split(self._states, [-COMMON], 1)
             values = np.stack(list(self._values.values()))
             tensors |= {"states": states.astype(np.float16), "common": common, "values": values}
-            if self._features:
-                tensors["features"] = self._features.matrix
         return config, tensors
 
     @classmethod
     def _restore(cls, config: dict[str, Any], tensors: dict[str, np.ndarray]) -> Self:
-        forest = config["forest"] is not None
-        self = cls(seed=config["seed"], base=config["base"], backbone=config["backbone"], forest=forest)
+        self = cls(seed=config["seed"], base=config["base"], backbone=config["backbone"])
         sizes = ModelConfig.restore(config["model"])
         with without_weights():
             model = Model(sizes).eval()
@@ -423,8 +387,7 @@ class RLM(SamplingPredictor):
                     "may not recognise them: make the checkpoint again",
                     len(texts), config["text_version"], TEXT_VERSION,
                 )  # fmt: skip
-            values = examples(config, {**tensors, "states": states}, "states")
-            self._store(texts, states, values, _restored_features(config, tensors, len(states)))
+            self._store(texts, states, examples(config, {**tensors, "states": states}, "states"))
             self._widening = {name: float(config.get("widening", {}).get(name, 1.0)) for name in self.metrics}
             if not all(1 <= factor < np.inf for factor in self._widening.values()):
                 raise InputError("damaged checkpoint: the factors that widen its intervals are not numbers from 1")
@@ -434,17 +397,6 @@ class RLM(SamplingPredictor):
 def fingerprints(texts: Sequence[str]) -> list[str]:
     """Fingerprints of n texts, by which examples are recognised on every machine."""
     return [fingerprint(text) for text in texts]
-
-
-def _restored_features(config: Mapping[str, Any], tensors: Mapping[str, np.ndarray], count: int) -> Features | None:
-    """The features of a checkpoint's `count` examples; None if it has no forest."""
-    kinds = config["forest"]
-    if kinds is None:
-        return None
-    matrix = tensors["features"]
-    if matrix.shape != (count, 2 + len(TOTALS) + len(kinds)) or not np.isfinite(matrix).all():
-        raise InputError("damaged checkpoint: its features are not those of its examples")
-    return Features(list(kinds), matrix)
 
 
 def _rounded(states: np.ndarray) -> np.ndarray:

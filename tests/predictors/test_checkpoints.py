@@ -208,6 +208,13 @@ def test_a_shipped_checkpoint_is_small_described_and_found_by_its_name(
     assert np.isfinite(model.predict(TEXTS[:2], list(model.metrics)[-1:], samples=4).samples).all()
 
 
+@pytest.mark.parametrize("name", [name for name in SHIPPED if name.startswith("rlm-")])
+def test_a_shipped_rlm_is_the_rlm_alone(name: str) -> None:
+    """A name means one model: beside the network's weights, a checkpoint holds labelled examples and nothing else."""
+    parts = {tensor.partition(".")[0] for tensor in load_file(CHECKPOINTS / name / "model.safetensors")}
+    assert "model" in parts <= {"model", "states", "common", "values"}
+
+
 @pytest.mark.skipif("NAS_DATA" not in os.environ, reason="NAS_DATA, the folder of real tables, is not set")
 def test_a_checkpoint_of_the_whole_table_ranks_its_networks() -> None:
     from nas.benchmarks import load_benchmark
