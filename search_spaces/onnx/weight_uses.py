@@ -68,6 +68,7 @@ VECTORS: dict[str, tuple[int, ...]] = {
     "LayerNormalization": (1, 2),
     "RMSNormalization": (1,),
 }
+_LOOKUPS = ("Gather", "GatherElements", "GatherND")
 # Operands that are numbers of the architecture, or of its quantization, even if they are long.
 _SETTINGS: dict[str, tuple[int, ...]] = {
     "BatchNormalization": (3, 4),
@@ -236,9 +237,20 @@ class _Finder:
         return Weights(nodes, self.tensors, {name for name in self.tensors if self._is_shared(name)})
 
     def _is_shared(self, name: str) -> bool:
-        """True for a weight that is read more than once; a vector may also be a batch normalization's statistics."""
-        reads = {(use.node, use.position) for use in self.uses[name] if not self._is_setting(use)}
+        """True for a weight that is read more than once; a vector may also be a batch normalization's statistics.
+
+        What is looked up in a table at stored places, such as a bias by relative positions, is read once: by the
+        lookup, however many operators use the result.
+        """
+        reads = {self._read_at(use) for use in self.uses[name] if not self._is_setting(use)}
         return is_weight(self.tensors[name]) and len(reads) > 1
+
+    def _read_at(self, use: _Use) -> tuple[int, int]:
+        """Node and position at which a tensor is read: of a lookup in it, or of the use itself."""
+        reader, operand = use.direct
+        if self.nodes[reader].op_type in _LOOKUPS and operand == 0:
+            return use.direct
+        return use.node, use.position
 
     # --- where tensors are read
 
