@@ -141,6 +141,24 @@ class Subnetworks(TorchSpace):
         return self._prunable.choices.unpruned
 
     @property
+    def summary(self) -> str:
+        """What can be chosen, and what stays whole with its reason, in one line."""
+        choices = self._prunable.choices
+        counts = {
+            "group of channels": sum(group.kind == "width" for group in choices.groups),
+            "group of heads": sum(group.kind == "heads" for group in choices.groups),
+            "block": len(choices.blocks),
+            "kernel": len(choices.kernels),
+        }
+        shown = [_counted(number, name) for name, number in counts.items() if number]
+        whole = [f"{name} ({reason})" for name, reason in list(self.unpruned.items())[:MAX_NAMED]]
+        if not whole:
+            return f"{', '.join(shown)} to choose from"
+        more = len(self.unpruned) - len(whole)
+        rest = f" and {more} more" if more else ""
+        return f"{', '.join(shown)} to choose from; whole stay {', '.join(whole)}{rest}"
+
+    @property
     def model(self) -> nn.Module:
         """The trained model, in evaluation mode."""
         return self._prunable.module
@@ -269,6 +287,11 @@ class Subnetworks(TorchSpace):
     def _reasons(self) -> str:
         first = next(iter(self.unpruned.items()), None)
         return "" if first is None else f"; for example, {first[0]} stays whole because of {first[1]}"
+
+
+def _counted(number: int, name: str) -> str:
+    first, _, rest = name.partition(" ")
+    return f"{number} {first}{'s' if number > 1 else ''}{f' {rest}' if rest else ''}"
 
 
 def load_weights(module: nn.Module, path: str | Path) -> None:

@@ -252,7 +252,7 @@ def search(
     from nas.searching.labels import sampler_label
     from nas.searching.patience import set_timeout
     from nas.searching.storage import address
-    from search_spaces import get_space
+    from search_spaces import Subnetworks, get_space
 
     set_timeout(storage_timeout)
     seconds = 0.0 if prepare else None if hours is None else 3600 * hours
@@ -306,6 +306,8 @@ def search(
             )
         else:
             measuring = open_measured(str(space), objectives, limits, measured, folder, spending)
+            if isinstance(measuring.space, Subnetworks) and not quiet:
+                print(f"nas: {model}: {measuring.space.summary}", file=sys.stderr)
             point = None if reference is None else parse_numbers(reference, "--reference")
             studies = run_measured_studies(
                 measuring, objectives, samplers, evaluations, numbers, folder, limits, bar, point, options

@@ -69,6 +69,11 @@ class Trainable:
         """The network's text."""
         return write(compact(self.graph))
 
+    @property
+    def identity(self) -> str:
+        """What distinguishes the network from others: its text and, if it inherits weights, which ones."""
+        return self.text + self.label
+
     def module(self, replicas: int = 1) -> nn.Module:
         """The module with fresh weights, of one or several networks side by side.
 

@@ -194,7 +194,7 @@ class MeasuredEvaluator:
         network = Trainable.of(self.space, architecture)
         if record:
             record.identify(network)
-        name = fingerprint(network.text + network.label)
+        name = fingerprint(network.identity)
         known = self._known.get(name)
         if known is not None and (record is None or self._serves(known, record)):
             if record:

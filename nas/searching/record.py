@@ -32,7 +32,7 @@ class NetworkId(NamedTuple):
     """What identifies a network, and its exact costs.
 
     Attributes:
-        text: fingerprint of the network's text; the choices if the network cannot be built.
+        text: fingerprint of the network's text, and of which weights it inherits; the choices if it cannot be built.
         counts: params and FLOPs; empty if the network cannot be built.
     """
 
@@ -41,7 +41,7 @@ class NetworkId(NamedTuple):
 
     @classmethod
     def of(cls, network: Trainable) -> NetworkId:
-        return cls(fingerprint(network.text), {name: count(network.graph) for name, count in COUNTS.items()})
+        return cls(fingerprint(network.identity), {name: count(network.graph) for name, count in COUNTS.items()})
 
     @classmethod
     def of_stored(cls, stored: Mapping[str, Any]) -> NetworkId:

@@ -65,6 +65,7 @@ def test_the_choices_have_the_names_of_layers() -> None:
         "kernel.blocks.1.wide": 5,
     }
     assert space.unpruned == {}
+    assert space.summary == "3 groups of channels, 2 blocks, 2 kernels to choose from"
     assert [group.sizes for group in space.groups] == [(8, 16, 24, 32), (16, 32, 48, 64), (16, 32, 48, 64)]
 
 
@@ -231,6 +232,7 @@ def test_sizes_in_the_code_are_found_by_trying_and_named() -> None:
     assert {group.name for group in space.groups} == {"width.second", "width.third"}
     (reason,) = [reason for name, reason in space.unpruned.items() if "first" in name]
     assert "other sizes" in reason or "sizes of its own" in reason
+    assert space.summary.startswith("2 groups of channels to choose from; whole stay width.first (")
 
 
 @pytest.mark.parametrize(
