@@ -31,7 +31,7 @@ from search_spaces.graph.standard import IR_VERSION, OPSET, attribute_value, ele
 from search_spaces.text.blocks import ItemAttrs
 from search_spaces.text.program import Block, Item, Program, Ref
 
-TEXT_VERSION = 3  # increase it whenever the text of an architecture changes: caches of texts depend on it
+TEXT_VERSION = 4  # increase it whenever the text of an architecture changes: caches of texts depend on it
 MAX_TEXT_BYTES = 4_000_000
 _FUNCTION = "\n<domain:"  # start of a function
 _NOTHING = f'<ir_version: {IR_VERSION}, opset_import: ["" : {OPSET}]>\nnet () => () {{\n}}'
