@@ -95,7 +95,8 @@ def parse_csv(
     columns = {name: _numbers(cells[name], lines, name, path) for name in read}
     for name, values in columns.items():
         _check_sign(values, lines, name, path)
-    return CsvTable(archs, lines, columns, [name for name in cells if name not in read])
+    nameless = [f"column {place + 1} without a name" for place in sorted(index)] if only is not None else []
+    return CsvTable(archs, lines, columns, [*nameless, *(name for name in cells if name not in read)])
 
 
 def _check_index(name: str, cells: Sequence[str], place: int, path: Path) -> None:

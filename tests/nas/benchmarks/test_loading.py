@@ -76,6 +76,8 @@ def test_the_index_that_pandas_writes_is_ignored_with_a_note(
     assert list(table.metrics) == ["x"]
     assert table.values("x").tolist() == [1.5, 2.5]
     assert f"column {place + 1} ({name!r}) is ignored" in caplog.text
+    known = parse_csv(path.read_bytes(), path, ("arch",), only=["x"])  # as `--known` reads it
+    assert known.skipped == [f"column {place + 1} without a name"]
 
 
 @pytest.mark.parametrize(
