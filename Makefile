@@ -17,9 +17,9 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --dura
 test: .venv/ready
 	$(PYTEST) -m "not exhaustive"
 
-# Everything.
-test-all: .venv/ready
-	$(PYTEST)
+# Everything: what `make test` runs, then the rest of the exhaustive groups.
+test-all: test
+	$(PYTEST) -m exhaustive
 
 # The daily loop: without tests that are slow or that need real tables.
 test-fast: .venv/ready
