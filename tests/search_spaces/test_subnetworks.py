@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from search_spaces import InputError, Subnetworks
 from search_spaces.testing import check_space
+from tests.search_spaces.pytorch.subnetworks.small_networks import SmallGPT
 
 
 class Net(nn.Module):
@@ -319,3 +320,15 @@ def test_sizes_in_tuples_buffers_and_computed_weights_are_mended() -> None:
         assert module(x).isfinite().all()
         assert module.positions.shape == (9, arch.as_dict()["width.first"])
     assert torch.allclose(space.module(space.whole)(x), model(x), atol=1e-5)
+
+
+def test_heads_whose_width_follows_from_the_channels_are_chosen_with_them() -> None:
+    torch.manual_seed(0)
+    space = Subnetworks(SmallGPT(), torch.zeros(2, 7, dtype=torch.int64))
+    (group,) = [group for group in space.groups if group.tied]
+    assert (group.name, group.sizes) == ("width.words", (8, 16, 24, 32))
+    assert space.unpruned == {}
+    module = space.module(space.architecture({**space.whole.as_dict(), "width.words": 8}))
+    assert (module.blocks[1].n_embd, module.blocks[1].n_head) == (8, 1)
+    assert module.blocks[0].c_attn.weight.shape == (24, 8)
+    assert module.head.weight is module.words.weight

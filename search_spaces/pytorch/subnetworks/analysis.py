@@ -35,6 +35,7 @@ from search_spaces.pytorch.subnetworks.groups import (
     kernel_options,
     size_options,
     source_names,
+    tie,
 )
 from search_spaces.pytorch.subnetworks.importance import Importance
 from search_spaces.pytorch.subnetworks.reading import Reading, read_module
@@ -110,7 +111,8 @@ class Prunable:
         self._prepare()
         self._drop_what_fails()
         self._prepare()
-        self.order = importance.order(self.module, self.example, self.reading, self.coupling, self.choices.groups)
+        groups = [member for group in self.choices.groups for member in group.members]
+        self.order = importance.order(self.module, self.example, self.reading, self.coupling, groups)
 
     def _fix_kept(self) -> None:
         """Let the channels stay whole that kept layers make."""
@@ -153,17 +155,18 @@ class Prunable:
 
     def _prepare(self) -> None:
         """Set up slicing and resizing for the current choices."""
-        self.slicer = Slicer(self.module, self.reading, self.coupling, self.choices.groups)
+        groups = [member for group in self.choices.groups for member in group.members]
+        self.slicer = Slicer(self.module, self.reading, self.coupling, groups)
         self.slicer.assignment = self._assignment
-        self.resizer = Resizer(self.reading.graph, self.coupling, [group.atom for group in self.choices.groups])
-        for group in self.choices.groups:
+        self.resizer = Resizer(self.reading.graph, self.coupling, [group.atom for group in groups])
+        for group in groups:
             self.order.setdefault(group.atom, np.arange(group.atom.size))
 
     # --- sub-networks
 
     def graph(self, choice: Choice) -> Graph:
         """The graph of a sub-network, computed from that of the module."""
-        sizes = {group.atom: size for group, size in choice.sizes.items() if size < group.atom.size}
+        sizes = _atom_sizes(choice)
         kernels = {
             kernel.value: (size,) * len(kernel.size) for kernel, size in choice.kernels.items() if size < kernel.size[0]
         }
@@ -176,7 +179,7 @@ class Prunable:
             choice: the sub-network.
             meta: make parameters without data.
         """
-        sizes = {group.atom: size for group, size in choice.sizes.items()}
+        sizes = _atom_sizes(choice)
         kernels = {kernel.layer: (kernel, size) for kernel, size in choice.kernels.items() if size < kernel.size[0]}
         return self.slicer(kept_of(sizes, self.order), choice.skipped, kernels, meta)
 
@@ -207,9 +210,18 @@ class Prunable:
                 else:
                     reasons[choice] = reason
             working = together
+        # Heads may work together with the channels that their attention reads.
+        failing = [choice for choice in choices.groups if choice not in working]
+        tied: set[Group | Block | Kernel] = set()
+        for group in tie(self.coupling, failing):
+            if time.monotonic() < self._started + MAX_TRIAL_SECONDS and self._failure([*working, group]) is None:
+                working.append(group)
+                everything.append(group)
+                choices.groups.append(group)
+                tied.update(choice for choice in failing if choice.atom in {one.atom for one in group.members})
         stays = set(working)
         for choice in everything:
-            if choice not in stays:
+            if choice not in stays and choice not in tied:
                 choices.unpruned[_label(choice)] = reasons.get(choice, "the module does not run without it")
         choices.groups = [group for group in choices.groups if group in stays]
         choices.blocks = [block for block in choices.blocks if block in stays]
@@ -238,7 +250,7 @@ class Prunable:
 
     def _working_assignment(self, tried: Sequence[Group | Block | Kernel]) -> dict[tuple[type, str], str] | None:
         """Another meaning of the module's attributes with which choices work; None if there is none."""
-        touched = {atom for choice in tried if isinstance(choice, Group) for atom in [choice.atom]}
+        touched = {member.atom for choice in tried if isinstance(choice, Group) for member in choice.members}
         if not touched:
             return None
         usual = dict(self.slicer.assignment)
@@ -283,6 +295,12 @@ class Prunable:
         except Exception as error:
             return f"the module does not run with other sizes ({_first_line(error)})"
         return None
+
+
+def _atom_sizes(choice: Choice) -> dict[Atom, int]:
+    """The numbers of positions of the atoms that are shortened."""
+    sizes = {atom: n for group, size in choice.sizes.items() for atom, n in group.atom_sizes(size).items()}
+    return {atom: size for atom, size in sizes.items() if size < atom.size}
 
 
 def _first_line(error: BaseException) -> str:

@@ -34,6 +34,8 @@ class Group:
             makes it False.
         tensors: names of the parameters and buffers that they are part of.
         sizes: numbers of positions to choose from, ascending; the last one is all.
+        tied: groups of heads that follow, because the module's code computes the width of a head as the number of
+            these channels divided by the number of heads.
     """
 
     name: str
@@ -43,6 +45,16 @@ class Group:
     exact: bool
     tensors: tuple[str, ...]
     sizes: tuple[int, ...] = ()
+    tied: tuple[Group, ...] = ()
+
+    @property
+    def members(self) -> tuple[Group, ...]:
+        """The group itself and those that follow it."""
+        return (self, *self.tied)
+
+    def atom_sizes(self, size: int) -> dict[Atom, int]:
+        """The number of positions of each atom, if this group has that many."""
+        return {self.atom: size, **{group.atom: size // group.unit for group in self.tied}}
 
 
 @dataclass(eq=False)
@@ -127,7 +139,7 @@ def find_groups(module: nn.Module, reading: Reading, coupling: Coupling) -> tupl
     taken: set[str] = set()
     for atom, tensors in outer.items():
         first = makers.get(atom, tensors[0])
-        layer = first.rpartition(".")[0] or first
+        layer = (first.rpartition(".")[0] or first).partition(".parametrizations.")[0]
         if atom in inner or atom in contracted:
             if atom in contracted and atom not in inner:
                 unpruned[_unused(layer, unpruned)] = "its width is multiplied with that of another value, as of keys"
@@ -171,15 +183,16 @@ def _outermost(term: Axis) -> tuple[Atom | None, Sequence[Axis]]:
 
 def _makers(coupling: Coupling, names: dict[int, str]) -> dict[Atom, str]:
     """The first tensor that makes the channels of each atom."""
-    makers: dict[Atom, tuple[bool, int, str]] = {}
+    makers: dict[Atom, tuple[bool, bool, int, str]] = {}
     order = {value: i for i, value in enumerate(names)}
     for role in coupling.roles:
         if role.value in names:
-            # Layers come before weights of their own, such as those of positions.
-            candidate = role.owner is None, order[role.value], names[role.value]
+            # Matrices come before scales, and layers before weights of their own, such as those of positions.
+            is_vector = len(coupling.weights[role.value]) < 2
+            candidate = is_vector, role.owner is None, order[role.value], names[role.value]
             for atom in (atom for axis in role.makes for atom in atoms_of(axis)):
                 makers[atom] = min(makers.get(atom, candidate), candidate)
-    return {atom: name for atom, (_, _, name) in makers.items()}
+    return {atom: name for atom, (*_, name) in makers.items()}
 
 
 def _has_heads(atom: Atom, coupling: Coupling, names: dict[int, str], contracted: set[Atom]) -> bool:
@@ -200,6 +213,35 @@ def size_options(group: Group, ratios: Sequence[float], round_to: int) -> tuple[
     least = min(step, whole)
     options = {whole if ratio >= 1 else max(least, round(whole * ratio / step) * step) for ratio in ratios}
     return tuple(sorted({min(option, whole) for option in options} | {whole}))
+
+
+def tie(coupling: Coupling, failing: Sequence[Group]) -> list[Group]:
+    """Groups of channels with the heads of the attentions that read them, which may work together where neither does
+    alone: in `x.view(n, length, heads, channels // heads)`, the code fixes the width of a head by both.
+
+    Args:
+        coupling: the axes of the network.
+        failing: groups that do not work alone, with their sizes.
+    """
+    reads: dict[Atom, set[Atom]] = {}
+    for role in coupling.roles:
+        makes = {atom for axis in role.makes for atom in atoms_of(axis)}
+        for atom in {atom for axis in role.reads for atom in atoms_of(axis)}:
+            reads.setdefault(atom, set()).update(makes)
+    ties = []
+    for wide in failing:
+        heads = [
+            group
+            for group in failing
+            if group.kind == HEADS
+            and group.atom.size * group.unit == wide.atom.size
+            and group.atom in reads.get(wide.atom, set())
+        ]
+        if wide.kind == WIDTH and heads and len({group.unit for group in heads}) == 1:
+            sizes = tuple([number * heads[0].unit for number in heads[0].sizes])
+            tensors = tuple(dict.fromkeys([*wide.tensors, *[name for group in heads for name in group.tensors]]))
+            ties.append(Group(wide.name, WIDTH, wide.atom, wide.unit, False, tensors, sizes, tuple(heads)))
+    return ties
 
 
 def find_blocks(reading: Reading, coupling: Coupling, module: nn.Module) -> list[Block]:

@@ -46,19 +46,9 @@ class Skipped(nn.Module):
 
 # Attributes with these words hold other numbers, which may equal a number of channels by chance.
 _NO_SIZES = (
-    "class",
-    "depth",
-    "grid",
-    "image",
-    "img",
-    "kernel",
-    "max_",
-    "patch",
-    "position",
-    "stride",
-    "vocab",
-    "window",
-)
+    "block", "class", "depth", "dilat", "grid", "image", "img", "kernel", "layer", "max_", "pad", "patch", "position",
+    "shift", "stride", "vocab", "window",
+)  # fmt: skip
 _NO_CHANNELS = ("an axis of the input", "an axis of the image", "the batch", "size 1")
 
 

@@ -106,6 +106,42 @@ class Words(nn.Module):
         return self.head(self.hidden(states[:, -1]).relu())
 
 
+class Causal(nn.Module):
+    """A block of a small GPT that computes the width of a head from the number of channels."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.n_embd, self.n_head = width, heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.c_attn, self.c_proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, channels = x.size()
+        q, k, v = self.c_attn(self.norm1(x)).split(self.n_embd, dim=2)
+        q, k, v = (y.view(batch, length, self.n_head, channels // self.n_head).transpose(1, 2) for y in (q, k, v))
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.c_proj(y.transpose(1, 2).contiguous().view(batch, length, channels))
+        return x + self.mlp(self.norm2(x))
+
+
+class SmallGPT(nn.Module):
+    """Two such blocks; the embedding is the head's weight, too."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(50, width), nn.Embedding(7, width)
+        self.blocks = nn.ModuleList([Causal(width, 4) for _ in range(2)])
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 50, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.words(ids) + self.places(torch.arange(ids.shape[1]))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
 class Plain(nn.Module):
     """Convolutions and a linear layer after flattening."""
 
@@ -157,6 +193,7 @@ NETWORKS: dict[str, Callable[[], Built]] = {
     "u-net": own_network(UNet, _image),
     "lstm": own_network(lambda: Words("LSTM", bidirectional=True), _ids),
     "gru": own_network(lambda: Words("GRU", layers=2), _ids),
+    "small gpt": own_network(SmallGPT, _ids),
     "encoder": own_network(_encoder, lambda: torch.randn(2, 6, 12)),
     "resnet": timm_network("resnet18"),
     "resnext": timm_network("resnext26ts", 64),

@@ -29,6 +29,8 @@ KINDS = {
     "swin": ("width", "heads", "depth"),
     "torchvision vit": ("width", "heads", "depth"),
     "encoder": ("width", "heads"),
+    "small gpt": ("width", "depth"),
+    "torchvision swin": ("width", "depth"),
     "bert": ("width", "heads", "depth"),
     "gpt2": ("width", "heads", "depth"),
     "llama": ("width", "heads", "depth"),
