@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from search_spaces import InputError, Subnetworks
+from search_spaces.pytorch.libraries import build
 from search_spaces.testing import check_space
 from tests.search_spaces.pytorch.subnetworks.small_networks import SmallGPT
 
@@ -332,3 +334,18 @@ def test_heads_whose_width_follows_from_the_channels_are_chosen_with_them() -> N
     assert (module.blocks[1].n_embd, module.blocks[1].n_head) == (8, 1)
     assert module.blocks[0].c_attn.weight.shape == (24, 8)
     assert module.head.weight is module.words.weight
+
+
+def test_a_candidate_of_resnet50_takes_less_than_fifty_milliseconds() -> None:
+    """Sampling, text, parameters and FLOPs, without building the module; in processor time."""
+    module, _ = build("timm", "resnet50")
+    space = Subnetworks(module, torch.zeros(1, 3, 224, 224), name="resnet50")
+    rng, seconds = np.random.default_rng(0), []
+    for _ in range(15):
+        started = time.process_time()
+        arch = space.sample(rng)
+        assert space.to_text(arch)
+        assert space.params(arch) < 26e6
+        assert space.flops(arch) < 4.2e9
+        seconds.append(time.process_time() - started)
+    assert np.median(seconds) < 0.05

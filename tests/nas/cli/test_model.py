@@ -229,3 +229,15 @@ def test_recalibration_and_distillation_in_python(trained: Path) -> None:
     without = get_space(reference, start="inherited", teacher="none", **options)
     states = [train(Trainable.of(of, arch), data, task=TrainingTask(1)).state for of in (space, without)]
     assert any(not torch.equal(states[0][name], states[1][name]) for name in states[0])  # type: ignore[index]
+
+
+def test_short_trainings_first_count_from_inherited_weights(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = ("--model", f"{trained}/my_net.py:net", "--weights", str(trained / "trained.safetensors"))
+    task = ("--dataset", "digits", "--objectives", "digits_accuracy,params", "--width", "0.75,1", "--round-to", "4")
+    spent = ("--fidelities", "1,2", "--budget", "8", "--sampler", "asha", "--training", "learning_rate=0.02")
+    assert run(monkeypatch, "search", *model, *task, *spent, "--out", str(tmp_path / "out"), "-q") == 0, (
+        capsys.readouterr().err
+    )
+    assert max(float(row["digits_accuracy"]) for row in _front(tmp_path / "out")) > 25
