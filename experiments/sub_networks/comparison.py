@@ -38,7 +38,7 @@ from search_spaces import Architecture, Subnetworks, to_model
 from search_spaces.pytorch import record, record_with_numbers
 
 EXAMPLE = torch.zeros(1, 3, 32, 32)
-RATIOS = (0.15, 0.3, 0.45, 0.6, 0.75)  # of channels that Torch-Pruning removes
+RATIOS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.45, 0.6, 0.75)  # of channels that Torch-Pruning removes
 
 
 class Size(NamedTuple):

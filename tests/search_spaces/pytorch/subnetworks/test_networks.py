@@ -7,6 +7,8 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 import torch
 from torch import Tensor, nn
@@ -79,10 +81,19 @@ def test_random_sub_networks_run_and_have_the_computed_text_and_parameters(name:
         made = output(module, example)
         assert made.shape == shape
         assert torch.isfinite(made).all()
-        assert space.to_text(arch) == to_text(space.to_onnx(arch)), arch
+        model = space.to_onnx(arch)
+        assert space.to_text(arch) == to_text(model), arch
+        np.testing.assert_allclose(_in_onnx_runtime(model, example), made.numpy(), rtol=1e-3, atol=1e-4)
         assert space.params(arch) == sum(p.numel() for p in module.parameters()), arch
         assert space.flops(arch) <= space.flops(space.whole)
         assert space.parse(space.format(arch)) == arch
+
+
+def _in_onnx_runtime(model: onnx.ModelProto, example: Any) -> np.ndarray:
+    """The first output of an ONNX model for an example input."""
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    tensors = [x.numpy() for x in tree_leaves(example) if isinstance(x, Tensor)]
+    return session.run(None, {i.name: x for i, x in zip(session.get_inputs(), tensors, strict=True)})[0]
 
 
 @pytest.mark.parametrize("name", NETWORKS)
