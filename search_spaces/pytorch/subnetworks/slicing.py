@@ -38,7 +38,19 @@ _RECURRENT = (nn.RNN, nn.LSTM, nn.GRU)
 
 
 class Skipped(nn.Module):
-    """Stands for a block that is left out: returns its first argument."""
+    """Stands for a block that is left out: returns its first argument.
+
+    It has the block's plain attributes, such as `self_attn.batch_first`, since a network's code may read these, and no
+    parameters.
+    """
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        for name, value in vars(block).items():
+            if isinstance(value, str | int | float | None) and not name.startswith("_"):
+                setattr(self, name, value)
+        for name, child in block.named_children():
+            self.add_module(name, Skipped(child))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return args[0] if args else next(iter(kwargs.values()))
@@ -122,7 +134,7 @@ class Slicer:
         self._mend(made, sizes, kernels or {})
         for block in skipped:
             parent, _, name = block.name.rpartition(".")
-            setattr(made.get_submodule(parent), name, Skipped())
+            setattr(made.get_submodule(parent), name, Skipped(made.get_submodule(block.name)))
         return made
 
     def _sliced(self, tensor: Tensor, kept: Kept, cut: tuple[Kernel, int] | None, meta: bool) -> Tensor:

@@ -93,6 +93,8 @@ def test_encoder_layers_use_the_narrow_attention_in_both_modes() -> None:
     space = Subnetworks(model, torch.zeros(2, LENGTH, WIDTH), round_to=1)
     heads = [group.name for group in space.groups if group.kind == "heads"]
     assert len(heads) == 2
+    assert {"depth.layers.layers.0", "depth.layers.layers.1"} <= space.whole.as_dict().keys()
+    assert space.unpruned == {}
     # Heads whose outputs nothing reads can be left out.
     with torch.no_grad():
         for layer in model.layers.layers:

@@ -30,7 +30,7 @@ KINDS = {
     "vit": ("width", "heads", "depth"),
     "swin": ("width", "heads", "depth"),
     "torchvision vit": ("width", "heads", "depth"),
-    "encoder": ("width", "heads"),
+    "encoder": ("width", "heads", "depth"),
     "small gpt": ("width", "depth"),
     "torchvision swin": ("width", "depth"),
     "bert": ("width", "heads", "depth"),
