@@ -172,7 +172,9 @@ def searched(space: Subnetworks, data: Dataset, lines: Lines, evaluations: int) 
     archs: list[Architecture] = []
     values: list[tuple[float, float]] = []
     for i in range(evaluations):
-        if i < evaluations // 3:
+        if i < evaluations // 6:  # from nearly whole to narrow networks, by the importance of channels
+            arch = space.ranked(1 - (i + 1) / (evaluations // 6 + 1))
+        elif i < evaluations // 3:
             arch = space.sample(rng)
         else:
             front = _front(values)

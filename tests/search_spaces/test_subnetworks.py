@@ -110,6 +110,21 @@ def test_the_most_important_channels_stay_in_their_order() -> None:
     assert all(row == 3 or row >= 16 for row in rows)
 
 
+def test_one_threshold_for_all_groups_narrows_the_less_important_ones() -> None:
+    model = net()
+    with torch.no_grad():
+        model.blocks[0].narrow.weight[:, 16:] *= 0.01
+    space = Subnetworks(model, EXAMPLE)
+    assert space.ranked(1) == space.whole
+    chosen = space.ranked(0.7).as_dict()
+    assert chosen["width.blocks.0.wide"] == 16
+    assert chosen["width.blocks.1.wide"] >= 48
+    shares = [space.params(space.ranked(share)) for share in (0.2, 0.5, 0.8, 1)]
+    assert shares == sorted(shares)
+    with pytest.raises(InputError, match="share = 0"):
+        space.ranked(0)
+
+
 def _batches(count: int = 2) -> list[Tensor]:
     generator = torch.Generator().manual_seed(1)
     return [torch.randn(4, 3, 8, 8, generator=generator) for _ in range(count)]

@@ -112,7 +112,9 @@ class Prunable:
         self._drop_what_fails()
         self._prepare()
         groups = [member for group in self.choices.groups for member in group.members]
-        self.order = importance.order(self.module, self.example, self.reading, self.coupling, groups)
+        self.scores = importance.scores(self.module, self.reading, self.coupling, groups)
+        # From the most to the least important position; equal ones in their order.
+        self.order = {atom: np.argsort(-score, kind="stable") for atom, score in self.scores.items()}
 
     def _fix_kept(self) -> None:
         """Let the channels stay whole that kept layers make."""
@@ -182,6 +184,18 @@ class Prunable:
         sizes = _atom_sizes(choice)
         kernels = {kernel.layer: (kernel, size) for kernel, size in choice.kernels.items() if size < kernel.size[0]}
         return self.slicer(kept_of(sizes, self.order), choice.skipped, kernels, meta)
+
+    def ranked(self, share: float) -> dict[Group, int]:
+        """Numbers of channels by one threshold for all groups, as in global pruning.
+
+        Args:
+            share: of all channels, to stay. The importance of a channel counts relative to the mean of its group.
+        """
+        scores = {group: self.scores[group.atom] for group in self.choices.groups}
+        relative = {group: score / max(score.mean(), 1e-30) for group, score in scores.items()}
+        threshold = np.quantile(np.concatenate([*relative.values(), np.zeros(1)]), 1 - share)
+        stays = {group: int((score >= threshold).sum()) for group, score in relative.items()}
+        return {group: min(group.sizes, key=lambda size: abs(size - stays[group])) for group in stays}
 
     # --- trials
 

@@ -183,13 +183,14 @@ def _outermost(term: Axis) -> tuple[Atom | None, Sequence[Axis]]:
 
 def _makers(coupling: Coupling, names: dict[int, str]) -> dict[Atom, str]:
     """The first tensor that makes the channels of each atom."""
-    makers: dict[Atom, tuple[bool, bool, int, str]] = {}
+    makers: dict[Atom, tuple[bool, int, str]] = {}
     order = {value: i for i, value in enumerate(names)}
     for role in coupling.roles:
         if role.value in names:
-            # Matrices come before scales, and layers before weights of their own, such as those of positions.
-            is_vector = len(coupling.weights[role.value]) < 2
-            candidate = is_vector, role.owner is None, order[role.value], names[role.value]
+            # Matrices come before scales, and before weights of their own, such as those of a class token.
+            axes = coupling.weights[role.value]
+            is_own = role.owner is None and any(axis.size == 1 for axis in axes)
+            candidate = len(axes) < 2 or is_own, order[role.value], names[role.value]
             for atom in (atom for axis in role.makes for atom in atoms_of(axis)):
                 makers[atom] = min(makers.get(atom, candidate), candidate)
     return {atom: name for atom, (*_, name) in makers.items()}

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from search_spaces.common.errors import InputError, unknown
-from search_spaces.pytorch.building import Example, run
+from search_spaces.pytorch.building import run
 from search_spaces.pytorch.subnetworks.axes import Atom, Axis, atoms_of, labels_of
 from search_spaces.pytorch.subnetworks.coupling import Coupling
 from search_spaces.pytorch.subnetworks.groups import Group, source_names
@@ -49,19 +49,12 @@ class Importance:
         if self.kind != "magnitude" and not len(self.data):
             raise InputError(f"importance {self.kind!r} needs data: give importance_data, a list of batches")
 
-    def order(
-        self, module: nn.Module, example: Example, reading: Reading, coupling: Coupling, groups: Sequence[Group]
-    ) -> dict[Atom, np.ndarray]:
-        """Positions of each group's atom, from the most to the least important one; equal ones in their order."""
-        if any(x.is_meta for x in module.parameters()):  # a module without weights
-            return {group.atom: np.arange(group.atom.size) for group in groups}
-        scores = self.scores(module, reading, coupling, groups)
-        return {atom: np.argsort(-score, kind="stable") for atom, score in scores.items()}
-
     def scores(
         self, module: nn.Module, reading: Reading, coupling: Coupling, groups: Sequence[Group]
     ) -> dict[Atom, np.ndarray]:
-        """The importance (size,) of each position of each group's atom."""
+        """The importance (size,) of each position of each group's atom; equal ones for a module without weights."""
+        if any(x.is_meta for x in module.parameters()):
+            return {group.atom: np.ones(group.atom.size) for group in groups}
         if self.kind == "taylor":
             return self._taylor(module, reading, coupling, groups)
         made, read = _norms(reading, coupling, groups)
