@@ -36,14 +36,14 @@ def evaluate(model, architecture, report, log, device="cpu", seconds=0.1, proces
 """
 PARENT = """
 import sys
-from nas import search
+from nas import Problem, search
 from nas.searching.own_evaluator import FunctionEvaluator
 from search_spaces import get_space
 
 space = get_space("fbnet", input_shape=(1, 32, 32), width=0.1)
 options = {"log": sys.argv[2], "seconds": 0.5}
 evaluator = FunctionEvaluator(space, "mine.py:evaluate", ["size"], options=options)
-search(space, "size:min", evaluator, "random", 500, storage=sys.argv[1], jobs=2)
+search(Problem(space, evaluator, "size:min"), sampler="random", evaluations=500, storage=sys.argv[1], jobs=2)
 """
 
 

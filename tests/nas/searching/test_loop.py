@@ -209,7 +209,7 @@ def test_a_line_that_a_killed_writer_left_unfinished_is_dropped(tmp_path: Path) 
 SCRIPT = """
 import sys, time
 import numpy as np, optuna
-from nas import search
+from nas import Problem, search
 from search_spaces import get_space
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -225,7 +225,8 @@ class Slow:
         time.sleep(float(seconds))
         return np.array([[space.params(a), space.flops(a)] for a in architectures], dtype=float)
 
-search(space, ("params:max", "flops"), Slow(), sampler, int(evaluations), storage=storage)
+problem = Problem(space, Slow(), ("params:max", "flops"))
+search(problem, sampler=sampler, evaluations=int(evaluations), storage=storage)
 """
 
 
@@ -270,6 +271,7 @@ def test_a_search_that_is_killed_in_its_first_evaluation_repeats_it(tmp_path: Pa
     storage, log = tmp_path / "j.log", tmp_path / "evaluations.txt"
     process = start(storage, log, 3, "nsga2", seconds=60)
     while not lines(log):
+        assert process.poll() is None, "the search ended by itself"
         time.sleep(0.002)
     process.kill()
     process.wait()

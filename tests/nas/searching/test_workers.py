@@ -36,7 +36,7 @@ WORKER = """
 import sys, os, time, socket
 import numpy as np, optuna
 import nas.searching.storage, nas.searching.workers
-from nas import search
+from nas import Problem, search
 from search_spaces import get_space
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -56,7 +56,8 @@ class Slow:
         time.sleep(0.2)
         return np.array([[space.params(a), space.flops(a)] for a in architectures], dtype=float)
 
-search(space, ("params:max", "flops"), Slow(), "random", int(evaluations), storage=storage)
+problem = Problem(space, Slow(), ("params:max", "flops"))
+search(problem, sampler="random", evaluations=int(evaluations), storage=storage)
 """
 PROXY = """
 import sys
