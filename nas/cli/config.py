@@ -77,7 +77,7 @@ Config = Annotated[
 def is_given(context: typer.Context, name: str) -> bool:
     """True if the user gave this parameter, on the command line or in the file."""
     source = context.get_parameter_source(name)
-    return source is not None and source.name in ("COMMANDLINE", "DEFAULT_MAP", "ENVIRONMENT")
+    return source is not None and source.name in ("COMMANDLINE", "DEFAULT_MAP")
 
 
 def written(context: typer.Context) -> str:

@@ -13,8 +13,20 @@ from search_spaces.parameter_names import plain_name
 if TYPE_CHECKING:
     from optuna import Study
     from optuna.distributions import BaseDistribution
+    from optuna.trial import FrozenTrial
 
     from search_spaces import Architecture, SearchSpace
+
+
+class StudySnapshot:
+    """The trials of a study at one time: architectures that are added together are named from one reading."""
+
+    def __init__(self, study: Study) -> None:
+        self._trials = study.get_trials(deepcopy=False)
+
+    def get_trials(self, deepcopy: bool = False) -> list[FrozenTrial]:
+        """The trials, which are not copies: do not change them."""
+        return self._trials
 
 
 class OutsideTrial(ABC):
@@ -26,7 +38,7 @@ class OutsideTrial(ABC):
         distributions: by parameter.
     """
 
-    def __init__(self, study: Study) -> None:
+    def __init__(self, study: Study | StudySnapshot) -> None:
         self.study = study
         self.params: dict[str, Any] = {}
         self.distributions: dict[str, BaseDistribution] = {}
@@ -56,7 +68,7 @@ class OutsideTrial(ABC):
 class ReplayedTrial(OutsideTrial):
     """The parameters of an architecture, for a trial that is added to a study (`optuna.trial.create_trial`)."""
 
-    def __init__(self, study: Study, space: SearchSpace, architecture: Architecture) -> None:
+    def __init__(self, study: Study | StudySnapshot, space: SearchSpace, architecture: Architecture) -> None:
         super().__init__(study)
         self._choices = architecture.as_dict()
         space.choose(self)

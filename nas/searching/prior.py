@@ -13,7 +13,7 @@ from optuna.trial import TrialState, create_trial
 from nas.benchmarks.csv_file import ORIGIN_COLUMNS, parse_csv, read_bytes
 from nas.evaluation.trainable import Trainable
 from nas.searching.optuna_adapter import add_trials, first_generation, stored_trials
-from nas.searching.parameters import ReplayedTrial
+from nas.searching.parameters import ReplayedTrial, StudySnapshot
 from nas.searching.record import NetworkId
 from nas.searching.schema import FAILED_KEY, NETWORK_KEY, PRIOR_KEY
 from nas.searching.trials import TrialReader, is_evaluated
@@ -43,11 +43,12 @@ def add_prior_observations(
     columns = [metrics.index(metric) for metric in reader.metrics]
     generation = first_generation(study.sampler)
     new = ((a, np.asarray(row, dtype=float)[columns]) for a, row in prior.items() if a not in evaluated)
-    add_trials(study, (_finished(study, reader, architecture, values, generation) for architecture, values in new))
+    names = StudySnapshot(study)
+    add_trials(study, (_finished(names, reader, architecture, values, generation) for architecture, values in new))
 
 
 def _finished(
-    study: optuna.Study,
+    study: StudySnapshot,
     reader: TrialReader,
     architecture: Architecture,
     values: np.ndarray,

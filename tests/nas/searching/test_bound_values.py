@@ -110,7 +110,9 @@ def space() -> SearchSpace:
 
 def run(space: SearchSpace, function: Any, folder: Path, evaluations: int = 1, **more: Any) -> Any:
     evaluator = FunctionEvaluator(space, function, ["top1"])
-    return run_search(space, "top1", evaluator, "random", evaluations, storage=folder / "s.journal", **more)
+    return run_search(
+        space, "top1", evaluator, sampler="random", evaluations=evaluations, storage=folder / "s.journal", **more
+    )
 
 
 @pytest.mark.parametrize("kind", PAIRS)

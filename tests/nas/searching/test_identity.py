@@ -21,6 +21,7 @@ from nas.searching.evaluators import MeasuredEvaluator, PredictionEvaluator, Tab
 from nas.searching.identity import begun_with, check_same, command
 from nas.searching.joining import read_search
 from nas.searching.objectives import parse_objectives
+from nas.searching.schema import IDENTITY_KEY
 from nas.searching.sources import source_of
 from search_spaces import SearchSpace, get_space
 from search_spaces.common.errors import InputError
@@ -135,7 +136,7 @@ def test_a_space_that_fails_for_some_choices_has_a_fingerprint(switches: SearchS
 def test_a_study_without_a_fingerprint_is_refused(tmp_path: Path) -> None:
     run(tmp_path, mine(tmp_path))
     lines = (tmp_path / "j.log").read_text().splitlines(keepends=True)
-    (tmp_path / "j.log").write_text("".join(line for line in lines if identity.IDENTITY_KEY not in line))
+    (tmp_path / "j.log").write_text("".join(line for line in lines if IDENTITY_KEY not in line))
     with pytest.raises(InputError, match="stored no fingerprint"):
         run(tmp_path, mine(tmp_path))
 
@@ -245,7 +246,7 @@ def test_changes_that_affect_measured_values_are_refused_and_others_are_warnings
 def test_a_study_stores_how_it_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["/bin/nas", "search", "--storage", "postgresql://me:secret@host/db"])
     run(tmp_path, mine(tmp_path))
-    kept = read_search(tmp_path / "j.log").study.user_attrs[identity.IDENTITY_KEY]
+    kept = read_search(tmp_path / "j.log").study.user_attrs[IDENTITY_KEY]
     assert kept["command"] == "nas search --storage postgresql://me:***@host/db"
     assert {"python", "torch", "onnxruntime", "optuna"} <= kept["versions"].keys()
     assert kept["machine"]["processor"]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nas import Reference, create_sampler, parse_objectives, search
+from nas import Problem, Reference, create_sampler, parse_objectives, search
 from nas.searching.acquisition import RAYS, Boxes, Rays, choose_batch, free_boxes, free_region
 from nas.searching.pareto import MAX_EXACT_OBJECTIVES, hypervolume
 from nas.searching.progress import GrowingFront, SearchProgress
@@ -43,7 +43,12 @@ def test_a_search_ends_with_progress_result_and_reference(m: int, sampler: str) 
     evaluator, seen = Random(m), list[SearchProgress]()
     goals = ",".join(f"{metric}:min" for metric in evaluator.metrics)
     started = time.process_time()
-    result = search(Widths(), goals, evaluator, sampler, 60 if sampler != "ridge" else 16, progress=seen.append)
+    result = search(
+        Problem(Widths(), evaluator, goals),
+        sampler=sampler,
+        evaluations=60 if sampler != "ridge" else 16,
+        progress=seen.append,
+    )
     volumes = [progress.hypervolume for progress in seen]
     assert 0 < result.hypervolume([1.1] * m) < 1.1**m
     reference = Reference.of_table(result.evaluated.values, result.objectives)
@@ -111,5 +116,5 @@ def test_optunas_gp_is_refused_where_it_needs_gigabytes() -> None:
         with pytest.raises(InputError, match=f"{m} objectives: with more than 3, use gp, .* nsga3"):
             create_sampler("optuna-gp", Widths(), goals)
         with pytest.raises(InputError, match="use gp"):
-            search(Widths(), goals, Random(m), optuna.samplers.GPSampler(seed=0), 5)
+            search(Problem(Widths(), Random(m), goals), sampler=optuna.samplers.GPSampler(seed=0), evaluations=5)
     assert create_sampler("optuna-gp", Widths(), parse_objectives("a,b,c"))
