@@ -12,7 +12,7 @@ from optuna.trial import TrialState, create_trial
 
 from nas.benchmarks.csv_file import ORIGIN_COLUMNS, parse_csv, read_bytes
 from nas.evaluation.trainable import Trainable
-from nas.searching.optuna_adapter import add_trials, first_generation, stored_trials
+from nas.searching.optuna_adapter import add_trials, first_generation
 from nas.searching.parameters import ReplayedTrial, StudySnapshot
 from nas.searching.record import NetworkId
 from nas.searching.schema import FAILED_KEY, NETWORK_KEY, PRIOR_KEY
@@ -39,12 +39,12 @@ def add_prior_observations(
     Args:
         metrics: the metrics of the observations' values, in their order.
     """
-    evaluated = {reader.architecture(trial.params) for trial in filter(is_evaluated, stored_trials(study))}
+    before = StudySnapshot(study)
+    evaluated = {reader.architecture(trial.params) for trial in filter(is_evaluated, before.get_trials())}
     columns = [metrics.index(metric) for metric in reader.metrics]
     generation = first_generation(study.sampler)
     new = ((a, np.asarray(row, dtype=float)[columns]) for a, row in prior.items() if a not in evaluated)
-    names = StudySnapshot(study)
-    add_trials(study, (_finished(names, reader, architecture, values, generation) for architecture, values in new))
+    add_trials(study, (_finished(before, reader, architecture, values, generation) for architecture, values in new))
 
 
 def _finished(
