@@ -47,5 +47,5 @@ def test_digits_are_searched_by_seconds(tmp_path: Path, capsys: pytest.CaptureFi
     front_by_cost.main(out=tmp_path, quick=True, problems="digits", only="asha,random", as_json=True)
     rows = {row["policy"]: row for row in json.loads(capsys.readouterr().out)}
     assert 0 < rows["random"]["HV@5"]["mean"] < rows["random"]["HV@10"]["mean"] < 1
-    problem = front_by_cost.Problem.named("digits")
+    problem = front_by_cost.CostProblem.named("digits")
     assert problem.unit == pytest.approx(16 * problem.table.values("epoch_s").mean())
