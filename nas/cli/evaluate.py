@@ -42,7 +42,7 @@ def evaluate(
     ] = None,
     option: SpaceOptions = None,
     metrics: Annotated[
-        str | None, typer.Option(help="Comma-separated metrics; all except the int8 metrics by default.")
+        str | None, typer.Option(help="Comma-separated metrics; by default all that the data allow except int8.")
     ] = None,
     dataset: DataSet = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of trainings, each with its own seed.")] = 1,
@@ -66,6 +66,7 @@ def evaluate(
     from nas.evaluation.devices import devices_of
     from nas.evaluation.latency import LatencyTask
     from nas.evaluation.measurement import Measurement, known_metrics, trains
+    from nas.evaluation.metrics import FIDELITY
     from nas.evaluation.subjects import subject_of_file, subject_of_space
     from nas.evaluation.training import training_task
     from search_spaces.text import fingerprint
@@ -83,6 +84,9 @@ def evaluate(
     else:
         subject = subject_of_space(network, parse_settings(option, "--option"), source, arch, seed)
     known = [metric for metric in known_metrics(timing, subject.data, commands) if "int8" not in metric]
+    if subject.network.teacher is None or (subject.data and subject.data.labelled):
+        # Fidelity needs a trained model, and its training is another one than that for labels.
+        known = [metric for metric in known if metric != FIDELITY]
     numbers = tuple(range(seed, seed + seeds))
     measurement = Measurement(
         tuple(wanted or known), subject.data, numbers, task, timing, device or "cpu", commands, devices

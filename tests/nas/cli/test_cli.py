@@ -15,6 +15,7 @@ import pytest
 
 import predictors
 from nas import cli
+from nas.benchmarks.csv_file import ORIGIN_COLUMNS
 from nas.cli.console import print_table
 from search_spaces import get_space
 
@@ -250,7 +251,7 @@ def test_evaluate_measures_a_network_and_resumes(
     assert json.loads(capsys.readouterr().out)["digits_accuracy"] == first["digits_accuracy"]
     assert checkpoint.stat().st_mtime_ns == written  # nothing was trained again
     assert run(monkeypatch, *command, "--training", "shift=0") == 2
-    assert "a training that differs in task" in capsys.readouterr().err
+    assert "a training that differs in task" in capsys.readouterr().err  # all metrics by default: none is refused
 
 
 def test_evaluate_accepts_a_model_and_data_set_of_the_user(
@@ -274,7 +275,10 @@ def test_search_by_measuring_writes_its_results_and_resumes(
     assert run(monkeypatch, *command, "--out", str(tmp_path), "--json") == 0
     result = json.loads(capsys.readouterr().out)
     assert {p.name for p in tmp_path.iterdir()} >= {"front", "front.csv", "summary.json", "pareto.png", "studies"}
-    assert set(result["front"][0]) == {"architecture", "digits_accuracy", "flops", "digits_test_accuracy"}
+    measured = {"architecture", "digits_accuracy", "flops", "digits_test_accuracy"}
+    assert set(result["front"][0]) == {*measured, *ORIGIN_COLUMNS}
+    header = (tmp_path / "front.csv").read_text().splitlines()[0]
+    assert set(header.split(",")) == {*measured, "params", *ORIGIN_COLUMNS}
     assert run(monkeypatch, *command, "--out", str(tmp_path), "--json") == 0
     assert json.loads(capsys.readouterr().out) == result
     assert run(monkeypatch, *command, "--out", str(tmp_path), "--trainings", "2") == 2
@@ -533,7 +537,7 @@ def test_an_error_of_this_project_keeps_its_traceback(monkeypatch: pytest.Monkey
         sys, "argv", ["nas", "train", "ridge", "--benchmark", "digits201", "--metrics", "params", "--out"]
     )
     sys.argv.append(str(tmp_path))
-    monkeypatch.setattr("search_spaces.common.errors._is_users", lambda _: False)  # this test is a user's code, too
+    monkeypatch.setattr("search_spaces.common.errors.is_users_file", lambda _: False)  # this test is a user's code, too
     with pytest.raises(KeyError, match="a mistake of ours"):
         cli.main()
 
