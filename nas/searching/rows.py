@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -134,9 +135,10 @@ class _Proposal(OutsideTrial):
 
     def __init__(self, study: Study, trial: FrozenTrial, sampler: BaseSampler, relative: Mapping[str, Any]) -> None:
         super().__init__(study)
-        self.trial, self.sampler, self.relative = trial, sampler, relative
+        self.relative = relative
+        self._sample = partial(sampler.sample_independent, study, trial)
 
     def value(self, parameter: str, distribution: BaseDistribution) -> Any:
         if parameter in self.relative:
             return self.relative[parameter]
-        return self.sampler.sample_independent(self.study, self.trial, parameter, distribution)
+        return self._sample(parameter, distribution)
