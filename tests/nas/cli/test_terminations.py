@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -76,6 +77,14 @@ def ended(process: subprocess.Popen[str], number: signal.Signals) -> str:
     assert "Traceback" not in errors
     assert not psutil.wait_procs(children, timeout=60)[1], "no child process is left"
     return errors
+
+
+@pytest.fixture(autouse=True)
+def interrupts() -> Iterator[None]:
+    """Processes that the tests start heed interrupts: a shell starts background jobs with interrupts ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(autouse=True)
