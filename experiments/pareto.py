@@ -62,14 +62,14 @@ def score(problem: str, name: str, evaluations: int, seed: int) -> Scores:
         base = UNSEEN_BASE if problem in UNSEEN else BASE
         options["predictor"] = partial(RLM if kind == "rlm" else Independent, base=base)
     evaluator, sampler = TableEvaluator(table, metrics), kind.partition("-independent")[0]
-    found = search(
+    result = search(
         Problem(table.space, evaluator, objectives),
         sampler=sampler,
         evaluations=evaluations,
         seed=seed,
         sampler_options=options,
     )
-    return scores(reference.curve(found.evaluated.values))
+    return scores(reference.curve(result.evaluated.values))
 
 
 @lru_cache(maxsize=1)

@@ -379,8 +379,8 @@ def _read_weights(path: str | Path) -> dict[str, torch.Tensor]:
 def _shares(width: Sequence[float]) -> tuple[float, ...]:
     try:
         shares = tuple(sorted({float(share) for share in (width if isinstance(width, Iterable) else (width,))}))
-    except (TypeError, ValueError):
-        raise InputError(f"width = {width!r}: give shares such as (0.25, 0.5, 1)") from None
+    except (TypeError, ValueError) as error:
+        raise InputError(f"width = {width!r}: give shares such as (0.25, 0.5, 1)") from error
     if not shares or not all(0 < share <= 1 for share in shares):
         raise InputError(f"width = {width!r}: shares of the channels are above 0 and at most 1")
     return shares

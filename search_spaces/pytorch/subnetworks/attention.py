@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from search_spaces.common.errors import InputError
+
 
 class NarrowMultiheadAttention(nn.MultiheadAttention):
     """`nn.MultiheadAttention` whose heads have another total width than its inputs.
@@ -78,7 +80,9 @@ class NarrowMultiheadAttention(nn.MultiheadAttention):
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         """Sequence first (L, N, E), in the steps of `torch.nn.functional.multi_head_attention_forward`."""
         if self.bias_k is not None or self.add_zero_attn:
-            raise NotImplementedError("attention with bias_k or add_zero_attn")
+            raise InputError(
+                "heads of attention with bias_k or add_zero_attn cannot be left out: the layer stays whole"
+            )
         if is_causal and key_padding_mask is None and not need_weights:
             attn_mask = None
         elif key_padding_mask is not None:
