@@ -19,9 +19,9 @@ from nas.benchmarks import Benchmark, load_benchmark
 from nas.cli.console import print_table
 from nas.cli.progress import progress_bar
 from nas.comparison.runs import run_studies
-from nas.reporting.folders import save_studies
-from nas.reporting.plots import plot_kendall
-from nas.searching.progress import Progress
+from nas.report.folders import save_studies
+from nas.report.plots import plot_kendall
+from nas.search.progress import Progress
 from search_spaces.common.files import replacing
 
 OBJECTIVES = "digits_accuracy,cpu_latency_ms"

@@ -121,8 +121,8 @@ def main(
     import optuna
 
     from nas import parse_objectives
-    from nas.searching.pareto import non_dominated
-    from nas.searching.progress import labelled
+    from nas.search.pareto import non_dominated
+    from nas.search.progress import labelled
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     folder = os.environ.get("NAS_DATA")

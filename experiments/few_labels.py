@@ -18,7 +18,7 @@ from nas.benchmarks import load_benchmark
 from nas.cli.console import print_json
 from nas.cli.progress import progress_bar
 from nas.comparison.compare import Compared, Comparison, compare
-from nas.reporting.folders import save_comparison
+from nas.report.folders import save_comparison
 from search_spaces.common.files import replacing
 
 BENCHMARK = "nasbench201"

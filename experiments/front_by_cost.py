@@ -24,8 +24,8 @@ from experiments.pareto import FLOORS, PROBLEMS, load_table
 from experiments.runner import AsJson, FirstSeed, Jobs, Quick, Seeds, run_command
 from experiments.tables import Scores, Task, chosen, compute, show, summarize
 from nas import Benchmark, Problem, Reference, TableEvaluator, load_benchmark, parse_objectives, search
-from nas.searching.by_cost.loop import EPOCHS
-from nas.searching.schema import COST_KEY
+from nas.search.by_cost.loop import EPOCHS
+from nas.search.schema import COST_KEY
 from predictors.metrics import Metric, at_fidelity
 from predictors.rlm.predictor import BASE
 
@@ -146,7 +146,7 @@ def curve_score(predictor: str, known: int, ranked: int, seed: int) -> Scores:
 
 def draw(folder: Path, tasks: list[Task], rows: list[Scores]) -> None:
     """Draw a figure per problem, such as `front-by-cost-S1.png`: mean ± one standard deviation over the seeds."""
-    from nas.reporting.plots import plot_hypervolume
+    from nas.report.plots import plot_hypervolume
 
     for problem in dict.fromkeys(task[0] for task in tasks):
         curves: dict[str, list[list[float]]] = {}

@@ -24,7 +24,7 @@ from experiments.runner import AsJson, FirstSeed, Jobs, Seeds, run_command
 from experiments.tables import Scores, Task, chosen, compute, show, summarize
 from experiments.variants import Independent
 from nas import Problem, Reference, TableEvaluator, load_benchmark, parse_objectives, search
-from nas.searching.loop import RESULT_VERSION
+from nas.search.loop import RESULT_VERSION
 from predictors.rlm.predictor import BASE, RLM
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _places(evaluations: int) -> list[int]:
 
 def draw(folder: Path, tasks: list[Task], rows: list[Scores]) -> None:
     """Draw a figure per problem, such as `hypervolume-S1.png`: mean ± one standard deviation over the seeds."""
-    from nas.reporting.plots import plot_hypervolume
+    from nas.report.plots import plot_hypervolume
 
     for problem in dict.fromkeys(task[0] for task in tasks):
         curves: dict[str, list[np.ndarray]] = {}

@@ -105,7 +105,7 @@ def pivot(summary: Sequence[dict[str, Any]], measure: str, row: int = 0, column:
 
 def publish(folder: Path, table: Table, label: str, digits: int = 3) -> None:
     """Write table.md, whose last column is each row's mean, and the figure table.png. label: name of the measure."""
-    from nas.reporting.plots import plot_scores
+    from nas.report.plots import plot_scores
 
     columns = list(dict.fromkeys(column for row in table.values() for column in row))
     lines = [f"| {' | '.join([label, *columns, 'mean'])} |", "|---" * (2 + len(columns)) + "|"]

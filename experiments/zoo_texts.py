@@ -28,7 +28,7 @@ from nas.evaluation.journal import Journal
 from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:
-    from search_spaces.text.program import Item, Program
+    from search_spaces.ir.text.program import Item, Program
 
 _SIGN = re.compile(r"\w+|[^\w\s]")
 QUICK = 20
@@ -56,9 +56,9 @@ def entries() -> list[Entry]:
 def read_entry(entry: Entry) -> dict[str, Any]:
     """Read one network: lengths, seconds and whether parameters are exact, or the `reason` why it is unreadable."""
     from predictors.rlm.lines import lines
-    from search_spaces.graph.costs import graph_params
+    from search_spaces.ir.costs import graph_params
+    from search_spaces.ir.text import expand, read
     from search_spaces.sources import read_source
-    from search_spaces.text import expand, read
 
     begin = time.process_time()
     try:

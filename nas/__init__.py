@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from nas.evaluation.datasets import load_dataset
     from nas.evaluation.measurement import Measurement
     from nas.problem import Benchmark, Problem, load_benchmark
-    from nas.searching.evaluators import Evaluator, MeasuredEvaluator, PredictionEvaluator, TableEvaluator
-    from nas.searching.objectives import Constraint, parse_constraints, parse_objectives
-    from nas.searching.own_evaluator import FunctionEvaluator
-    from nas.searching.pareto import Reference
-    from nas.searching.result import SearchResult
-    from nas.searching.sampler import PredictorSampler
-    from nas.searching.samplers import create_sampler, list_samplers
+    from nas.search.evaluators import Evaluator, MeasuredEvaluator, PredictionEvaluator, TableEvaluator
+    from nas.search.objectives import Constraint, parse_constraints, parse_objectives
+    from nas.search.own_evaluator import FunctionEvaluator
+    from nas.search.pareto import Reference
+    from nas.search.result import SearchResult
+    from nas.search.sampler import PredictorSampler
+    from nas.search.samplers import create_sampler, list_samplers
     from predictors.metrics import Metric
     from predictors.rlm.predictor import RLM
     from search_spaces import SearchSpace, TorchSpace
@@ -43,39 +43,45 @@ if TYPE_CHECKING:
     )
     from search_spaces.subnetworks import Subnetworks
 
+# The packages `nas.search` and `nas.report` have the names of functions. Python makes a package an attribute of `nas`
+# when it is loaded for the first time: that happens here, so that the attribute is the function ever after.
+for _package in ("report", "search"):
+    importlib.import_module(f"nas.{_package}")
+    del globals()[_package]
+
 # Loaded on first use: optuna and torch take seconds to import, and the command line must answer at once.
 _MODULES = {
     "Benchmark": "nas.problem",
     "CheckpointError": "search_spaces.common.errors",
-    "Constraint": "nas.searching.objectives",
-    "Evaluator": "nas.searching.evaluators",
+    "Constraint": "nas.search.objectives",
+    "Evaluator": "nas.search.evaluators",
     "EvaluatorError": "search_spaces.common.errors",
-    "FunctionEvaluator": "nas.searching.own_evaluator",
+    "FunctionEvaluator": "nas.search.own_evaluator",
     "Infeasible": "search_spaces.common.errors",
     "InputError": "search_spaces.common.errors",
-    "MeasuredEvaluator": "nas.searching.evaluators",
+    "MeasuredEvaluator": "nas.search.evaluators",
     "Measurement": "nas.evaluation.measurement",
     "Metric": "predictors.metrics",
     "NasError": "search_spaces.common.errors",
-    "PredictionEvaluator": "nas.searching.evaluators",
-    "PredictorSampler": "nas.searching.sampler",
+    "PredictionEvaluator": "nas.search.evaluators",
+    "PredictorSampler": "nas.search.sampler",
     "Problem": "nas.problem",
     "RLM": "predictors.rlm.predictor",
-    "Reference": "nas.searching.pareto",
-    "SearchResult": "nas.searching.result",
+    "Reference": "nas.search.pareto",
+    "SearchResult": "nas.search.result",
     "SearchSpace": "search_spaces",
     "StorageError": "search_spaces.common.errors",
     "Subnetworks": "search_spaces.subnetworks",
-    "TableEvaluator": "nas.searching.evaluators",
+    "TableEvaluator": "nas.search.evaluators",
     "TorchSpace": "search_spaces",
     "compare": "nas.api",
-    "create_sampler": "nas.searching.samplers",
-    "list_samplers": "nas.searching.samplers",
+    "create_sampler": "nas.search.samplers",
+    "list_samplers": "nas.search.samplers",
     "load_benchmark": "nas.problem",
     "load_dataset": "nas.evaluation.datasets",
     "load_search": "nas.api",
-    "parse_constraints": "nas.searching.objectives",
-    "parse_objectives": "nas.searching.objectives",
+    "parse_constraints": "nas.search.objectives",
+    "parse_objectives": "nas.search.objectives",
     "rank": "nas.api",
     "report": "nas.api",
     "retrain": "nas.api",

@@ -22,19 +22,19 @@ from nas.comparison.runs import open_studies
 from nas.comparison.studies import Studies
 from nas.problem import Benchmark, Problem, load_benchmark
 from nas.ranking import rank_networks as rank
-from nas.reporting.folders import save_studies
-from nas.searching.by_cost.loop import EPOCHS, run_search_by_cost
-from nas.searching.evaluators import RecordingEvaluator
-from nas.searching.joining import list_searches, read_search
-from nas.searching.labels import sampler_label
-from nas.searching.loop import run_search
-from nas.searching.networks import network_name
-from nas.searching.prior import PriorObservations, read_prior_observations
-from nas.searching.progress import SearchProgress
-from nas.searching.result import SearchResult
-from nas.searching.retraining import Retraining
-from nas.searching.retraining import retrain as train_again
-from nas.searching.schema import SOURCE_KEY
+from nas.report.folders import save_studies
+from nas.search.by_cost.loop import EPOCHS, run_search_by_cost
+from nas.search.evaluators import RecordingEvaluator
+from nas.search.joining import list_searches, read_search
+from nas.search.labels import sampler_label
+from nas.search.loop import run_search
+from nas.search.networks import network_name
+from nas.search.prior import PriorObservations, read_prior_observations
+from nas.search.progress import SearchProgress
+from nas.search.result import SearchResult
+from nas.search.retraining import Retraining
+from nas.search.retraining import retrain as train_again
+from nas.search.schema import SOURCE_KEY
 from search_spaces.common.errors import InputError
 
 if TYPE_CHECKING:

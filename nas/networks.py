@@ -7,8 +7,8 @@ from importlib.metadata import PackageNotFoundError, version
 from nas.benchmarks.cache import cache_folder
 from search_spaces.common.errors import InputError
 from search_spaces.common.files import replacing
+from search_spaces.ir.text import TEXT_VERSION
 from search_spaces.sources import library_network, read_source
-from search_spaces.text import TEXT_VERSION
 
 
 def network_text(source: str) -> str:
@@ -46,7 +46,7 @@ def matching(source: str) -> list[str]:
     library, _, pattern = source.partition(":")
     if library != "timm" or "*" not in pattern:
         return [source]
-    from search_spaces.pytorch.libraries import timm_networks
+    from search_spaces.ir.pytorch.libraries import timm_networks
 
     found = [f"timm:{name}" for name in timm_networks(pattern)]
     if not found:

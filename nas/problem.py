@@ -18,9 +18,9 @@ from nas.evaluation.latency import LatencyTask
 from nas.evaluation.measurement import Measurement, known_metrics, trains
 from nas.evaluation.metrics import check_metrics
 from nas.evaluation.subjects import fits
-from nas.searching.evaluators import Evaluator, MeasuredEvaluator, TableEvaluator
-from nas.searching.objectives import ConstraintsLike, ObjectivesLike, parse_constraints, parse_objectives
-from nas.searching.own_evaluator import FunctionEvaluator
+from nas.search.evaluators import Evaluator, MeasuredEvaluator, TableEvaluator
+from nas.search.objectives import ConstraintsLike, ObjectivesLike, parse_constraints, parse_objectives
+from nas.search.own_evaluator import FunctionEvaluator
 from search_spaces import SearchSpace, TorchSpace, get_space
 from search_spaces.common.errors import InputError
 
@@ -92,8 +92,8 @@ class Problem:
             - None: values of the table; of a space, those that need no function, and the built-in training on the
               digits for the others.
         objectives: metrics and directions, `{"accuracy": "max", "params": "min"}`, or see
-            `nas.searching.objectives.parse_objectives`.
-        constraints: such as `["cpu_latency_ms <= 8"]`, see `nas.searching.objectives.parse_constraints`.
+            `nas.search.objectives.parse_objectives`.
+        constraints: such as `["cpu_latency_ms <= 8"]`, see `nas.search.objectives.parse_constraints`.
         checkpoints: folder for the states of trainings, from which these resume; needed for fidelities.
 
     Attributes:

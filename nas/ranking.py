@@ -21,7 +21,7 @@ from nas.evaluation.quantiles import quantiles
 from nas.networks import matching, network_text
 from nas.new_device import relative_samples
 from nas.sampling import draw
-from nas.searching.objectives import (
+from nas.search.objectives import (
     Constraint,
     ConstraintsLike,
     ObjectivesLike,
@@ -29,7 +29,7 @@ from nas.searching.objectives import (
     parse_objectives,
     to_losses,
 )
-from nas.searching.pareto import non_dominated
+from nas.search.pareto import non_dominated
 from predictors import Predictor
 from predictors.checkpoint import load, load_trained
 from predictors.exact import exact_costs

@@ -20,7 +20,7 @@ from predictors.base import STREAM_CHUNK, Predictions, Predictor
 from predictors.checkpoint import load
 from predictors.inputs import Inputs, Metrics
 from search_spaces import InputError, get_space
-from search_spaces.base import SearchSpace
+from search_spaces.space import SearchSpace
 
 TRAIN, TEST = 60, 60
 _EASY_TAU = 0.5

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from search_spaces.base import Architecture, SearchSpace
 from search_spaces.common.errors import Infeasible, InputError
-from search_spaces.graph.builder import Network, Tensor
-from search_spaces.graph.costs import graph_flops, graph_params
-from search_spaces.onnx import cost_error, from_model, load_model, to_model
+from search_spaces.ir.builder import Network, Tensor
+from search_spaces.ir.costs import graph_flops, graph_params
+from search_spaces.ir.onnx import cost_error, from_model, load_model, to_model
+from search_spaces.ir.text import fingerprint
+from search_spaces.ir.text.program import compact, expand
+from search_spaces.ir.text.syntax import read, write
 from search_spaces.published import fbnet, hiaml, inception, nasbench101, nasbench201, nds, ofa, tiny_resnet, two_path
 from search_spaces.registry import get_space, list_spaces, register_space
 from search_spaces.sources import read_source
+from search_spaces.space import Architecture, SearchSpace
 from search_spaces.subnetworks import Subnetworks
-from search_spaces.text import fingerprint
-from search_spaces.text.program import compact, expand
-from search_spaces.text.syntax import read, write
 from search_spaces.torch_space import TorchSpace
 
 if TYPE_CHECKING:

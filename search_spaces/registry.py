@@ -7,9 +7,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from search_spaces.base import SearchSpace
 from search_spaces.common import plug_ins
 from search_spaces.common.errors import InputError, unknown
+from search_spaces.space import SearchSpace
 from search_spaces.subnetworks import Subnetworks
 from search_spaces.torch_space import TorchSpace, no_example
 

@@ -6,8 +6,8 @@ import difflib
 
 import numpy as np
 
-from search_spaces.base import SearchSpace
 from search_spaces.common.errors import Infeasible, InputError
+from search_spaces.space import SearchSpace
 
 CHECKED = 3  # architectures
 

@@ -15,13 +15,13 @@ import numpy as np
 
 from search_spaces.common.errors import InputError, describe
 from search_spaces.common.plug_ins import is_file
-from search_spaces.graph.costs import graph_flops
-from search_spaces.onnx import cost_error, from_model, load_model
+from search_spaces.ir.costs import graph_flops
+from search_spaces.ir.onnx import cost_error, from_model, load_model
+from search_spaces.ir.text import compact, expand, read, write
 from search_spaces.registry import get_space
-from search_spaces.text import compact, expand, read, write
 
 if TYPE_CHECKING:
-    from search_spaces.graph.ir import Graph
+    from search_spaces.ir.graph import Graph
 
 LIBRARIES = ("timm:", "torchvision:", "transformers:")
 _LIBRARY = re.compile(r"(timm|torchvision|transformers):([\w.]+)(?:@(\d+))?")
@@ -124,8 +124,8 @@ def _of_code(reference: str) -> Graph:
 
 
 def _of_library(named: LibraryNetwork) -> Graph:
-    from search_spaces.pytorch import layer_of, record
-    from search_spaces.pytorch.libraries import build
+    from search_spaces.ir.pytorch import layer_of, record
+    from search_spaces.ir.pytorch.libraries import build
 
     module, example = build(*named)
     try:

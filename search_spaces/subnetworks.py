@@ -8,10 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from search_spaces.base import Architecture
 from search_spaces.choosers import Trial
 from search_spaces.common.errors import InputError, describe, unknown, where
-from search_spaces.graph.ir import Graph
+from search_spaces.ir.graph import Graph
+from search_spaces.space import Architecture
 from search_spaces.torch_space import TorchSpace, no_example
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from search_spaces.pytorch.subnetworks import Choice, Group, Prunable
+    from search_spaces.ir.pytorch.subnetworks import Choice, Group, Prunable
 
 WIDTHS = (0.25, 0.5, 0.75, 1.0)
 ROUND_TO = 8  # channels; hardware computes multiples of 8 without waste
@@ -81,7 +81,7 @@ class Subnetworks(TorchSpace):
         sha256: str = "",
         name: str = "",
     ) -> None:
-        from search_spaces.pytorch.subnetworks import Importance, Settings
+        from search_spaces.ir.pytorch.subnetworks import Importance, Settings
 
         self.name = name or getattr(net, "__name__", "") or type(net).__name__
         self.start = _one_of("start", start, STARTS)
@@ -206,7 +206,7 @@ class Subnetworks(TorchSpace):
     @cached_property
     def _inside(self) -> dict[str, set[str]]:
         """By block, the names of the choices that concern only its inside."""
-        from search_spaces.pytorch.subnetworks import atoms_inside
+        from search_spaces.ir.pytorch.subnetworks import atoms_inside
 
         inside = {}
         for block in self._prunable.choices.blocks:
@@ -216,7 +216,7 @@ class Subnetworks(TorchSpace):
         return inside
 
     def _choice(self, arch: Architecture) -> Choice:
-        from search_spaces.pytorch.subnetworks import Choice
+        from search_spaces.ir.pytorch.subnetworks import Choice
 
         self.check_member(arch)
         chosen, choices = arch.as_dict(), self._prunable.choices
@@ -248,8 +248,8 @@ class Subnetworks(TorchSpace):
 
     def to_onnx(self, arch: Architecture, seed: int = 0) -> onnx.ModelProto:
         """The sub-network with its inherited weights as an ONNX model; random ones if the model has none."""
-        from search_spaces.onnx import to_model
-        from search_spaces.pytorch import record_with_numbers
+        from search_spaces.ir.onnx import to_model
+        from search_spaces.ir.pytorch import record_with_numbers
 
         if any(p.is_meta for p in self.model.parameters()):
             return super().to_onnx(arch, seed)
@@ -258,8 +258,8 @@ class Subnetworks(TorchSpace):
 
     def save_onnx(self, arch: Architecture, path: Path, seed: int = 0) -> None:
         from search_spaces.common.files import replacing
-        from search_spaces.onnx import write_model
-        from search_spaces.pytorch import record_with_numbers
+        from search_spaces.ir.onnx import write_model
+        from search_spaces.ir.pytorch import record_with_numbers
 
         if any(p.is_meta for p in self.model.parameters()):
             super().save_onnx(arch, path, seed)
@@ -274,8 +274,8 @@ class Subnetworks(TorchSpace):
     def _prunable(self) -> Prunable:
         from torch import nn
 
-        from search_spaces.pytorch import is_lazy, layer_of, run
-        from search_spaces.pytorch.subnetworks import Prunable
+        from search_spaces.ir.pytorch import is_lazy, layer_of, run
+        from search_spaces.ir.pytorch.subnetworks import Prunable
 
         module: Any = self._net
         if not isinstance(module, nn.Module):

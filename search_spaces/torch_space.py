@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from search_spaces import choosers
-from search_spaces.base import Architecture, SearchSpace
 from search_spaces.choosers import Trial
 from search_spaces.common.errors import InputError, describe, where
 from search_spaces.common.torchvision import lacks_operators, prepare_torchvision
-from search_spaces.graph.ir import Graph, Shape, typed
+from search_spaces.ir.graph import Graph, Shape, typed
+from search_spaces.space import Architecture, SearchSpace
 
 if TYPE_CHECKING:
     from torch import nn
@@ -45,7 +45,7 @@ class TorchSpace(SearchSpace):
     or a subclass with the method `build(self, trial)` and the attribute `example_input`.
 
     The module itself is trained. Graph, ONNX, text and costs follow from one call of it without data, in evaluation
-    mode (`search_spaces.pytorch.record`).
+    mode (`search_spaces.ir.pytorch.record`).
 
     Args:
         build: function from a trial to a module; None in subclasses.
@@ -84,8 +84,8 @@ class TorchSpace(SearchSpace):
 
     def _shape_of_example(self) -> Shape:
         """Shape of the first tensor without the batch."""
-        from search_spaces.pytorch import example_tensors
-        from search_spaces.pytorch.dtypes import element
+        from search_spaces.ir.pytorch import example_tensors
+        from search_spaces.ir.pytorch.dtypes import element
 
         tensors = example_tensors(self.example_input)
         if not tensors or not tensors[0].dim():
@@ -110,7 +110,7 @@ class TorchSpace(SearchSpace):
 
     def _built(self, trial: Trial) -> Any:
         """The module that `trial` chooses, without memory for its weights."""
-        from search_spaces.pytorch import without_weights
+        from search_spaces.ir.pytorch import without_weights
 
         with without_weights():
             return self._module(trial)
@@ -121,7 +121,7 @@ class TorchSpace(SearchSpace):
         try:
             built = self.build(trial, **self._options)
         except Exception as error:  # `build` may import a library that imports torchvision
-            from search_spaces.pytorch import failed_tool
+            from search_spaces.ir.pytorch import failed_tool
 
             if remedy := failed_tool(error):
                 raise InputError(f"{where(error)}{remedy}") from error
@@ -133,7 +133,7 @@ class TorchSpace(SearchSpace):
         return built
 
     def graph(self, arch: Architecture) -> Graph:
-        from search_spaces.pytorch import is_lazy, layer_of, record
+        from search_spaces.ir.pytorch import is_lazy, layer_of, record
 
         self.check_member(arch)
         with self.user_code():
@@ -154,7 +154,7 @@ class TorchSpace(SearchSpace):
 
     def example_arrays(self) -> Mapping[str, np.ndarray]:
         """The tensors of the example input by the input names of the ONNX model."""
-        from search_spaces.pytorch import example_tensors
+        from search_spaces.ir.pytorch import example_tensors
 
         tensors = example_tensors(self.example_input)
         names = ["input"] if len(tensors) == 1 else [f"input{i}" for i in range(len(tensors))]

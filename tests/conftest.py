@@ -13,7 +13,7 @@ from hypothesis import settings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from search_spaces import SearchSpace
-from search_spaces.graph.builder import Network, Tensor
+from search_spaces.ir.builder import Network, Tensor
 from tests.groups import GROUPS, group_of, left_out
 
 settings.register_profile("brief", max_examples=40)  # where a test says no other number
@@ -53,7 +53,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="module")
 def brief_guidance() -> Iterator[None]:
     """Guided searches evolve 40 candidates per fit and graph networks train for 4 steps, for claims on other things."""
-    from nas.searching.sampler import PredictorSampler
+    from nas.search.sampler import PredictorSampler
     from predictors.gnn import predictor
 
     with pytest.MonkeyPatch.context() as patch:

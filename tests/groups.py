@@ -13,15 +13,15 @@ from collections.abc import Iterable, Mapping
 GROUPS: Mapping[str, Mapping[str, int]] = {
     # group: {test file, or file::function: how many of its tests are representatives, in their order}
     "models of libraries through both exporters": {
-        "search_spaces/pytorch/test_exporters.py::test_exporters_and_modules_give_one_text": 2,
-        "search_spaces/pytorch/test_round_trip.py::test_configurations_of_hugging_face_are_spaces": 1,
+        "search_spaces/ir/pytorch/test_exporters.py::test_exporters_and_modules_give_one_text": 2,
+        "search_spaces/ir/pytorch/test_round_trip.py::test_configurations_of_hugging_face_are_spaces": 1,
         "search_spaces/test_sources.py::test_networks_of_other_libraries_are_read": 0,
-        "search_spaces/pytorch/subnetworks/test_networks.py::test_the_whole_network_has_the_models_outputs": 7,
-        "search_spaces/pytorch/subnetworks/test_networks.py::test_random_sub_networks_run_and_have_the_computed_text_"
+        "search_spaces/ir/pytorch/subnetworks/test_networks.py::test_the_whole_network_has_the_models_outputs": 7,
+        "search_spaces/ir/pytorch/subnetworks/test_networks.py::test_random_sub_networks_run_and_have_the_computed_text_"
         "and_parameters": 7,
-        "search_spaces/pytorch/subnetworks/test_networks.py::test_channels_that_nothing_reads_can_be_removed_without_"
+        "search_spaces/ir/pytorch/subnetworks/test_networks.py::test_channels_that_nothing_reads_can_be_removed_without_"
         "any_change": 7,
-        "search_spaces/pytorch/subnetworks/test_networks.py::test_the_choices_of_a_kind_of_network": 3,
+        "search_spaces/ir/pytorch/subnetworks/test_networks.py::test_the_choices_of_a_kind_of_network": 3,
     },
     "all networks of published tables": {
         "search_spaces/published/test_nasbench201.py::test_costs_of_all_networks_equal_the_table": 1,
@@ -37,9 +37,9 @@ GROUPS: Mapping[str, Mapping[str, int]] = {
         "search_spaces/test_spaces.py::test_space_conforms": 2,
         "search_spaces/published/test_nds.py::test_space_passes_the_conformance_suite": 1,
         "search_spaces/published/test_ofa.py::test_every_promise_of_a_search_space_is_kept": 1,
-        "search_spaces/text/test_distinct.py::test_texts_are_one_to_one_with_computations": 2,
-        "search_spaces/text/test_distinct.py::test_names_and_order_do_not_change_the_text": 2,
-        "search_spaces/text/test_program.py::test_no_reordering_changes_the_text_of_a_network": 2,
+        "search_spaces/ir/text/test_distinct.py::test_texts_are_one_to_one_with_computations": 2,
+        "search_spaces/ir/text/test_distinct.py::test_names_and_order_do_not_change_the_text": 2,
+        "search_spaces/ir/text/test_program.py::test_no_reordering_changes_the_text_of_a_network": 2,
         "nas/evaluation/test_module.py::test_random_architectures_compute_what_onnx_runtime_computes": 2,
         "nas/evaluation/test_proxies.py::test_all_are_finite_in_every_space": 2,
         "experiments/checks/test_spaces.py": 1,
@@ -66,10 +66,10 @@ GROUPS: Mapping[str, Mapping[str, int]] = {
         "nas/comparison/test_studies.py::test_a_search_of_the_demos_table_is_ahead_of_random_after_20_evaluations": 0,
     },
     "exports to text and back": {
-        "search_spaces/onnx/test_any_onnx.py::test_export_becomes_text_and_a_model_again": 2,
-        "search_spaces/onnx/test_any_onnx.py::test_exporters_of_torch_give_one_text": 1,
-        "search_spaces/onnx/test_hostile_sizes.py": 3,
-        "search_spaces/onnx/test_onnx_suite.py::test_models_of_the_onnx_package_are_fixed_points_or_refused": 0,
+        "search_spaces/ir/onnx/test_any_onnx.py::test_export_becomes_text_and_a_model_again": 2,
+        "search_spaces/ir/onnx/test_any_onnx.py::test_exporters_of_torch_give_one_text": 1,
+        "search_spaces/ir/onnx/test_hostile_sizes.py": 3,
+        "search_spaces/ir/onnx/test_onnx_suite.py::test_models_of_the_onnx_package_are_fixed_points_or_refused": 0,
     },
 }
 

@@ -10,15 +10,15 @@ ROOT = Path(__file__).parents[1]
 # From the bottom to the top. A package stands for all of its modules, except for those that a longer name lists.
 LAYERS = (
     "search_spaces.common",
-    "search_spaces.graph",
-    "search_spaces.text",
-    "search_spaces.onnx",
+    "search_spaces.ir",
+    "search_spaces.ir.text",
+    "search_spaces.ir.onnx",
     "search_spaces.domains",
     "search_spaces.parameter_names",
     "search_spaces.choosers",
     "search_spaces.questions",
-    "search_spaces.pytorch",
-    "search_spaces.base",
+    "search_spaces.ir.pytorch",
+    "search_spaces.space",
     "search_spaces.torch_space",
     "search_spaces.subnetworks",
     "search_spaces.repeatable",
@@ -30,15 +30,15 @@ LAYERS = (
     "predictors",
     "nas.evaluation",
     "nas.benchmarks",
-    "nas.searching",
+    "nas.search",
     "nas.comparison",
-    "nas.reporting",
+    "nas.report",
     "nas",
     "nas.cli",
     "experiments.runner",
     "experiments",
 )
-TORCH_ROOM = "search_spaces.pytorch"  # the only one that imports torch, and imported by functions alone
+TORCH_ROOM = "search_spaces.ir.pytorch"  # the only one that imports torch, and imported by functions alone
 HEAVY = {"torch", "transformers", "optuna", "matplotlib"}
 
 

@@ -64,7 +64,7 @@ def test_the_wheel_holds_packages_with_their_data_and_nothing_else(wheel: Path) 
         "search_spaces",
     }
     assert "nas/benchmarks/data/digits201.csv.gz" in names
-    assert "nas/reporting/assets/echarts.min.js" in names
+    assert "nas/report/assets/echarts.min.js" in names
     assert any(name.endswith("model.safetensors") for name in names)
 
 

@@ -26,8 +26,8 @@ from nas.cli.console import print_json, print_table
 from nas.cli.progress import progress_bar
 from search_spaces import SearchSpace, get_space, params
 from search_spaces.common.errors import InputError
-from search_spaces.graph.costs import graph_flops, graph_params
-from search_spaces.graph.ir import Graph
+from search_spaces.ir.costs import graph_flops, graph_params
+from search_spaces.ir.graph import Graph
 
 POOLINGS, SKIP, SEPARABLE, DILATED = (0, 1), 2, (3, 4), (5, 6)  # operations of DARTS in NASLib's numbers
 Row = dict[str, str]

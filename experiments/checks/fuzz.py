@@ -35,8 +35,8 @@ from nas.cli.progress import progress_bar
 from search_spaces import flops, from_text, get_space, list_spaces, load_model, params, to_text
 from search_spaces.common.errors import InputError
 from search_spaces.common.files import replacing
-from search_spaces.text.program import compact, expand
-from search_spaces.text.syntax import read, write
+from search_spaces.ir.text.program import compact, expand
+from search_spaces.ir.text.syntax import read, write
 
 Progress = Callable[[str, int, int], None]
 STALLED = 60  # seconds of wall time after which a worker without an answer is killed

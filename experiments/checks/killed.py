@@ -24,10 +24,10 @@ from experiments.runner import AsJson, run_command
 from nas import Problem, search
 from nas.cli.console import print_json, print_table
 from nas.cli.progress import progress_bar
-from nas.searching.joining import read_search
-from nas.searching.objectives import to_losses
-from nas.searching.pareto import non_dominated
-from nas.searching.result import SearchResult
+from nas.search.joining import read_search
+from nas.search.objectives import to_losses
+from nas.search.pareto import non_dominated
+from nas.search.result import SearchResult
 from search_spaces import Architecture, get_space
 from search_spaces.common.errors import InputError
 

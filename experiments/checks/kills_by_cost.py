@@ -30,10 +30,10 @@ from nas.cli.console import print_json, print_table
 from nas.cli.progress import progress_bar
 from nas.evaluation.measurement import Measurement
 from nas.evaluation.trainable import Trainable
-from nas.searching.own_evaluator import FunctionEvaluator
-from nas.searching.result import SearchResult
-from nas.searching.schema import FAILED_KEY, FURTHER_KEY, UNTIL_KEY
-from nas.searching.trials import TrialReader
+from nas.search.own_evaluator import FunctionEvaluator
+from nas.search.result import SearchResult
+from nas.search.schema import FAILED_KEY, FURTHER_KEY, UNTIL_KEY
+from nas.search.trials import TrialReader
 from search_spaces import get_space
 from search_spaces.common.errors import InputError
 

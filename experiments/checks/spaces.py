@@ -27,7 +27,7 @@ from nas.cli.progress import progress_bar
 from search_spaces import Architecture, SearchSpace, compact, from_model, from_text, get_space, list_spaces, write
 from search_spaces.common.errors import InputError
 from search_spaces.common.files import replacing
-from search_spaces.graph.costs import graph_flops, graph_params
+from search_spaces.ir.costs import graph_flops, graph_params
 
 if TYPE_CHECKING:
     import onnx

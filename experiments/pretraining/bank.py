@@ -16,7 +16,7 @@ from predictors.rlm.lines import Lines, graph_lines
 from predictors.rlm.sketches import neighbour_sketch
 from search_spaces import Architecture, SearchSpace, get_space
 from search_spaces.common.files import replacing
-from search_spaces.graph.ir import Graph
+from search_spaces.ir.graph import Graph
 
 PROXIES = ("epe_nas", "grad_norm", "jacov", "l2_norm", "nwot", "snip", "synflow", "zen")
 MEASURED = ("cpu_latency_ms", "digits_accuracy", "digits_accuracy_seed0", "digits_accuracy_seed1")

@@ -26,9 +26,9 @@ from nas.benchmarks.text_cache import text_version
 from nas.evaluation.journal import Journal
 from search_spaces import Architecture, SearchSpace, get_space
 from search_spaces.common.files import replacing
-from search_spaces.graph.costs import graph_activations, graph_depth, graph_flops, graph_params, graph_peak_activations
-from search_spaces.text.program import compact
-from search_spaces.text.syntax import write
+from search_spaces.ir.costs import graph_activations, graph_depth, graph_flops, graph_params, graph_peak_activations
+from search_spaces.ir.text.program import compact
+from search_spaces.ir.text.syntax import write
 
 Progress = Callable[[str, int, int], None]
 Options = dict[str, Any]

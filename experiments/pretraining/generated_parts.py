@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import gcd
 
 from experiments.pretraining.draws import Draw
-from search_spaces.graph.builder import Network, Tensor
-from search_spaces.graph.ir import Attrs
-from search_spaces.graph.standard import shortest
+from search_spaces.ir.builder import Network, Tensor
+from search_spaces.ir.graph import Attrs
+from search_spaces.ir.standard import shortest
 
 # Each word is a convolution: kernel (k: the block's), output channels (=: as the input, o: the block's, i: narrower,
 # e: expanded), then s: strided, d: depthwise, g: grouped, 2: dilated, r: one row, c: one column, -: no activation.

@@ -22,11 +22,11 @@ from experiments.pretraining.generated_parts import (
     channels_of,
     size_of,
 )
-from search_spaces.base import SearchSpace
 from search_spaces.choosers import RandomChooser, Trial
-from search_spaces.graph.builder import Network, Tensor
-from search_spaces.graph.costs import graph_flops, graph_params
-from search_spaces.graph.ir import Attrs
+from search_spaces.ir.builder import Network, Tensor
+from search_spaces.ir.costs import graph_flops, graph_params
+from search_spaces.ir.graph import Attrs
+from search_spaces.space import SearchSpace
 
 FAMILIES = {"cells": 0.45, "stages": 0.35, "tokens": 0.12, "mixed": 0.08}
 """Probability of each family."""

@@ -27,7 +27,7 @@ from experiments.pretraining.side_by_side import SideBySide
 from experiments.runner import Quick, run_command
 from nas.cli.progress import progress_bar
 from search_spaces.common.files import replacing
-from search_spaces.graph.ir import Graph
+from search_spaces.ir.graph import Graph
 
 SHIPPED = Path(__file__).with_name("short_trainings.csv.gz")
 TRAIN_IMAGES, TEST_IMAGES, BATCH_SIZE, TEST_BATCH = 25_600, 2048, 128, 512

@@ -20,7 +20,7 @@ from nas.evaluation.layers import layer
 from nas.evaluation.module import live_nodes
 from nas.evaluation.operation import needs_batch_size
 from search_spaces.common.errors import InputError
-from search_spaces.graph.ir import Graph, Node
+from search_spaces.ir.graph import Graph, Node
 
 LARGE = 2_000_000  # elements of an input from which a convolution on a GPU is a batched matrix product
 

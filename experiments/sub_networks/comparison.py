@@ -35,7 +35,7 @@ from nas.evaluation.tasks import TrainingTask
 from nas.evaluation.trainable import Trainable
 from nas.evaluation.training import train
 from search_spaces import Architecture, Subnetworks, to_model
-from search_spaces.pytorch import record, record_with_numbers
+from search_spaces.ir.pytorch import record, record_with_numbers
 
 EXAMPLE = torch.zeros(1, 3, 32, 32)
 RATIOS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.45, 0.6, 0.75)  # of channels that Torch-Pruning removes

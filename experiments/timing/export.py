@@ -23,10 +23,10 @@ from experiments.runner import AsJson, Quick, run_command
 from nas.cli.console import print_json, print_table
 from nas.cli.progress import progress_bar
 from search_spaces import Architecture, SearchSpace, get_space, list_spaces
-from search_spaces.graph.ir import Graph
-from search_spaces.onnx import write_model
-from search_spaces.text.program import compact
-from search_spaces.text.syntax import write
+from search_spaces.ir.graph import Graph
+from search_spaces.ir.onnx import write_model
+from search_spaces.ir.text.program import compact
+from search_spaces.ir.text.syntax import write
 
 EXPORTERS = {"TorchScript": False, "torch.export": True}
 

@@ -105,10 +105,10 @@ def _run(*arguments: str) -> None:
 
 def _resnet_text() -> str:
     """Build a ResNet-50 module and write its text."""
-    from search_spaces.pytorch import record
-    from search_spaces.pytorch.libraries import build
-    from search_spaces.text.program import compact
-    from search_spaces.text.syntax import write
+    from search_spaces.ir.pytorch import record
+    from search_spaces.ir.pytorch.libraries import build
+    from search_spaces.ir.text.program import compact
+    from search_spaces.ir.text.syntax import write
 
     return write(compact(record(*build("transformers", "ResNetForImageClassification"))))
 

@@ -24,10 +24,10 @@ from nas import Problem, search
 from nas.benchmarks import Benchmark, load_benchmark
 from nas.cli.console import print_json, print_table
 from nas.cli.progress import progress_bar
-from nas.searching.evaluators import TableEvaluator
-from nas.searching.sampler import PredictorSampler
-from nas.searching.samplers import create_sampler
-from nas.searching.storage import open_storage
+from nas.search.evaluators import TableEvaluator
+from nas.search.sampler import PredictorSampler
+from nas.search.samplers import create_sampler
+from nas.search.storage import open_storage
 
 MEASURED_SHARE = 0.2  # share of the trials, the last ones, over which time is averaged
 GUIDED, POOL, BETWEEN = ("rlm", "gnn"), 10_000, (500, 550)  # predictors, candidates, first and last timed evaluation

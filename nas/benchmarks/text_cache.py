@@ -15,7 +15,7 @@ from joblib import Parallel, delayed
 from nas.benchmarks.cache import cache_folder
 from search_spaces import Architecture, SearchSpace
 from search_spaces.common.files import replacing
-from search_spaces.text import TEXT_VERSION
+from search_spaces.ir.text import TEXT_VERSION
 
 MIN_PARALLEL_TEXTS = 2000  # fewer are made in this process
 TEXTS_PER_TASK = 100

@@ -53,7 +53,7 @@ def warn_if_seen(benchmark: str, predictors: Iterable[str]) -> None:
 
 def warn_of_directions(objectives: str) -> None:
     """Warn on standard error of objectives that are minimized only because their names say nothing."""
-    from nas.searching.objectives import unclear_directions
+    from nas.search.objectives import unclear_directions
 
     for name in unclear_directions(objectives.split(",")):
         print(f"nas: {name} is minimized, since its name says nothing else: {name}:max maximizes it", file=sys.stderr)

@@ -46,7 +46,7 @@ def device_add(
     from nas.cli.measured import latency_commands
     from nas.evaluation.device_measuring import draw_pool, measure, quality
     from nas.evaluation.devices import MIN_MEASURED, PredictedDevice
-    from nas.searching.prior import read_prior_observations
+    from nas.search.prior import read_prior_observations
     from search_spaces import get_space
 
     device, opened = PredictedDevice(name), get_space(space, **parse_settings(option, "--option"))

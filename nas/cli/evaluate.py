@@ -69,7 +69,7 @@ def evaluate(
     from nas.evaluation.metrics import FIDELITY
     from nas.evaluation.subjects import subject_of_file, subject_of_space
     from nas.evaluation.training import training_task
-    from search_spaces.text import fingerprint
+    from search_spaces.ir.text import fingerprint
 
     timing = LatencyTask(**given_only(threads=threads, batch=batch, provider=provider))
     task = training_task({**parse_settings(training, "--training"), **given_only(epochs=epochs)})

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from nas.comparison.runs import Budget
     from nas.comparison.studies import Studies
     from nas.evaluation.device_command import DeviceCommand
-    from nas.searching.evaluators import MeasuredEvaluator
-    from nas.searching.own_evaluator import FunctionEvaluator
+    from nas.search.evaluators import MeasuredEvaluator
+    from nas.search.own_evaluator import FunctionEvaluator
 
 _SHOWN = 3  # paths of missing weights in a warning
 _BUILT_IN_ONLY = ("dataset", "trainings")
@@ -46,9 +46,9 @@ def open_measured(
     from nas.evaluation.measurement import Measurement, known_metrics, trains
     from nas.evaluation.subjects import open_space
     from nas.evaluation.training import training_task
-    from nas.searching.evaluators import MeasuredEvaluator
-    from nas.searching.objectives import parse_constraints, parse_objectives
-    from nas.searching.own_evaluator import FunctionEvaluator
+    from nas.search.evaluators import MeasuredEvaluator
+    from nas.search.objectives import parse_constraints, parse_objectives
+    from nas.search.own_evaluator import FunctionEvaluator
 
     if "provider" in given:
         check_provider(given["provider"])
@@ -99,7 +99,7 @@ def latency_commands(commands: list[str] | None, settings: list[str] | None) -> 
 
 def warn_of_missing_weights(studies: Studies, folder: Path) -> None:
     """Warn on standard error of networks on the front whose trained weights are damaged or on another machine."""
-    from nas.searching.distinct import missing_weights
+    from nas.search.distinct import missing_weights
 
     missing = missing_weights(studies.front_networks, folder)
     if missing:

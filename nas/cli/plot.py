@@ -20,7 +20,7 @@ def plot(
 ) -> None:
     """Plot fronts, hypervolume and predictions of finished or running searches."""
     from nas.comparison.runs import open_studies
-    from nas.reporting.study_figures import plot_studies
+    from nas.report.study_figures import plot_studies
 
     if kind not in ("png", "svg", "pdf"):
         raise InputError(f"--kind {kind}: write png, svg or pdf")

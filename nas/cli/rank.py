@@ -35,7 +35,7 @@ def rank(
 ) -> None:
     """Rank known networks and your own for a device, and show the Pareto front with uncertainty."""
     from nas.ranking import rank_networks
-    from nas.searching.objectives import parse_objectives
+    from nas.search.objectives import parse_objectives
 
     warn_of_directions(objectives)
     with progress_bar("reading networks", quiet) as bar:

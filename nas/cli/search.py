@@ -248,10 +248,10 @@ def search(
     from nas.benchmarks import load_benchmark
     from nas.cli.measured import open_measured, warn_of_missing_weights
     from nas.comparison.runs import SearchOptions, run_measured_studies, run_predicted_studies, run_studies
-    from nas.reporting.folders import save_studies
-    from nas.searching.labels import sampler_label
-    from nas.searching.patience import set_timeout
-    from nas.searching.storage import address
+    from nas.report.folders import save_studies
+    from nas.search.labels import sampler_label
+    from nas.search.patience import set_timeout
+    from nas.search.storage import address
     from search_spaces import Subnetworks, get_space
 
     set_timeout(storage_timeout)
@@ -324,7 +324,7 @@ def search(
 def _ending_prepared(as_json: bool) -> Iterator[None]:
     """End the command with status 0 if searches were only prepared; print how workers join them."""
     from nas.comparison.runs import Prepared
-    from nas.searching.identity import without_passwords
+    from nas.search.identity import without_passwords
 
     try:
         yield
@@ -342,7 +342,7 @@ def _ending_prepared(as_json: bool) -> Iterator[None]:
 
 def _show(studies: Studies, constraints: list[str], problem: str, as_json: bool) -> None:
     """Print the summary and the front; exit with JSON, or if no network satisfies the constraints."""
-    from nas.searching.labels import sampler_label
+    from nas.search.labels import sampler_label
 
     front, failures = studies.front_rows, studies.failures
     nearest = [] if front else studies.least_violating
@@ -369,7 +369,7 @@ def _shown_front(studies: Studies) -> list[dict[str, Any]]:
 
     A single search needs no sampler and seed, and a front without repeated evaluations no number of evaluations.
     """
-    from nas.searching.networks import network_name
+    from nas.search.networks import network_name
 
     front = studies.front_networks
     shown = ["sampler", "seed"] if len(studies.searches) > 1 else []
@@ -404,7 +404,7 @@ def _result_folder(
 ) -> AbstractContextManager[Path]:
     """The folder `out` or, by default or with `new`, one that no other search uses."""
     from nas.comparison.folders import chosen_folder, earlier_folders, folder_name
-    from nas.searching.objectives import parse_objectives
+    from nas.search.objectives import parse_objectives
 
     if out is not None and not new:
         return nullcontext(out)

@@ -56,10 +56,10 @@ def worker(
     """Join searches that were started elsewhere, until all their evaluations are done, or for a share of them."""
     import optuna
 
-    from nas.searching.joining import is_unfinished, join, list_searches
-    from nas.searching.patience import set_timeout
-    from nas.searching.progress import labelled
-    from nas.searching.share import Share
+    from nas.search.joining import is_unfinished, join, list_searches
+    from nas.search.patience import set_timeout
+    from nas.search.progress import labelled
+    from nas.search.share import Share
 
     set_timeout(storage_timeout)
     optuna.logging.set_verbosity(optuna.logging.WARNING)

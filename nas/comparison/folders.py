@@ -1,7 +1,7 @@
 """Result folders: each belongs to one command, so that no search overwrites the results of another.
 
 `search.json` in a folder records the command's arguments, its searches, and their identity
-(`nas.searching.identity`).
+(`nas.search.identity`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nas.searching.identity import check_same, is_unused
-from nas.searching.reading import load_studies
-from nas.searching.schema import SETTINGS_KEY, SOURCE_KEY
+from nas.search.identity import check_same, is_unused
+from nas.search.reading import load_studies
+from nas.search.schema import SETTINGS_KEY, SOURCE_KEY
 from search_spaces.common.errors import InputError
 from search_spaces.common.files import replacing
 
@@ -115,12 +115,12 @@ def claim(folder: Path, searches: Iterable[str], begun_with: Mapping[str, Any], 
     Args:
         folder: the result folder.
         searches: names of the command's searches.
-        begun_with: identity of the searches (`nas.searching.identity.begun_with`).
+        begun_with: identity of the searches (`nas.search.identity.begun_with`).
         arguments: of the command.
 
     Raises:
         InputError: the folder holds other searches, or these were begun with other settings, data or networks
-            (`nas.searching.identity.check_same`).
+            (`nas.search.identity.check_same`).
     """
     names, record = list(searches), _read(folder)
     if record is None:

@@ -17,36 +17,36 @@ from nas.benchmarks import Benchmark, load_benchmark
 from nas.comparison.folders import claim, searched_table
 from nas.comparison.studies import Studies
 from nas.evaluation.log_file import LOG_NAME, log_to
-from nas.searching.by_cost.loop import EPOCHS, SECONDS, run_search_by_cost
-from nas.searching.by_cost.policies import check_policy
-from nas.searching.evaluators import (
+from nas.search.by_cost.loop import EPOCHS, SECONDS, run_search_by_cost
+from nas.search.by_cost.policies import check_policy
+from nas.search.evaluators import (
     Evaluator,
     MeasuredEvaluator,
     PredictionEvaluator,
     RecordingEvaluator,
     TableEvaluator,
 )
-from nas.searching.identity import begun_with
-from nas.searching.labels import sampler_label
-from nas.searching.loop import run_search
-from nas.searching.objectives import Constraint, parse_constraints, parse_objectives
-from nas.searching.pareto import Reference
-from nas.searching.prior import read_prior_observations
-from nas.searching.progress import Progress, labelled
-from nas.searching.reading import is_untrusted, load_studies, read_study
-from nas.searching.result import SearchResult
-from nas.searching.samplers import check_sampler, is_guided
-from nas.searching.schema import RULED_OUT_KEY, SETTINGS_KEY, SearchAttributes
-from nas.searching.tracking import check_trackers, tracking
-from nas.searching.trial_log import log_missing
-from nas.searching.trials import TrialReader
+from nas.search.identity import begun_with
+from nas.search.labels import sampler_label
+from nas.search.loop import run_search
+from nas.search.objectives import Constraint, parse_constraints, parse_objectives
+from nas.search.pareto import Reference
+from nas.search.prior import read_prior_observations
+from nas.search.progress import Progress, labelled
+from nas.search.reading import is_untrusted, load_studies, read_study
+from nas.search.result import SearchResult
+from nas.search.samplers import check_sampler, is_guided
+from nas.search.schema import RULED_OUT_KEY, SETTINGS_KEY, SearchAttributes
+from nas.search.tracking import check_trackers, tracking
+from nas.search.trial_log import log_missing
+from nas.search.trials import TrialReader
 from predictors.metrics import Metric
 from search_spaces import SearchSpace
 from search_spaces.common.errors import InputError
 from search_spaces.common.seeds import check_seed
 
 if TYPE_CHECKING:
-    from nas.searching.own_evaluator import FunctionEvaluator
+    from nas.search.own_evaluator import FunctionEvaluator
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class SearchOptions(NamedTuple):
         storage: URL of one storage for all searches; None for a journal per search in the result folder.
         study: prefix of the study names in a storage.
         jobs: processes per search.
-        track: experiment trackers (`nas.searching.tracking`), in which a run is named FOLDER-SAMPLER-SEED.
+        track: experiment trackers (`nas.search.tracking`), in which a run is named FOLDER-SAMPLER-SEED.
         arguments: of the command, for the folder's record (`nas.comparison.folders`).
         budget: for searches by cost; None to train every evaluated network to the end.
         depends: files and folders whose contents the search depends on, see `nas.search`.
@@ -136,14 +136,14 @@ def run_studies(
 
     Args:
         benchmark: the table, or its name.
-        objectives: metrics separated by commas, see `nas.searching.objectives.parse_objectives`.
+        objectives: metrics separated by commas, see `nas.search.objectives.parse_objectives`.
         samplers: names of samplers and predictors; of a predictor in a file, `FILE.py:CLASS`.
         evaluations: number of evaluations of each search.
         seeds: one search per sampler and seed.
         folder: result folder.
         constraints: such as `"cpu_latency_ms <= 8"`.
         progress: see `nas.search`.
-        sampler_options: of samplers with a predictor (`nas.searching.sampler.PredictorSampler`), such as
+        sampler_options: of samplers with a predictor (`nas.search.sampler.PredictorSampler`), such as
             `refit_every`.
         options: of each search.
 
@@ -238,9 +238,9 @@ def open_studies(
         benchmark: the searched table, if the folder does not record it. Without a table, fronts are compared with the
             best front found.
         name: one of the storage's studies.
-        space: see `nas.searching.reading.read_study`.
-        trust: see `nas.searching.reading.read_study`.
-        options: see `nas.searching.reading.read_study`.
+        space: see `nas.search.reading.read_study`.
+        trust: see `nas.search.reading.read_study`.
+        options: see `nas.search.reading.read_study`.
 
     Raises:
         InputError: there are no studies, nothing has been evaluated, or the studies have different objectives.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nas.benchmarks import Benchmark
-from nas.searching.distinct import (
+from nas.search.distinct import (
     DistinctNetwork,
     distinct_networks,
     least_violating,
@@ -18,9 +18,9 @@ from nas.searching.distinct import (
     networks_csv,
     networks_table,
 )
-from nas.searching.pareto import Reference
-from nas.searching.reading import RecordedSpace
-from nas.searching.result import SearchResult
+from nas.search.pareto import Reference
+from nas.search.reading import RecordedSpace
+from nas.search.result import SearchResult
 from predictors.metrics import Metric
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class Studies:
 
     @property
     def front_csv(self) -> str:
-        """The front of all searches together as CSV (`nas.searching.distinct.networks_csv`)."""
+        """The front of all searches together as CSV (`nas.search.distinct.networks_csv`)."""
         return networks_csv(self.front_networks, self.objectives)
 
     @property

@@ -18,7 +18,7 @@ from nas.evaluation.journal import Journal
 from nas.evaluation.quantiles import quantiles
 from search_spaces.common.errors import InputError, unknown
 from search_spaces.common.files import replacing
-from search_spaces.text import fingerprint
+from search_spaces.ir.text import fingerprint
 
 if TYPE_CHECKING:
     from predictors import Predictor

@@ -11,7 +11,7 @@ from nas.evaluation.datasets import Dataset
 from nas.evaluation.trainable import State, Trainable
 from search_spaces.common.errors import InputError
 from search_spaces.common.files import replacing
-from search_spaces.onnx import to_model, write_model
+from search_spaces.ir.onnx import to_model, write_model
 
 if TYPE_CHECKING:
     import onnx

@@ -17,10 +17,10 @@ from nas.evaluation.channelwise import CHANNELWISE
 from nas.evaluation.operation import Function, Spec, torch_pads
 from nas.evaluation.samplewise import SAMPLEWISE, keeps_channels
 from search_spaces.common.errors import InputError
-from search_spaces.graph.convolutions import convolution
-from search_spaces.graph.ir import BATCH, Graph, Node
-from search_spaces.graph.operators import is_own
-from search_spaces.graph.owned_weights import OWNERS
+from search_spaces.ir.convolutions import convolution
+from search_spaces.ir.graph import BATCH, Graph, Node
+from search_spaces.ir.operators import is_own
+from search_spaces.ir.owned_weights import OWNERS
 
 
 def layer(node: Node, graph: Graph, replicas: int = 1) -> nn.Module:

@@ -23,13 +23,13 @@ from nas.evaluation.metrics import FIDELITY, check_metrics
 from nas.evaluation.tasks import TrainingTask, training_task
 from nas.evaluation.trainable import State, Trainable
 from search_spaces.common.errors import InputError
-from search_spaces.graph.costs import graph_flops, graph_params
+from search_spaces.ir.costs import graph_flops, graph_params
 
 if TYPE_CHECKING:
     import onnx
 
     from nas.evaluation.training import Report
-    from search_spaces.graph.ir import Shape
+    from search_spaces.ir.graph import Shape
 
 Progress = Callable[[str, int, int], None]
 

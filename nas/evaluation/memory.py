@@ -48,8 +48,8 @@ def measure_memory(model: onnx.ModelProto, *, batch: int = 1, threads: int = 1) 
 
 
 def _tiny_model() -> onnx.ModelProto:
-    from search_spaces.graph.builder import Network
-    from search_spaces.onnx import to_model
+    from search_spaces.ir.builder import Network
+    from search_spaces.ir.onnx import to_model
 
     net = Network((1, 8, 8), 2)
     return to_model(net.graph(net.classifier(net.conv_bn_relu(net.input, 4))))

@@ -14,8 +14,8 @@ from nas.evaluation.layers import layer
 from nas.evaluation.operation import needs_batch_size
 from nas.evaluation.shapes import without_data
 from search_spaces.common.errors import InputError
-from search_spaces.graph.ir import Graph, Node
-from search_spaces.graph.owned_weights import Weight, initializers
+from search_spaces.ir.graph import Graph, Node
+from search_spaces.ir.owned_weights import Weight, initializers
 
 if TYPE_CHECKING:
     import onnx
@@ -29,7 +29,7 @@ class GraphModule(nn.Module):
     (n, replicas · channels, …) and the output (n, replicas · outputs), with the channels of each replica adjacent.
 
     Args:
-        graph: of a search space, or read from an ONNX model by `search_spaces.onnx.from_model`.
+        graph: of a search space, or read from an ONNX model by `search_spaces.ir.onnx.from_model`.
         replicas: number of networks side by side.
 
     Raises:
@@ -56,7 +56,7 @@ class GraphModule(nn.Module):
         """Copy the weights of an ONNX model into every replica.
 
         Args:
-            model: what `search_spaces.onnx.to_model` wrote from the same graph.
+            model: what `search_spaces.ir.onnx.to_model` wrote from the same graph.
 
         Raises:
             InputError: the model was written from another graph.
@@ -73,7 +73,7 @@ class GraphModule(nn.Module):
                 _assign(own, torch.tensor(onnx.numpy_helper.to_array(found)), self.replicas)
 
     def numbers(self) -> dict[int, list[np.ndarray]]:
-        """Weights of the first replica by output value of their node, as `search_spaces.onnx.to_model` takes them."""
+        """Weights of the first replica by output value of their node, as `to_model` takes them."""
         found: dict[int, list[np.ndarray]] = {}
         for node, weight, tensor in self._weights():
             if tensor is not None:

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from nas.evaluation.module import GraphModule
 from search_spaces.common.errors import InputError, unknown
-from search_spaces.graph.ir import Graph
+from search_spaces.ir.graph import Graph
 
 PROXIES = ("epe_nas", "fisher", "grad_norm", "grasp", "jacov", "l2_norm", "nwot", "plain", "snip", "synflow", "zen")
 BATCH_SIZE = 32  # images

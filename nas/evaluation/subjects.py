@@ -12,8 +12,8 @@ from nas.evaluation.datasets import Dataset, load_dataset
 from nas.evaluation.trainable import Trainable
 from search_spaces import SearchSpace, get_space, load_model
 from search_spaces.common.errors import InputError
-from search_spaces.graph.ir import element_type, typed
-from search_spaces.onnx import from_model
+from search_spaces.ir.graph import element_type, typed
+from search_spaces.ir.onnx import from_model
 
 if TYPE_CHECKING:
     import onnx

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from search_spaces import Subnetworks, TorchSpace
 from search_spaces.common.errors import InputError
-from search_spaces.text.program import compact
-from search_spaces.text.syntax import write
+from search_spaces.ir.text.program import compact
+from search_spaces.ir.text.syntax import write
 
 if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor, nn
 
     from search_spaces import Architecture, SearchSpace
-    from search_spaces.graph.ir import Graph
+    from search_spaces.ir.graph import Graph
 
 State = dict[str, "Tensor"]
 """Tensors of a module by name, as in `torch.nn.Module.state_dict`."""
@@ -83,7 +83,7 @@ class Trainable:
         import torch
 
         from nas.evaluation.module import GraphModule
-        from search_spaces.pytorch import is_lazy, run
+        from search_spaces.ir.pytorch import is_lazy, run
 
         if self.build is None:
             return GraphModule(self.graph, replicas)
@@ -121,13 +121,13 @@ class Trainable:
         return {name: tensor.detach().cpu() for name, tensor in module.state_dict().items()}
 
     def trained(self, state: Mapping[str, Tensor]) -> tuple[Graph, dict[int, list[np.ndarray]]]:
-        """The network with trained tensors, as `search_spaces.onnx.to_model` takes it: a graph and its weights.
+        """The network with trained tensors, as `search_spaces.ir.onnx.to_model` takes it: a graph and its weights.
 
         Raises:
             InputError: the state belongs to another network.
         """
         from nas.evaluation.module import GraphModule
-        from search_spaces.pytorch import record_with_numbers
+        from search_spaces.ir.pytorch import record_with_numbers
 
         module = self.module()
         try:

@@ -23,8 +23,8 @@ from nas.evaluation.trainable import State, Trainable
 from search_spaces.common.errors import InputError
 from search_spaces.common.files import replacing
 from search_spaces.common.threads import threads_for
-from search_spaces.graph.costs import graph_flops
-from search_spaces.graph.ir import Graph, Shape, element_type
+from search_spaces.ir.costs import graph_flops
+from search_spaces.ir.graph import Graph, Shape, element_type
 
 __all__ = ["DigitsTask", "Trained", "TrainingTask", "check_fit", "train", "train_digits", "training_task"]
 

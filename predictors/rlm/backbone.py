@@ -27,7 +27,7 @@ class T5GemmaReader:
         Raises:
             InputError: if there is no T5Gemma of this name, or it cannot be loaded.
         """
-        from search_spaces.pytorch.libraries import prepare_torchvision
+        from search_spaces.ir.pytorch.libraries import prepare_torchvision
 
         prepare_torchvision()
         import transformers

@@ -27,8 +27,8 @@ from predictors.rlm.tuning import fit_kernels, tune
 from predictors.sampling import SamplingPredictor
 from predictors.scores import Scores
 from search_spaces.common.errors import InputError, unknown
-from search_spaces.pytorch import without_weights
-from search_spaces.text import TEXT_VERSION, fingerprint
+from search_spaces.ir.pytorch import without_weights
+from search_spaces.ir.text import TEXT_VERSION, fingerprint
 
 if TYPE_CHECKING:
     from predictors.rlm.backbone import T5GemmaReader

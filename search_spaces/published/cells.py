@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from itertools import chain, groupby, permutations, product
 
-from search_spaces.graph.builder import Network, Tensor
-from search_spaces.graph.ir import Attrs
+from search_spaces.ir.builder import Network, Tensor
+from search_spaces.ir.graph import Attrs
 from search_spaces.published.genotypes import Edge
 
 # Drops the first row and column and appends zeros; the same attributes fit all sizes, so equal blocks stay equal.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 from typing import Any, NamedTuple
 
-from search_spaces.base import Architecture, SearchSpace
 from search_spaces.choosers import Trial
 from search_spaces.common.errors import InputError, unknown
-from search_spaces.graph.builder import Network, Tensor
+from search_spaces.ir.builder import Network, Tensor
 from search_spaces.registry import register_space
+from search_spaces.space import Architecture, SearchSpace
 
 
 class Block(NamedTuple):

@@ -11,9 +11,9 @@ import ast
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from search_spaces.base import SearchSpace
 from search_spaces.choosers import Choice, Trial
 from search_spaces.common.errors import InputError
+from search_spaces.space import SearchSpace
 
 
 class Family(SearchSpace):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from search_spaces.base import Architecture
 from search_spaces.choosers import Trial
 from search_spaces.common.errors import InputError
-from search_spaces.graph.builder import Network, Tensor
+from search_spaces.ir.builder import Network, Tensor
 from search_spaces.published.gennape import Family, literal
 from search_spaces.registry import register_space
+from search_spaces.space import Architecture
 
 STAGES = 4
 BLOCKS_PER_STAGE = 2

@@ -7,11 +7,11 @@ from functools import lru_cache
 from itertools import permutations
 from typing import Any, NamedTuple
 
-from search_spaces.base import Architecture, SearchSpace
 from search_spaces.choosers import ReplayChooser, Trial
 from search_spaces.common.errors import InputError, unknown
-from search_spaces.graph.builder import Network, Tensor
+from search_spaces.ir.builder import Network, Tensor
 from search_spaces.registry import register_space
+from search_spaces.space import Architecture, SearchSpace
 
 OPERATIONS = ("conv3x3-bn-relu", "conv1x1-bn-relu", "maxpool3x3")
 NONE = "none"

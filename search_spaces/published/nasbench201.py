@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from search_spaces.base import Architecture, SearchSpace
 from search_spaces.choosers import Trial
 from search_spaces.common.errors import InputError, unknown
-from search_spaces.graph.builder import Network, Tensor
+from search_spaces.ir.builder import Network, Tensor
 from search_spaces.registry import register_space
+from search_spaces.space import Architecture, SearchSpace
 
 OPERATIONS = ("none", "skip_connect", "nor_conv_1x1", "nor_conv_3x3", "avg_pool_3x3")
 EDGES = ((0, 1), (0, 2), (1, 2), (0, 3), (1, 3), (2, 3))

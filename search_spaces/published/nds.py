@@ -22,14 +22,14 @@ from collections.abc import Sequence
 from math import factorial
 from typing import Any, Literal, NamedTuple, get_args
 
-from search_spaces.base import Architecture, SearchSpace
 from search_spaces.choosers import ReplayChooser, Trial
 from search_spaces.common.errors import InputError, unknown
-from search_spaces.graph.builder import Network, Tensor
+from search_spaces.ir.builder import Network, Tensor
 from search_spaces.published import genotypes
 from search_spaces.published.cells import cell, factorized_reduce
 from search_spaces.published.genotypes import Edge, Genotype
 from search_spaces.registry import register_space
+from search_spaces.space import Architecture, SearchSpace
 
 WIDTHS = (16, 24, 32)
 DEPTHS = (4, 8, 12, 16, 20)

@@ -16,11 +16,11 @@ from collections.abc import Callable
 from math import prod
 from typing import Any, ClassVar, NamedTuple
 
-from search_spaces.base import Architecture, SearchSpace
 from search_spaces.choosers import Choice, ReplayChooser, Trial
 from search_spaces.common.errors import InputError
-from search_spaces.graph.builder import Network, Tensor
+from search_spaces.ir.builder import Network, Tensor
 from search_spaces.registry import register_space
+from search_spaces.space import Architecture, SearchSpace
 
 RESOLUTIONS = range(128, 225, 4)
 KERNELS = (3, 5, 7)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from search_spaces.base import SearchSpace
 from search_spaces.choosers import Trial
-from search_spaces.graph.builder import Network, Tensor
+from search_spaces.ir.builder import Network, Tensor
 from search_spaces.registry import register_space
+from search_spaces.space import SearchSpace
 
 
 @register_space("tiny-resnet")

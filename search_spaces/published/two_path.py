@@ -5,12 +5,12 @@ from __future__ import annotations
 from math import comb
 from typing import NamedTuple
 
-from search_spaces.base import Architecture
 from search_spaces.choosers import Choice, Trial
 from search_spaces.common.errors import InputError
-from search_spaces.graph.builder import Network, Tensor
+from search_spaces.ir.builder import Network, Tensor
 from search_spaces.published.gennape import Family, chosen_operations, literal, operation_choices, suggest_operations
 from search_spaces.registry import register_space
+from search_spaces.space import Architecture
 
 CONVOLUTIONS = (
     "conv3x3",

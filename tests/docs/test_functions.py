@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("torch", reason="the functions are torch's")
 
-from search_spaces.pytorch import record  # noqa: F401  its import names all functions
-from search_spaces.pytorch.recorder import HANDLERS
+from search_spaces.ir.pytorch import record  # noqa: F401  its import names all functions
+from search_spaces.ir.pytorch.recorder import HANDLERS
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "own_model.md"
 

@@ -18,7 +18,7 @@ import onnx
 import pytest
 
 from nas import cli
-from nas.searching.samplers import list_samplers
+from nas.search.samplers import list_samplers
 from predictors import create, list_predictors, load
 from predictors.testing import check_predictor
 from search_spaces import InputError, get_space, list_spaces, registry

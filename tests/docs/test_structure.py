@@ -13,9 +13,12 @@ DRAWING = Path(__file__).parents[2] / "docs" / "concepts" / "structure.md"
 
 
 def package(module: str) -> str:
-    """The folder that a module lives in, at most one below its package."""
+    """The folder that a module lives in: at most one below its package, and the rooms of the compiler."""
     parts = module.split(".")
-    return ".".join(parts[:2]) if len(parts) > 1 and (ROOT / parts[0] / parts[1]).is_dir() else parts[0]
+    depth = 3 if module.startswith("search_spaces.ir.") else 2
+    return next(
+        ".".join(parts[:n]) for n in range(depth, 0, -1) if len(parts) >= n and ROOT.joinpath(*parts[:n]).is_dir()
+    )
 
 
 def import_arrows() -> set[tuple[str, str]]:

@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 from nas.benchmarks.table import FORMAT_VERSION as TABLE
-from nas.searching.loop import RESULT_VERSION as SEARCHES
+from nas.search.loop import RESULT_VERSION as SEARCHES
 from predictors.files import FORMAT_VERSION as CHECKPOINT
 from predictors.version import RESULT_VERSION as PREDICTORS
-from search_spaces.text import TEXT_VERSION
+from search_spaces.ir.text import TEXT_VERSION
 
 ROOT = Path(__file__).parents[2]
 

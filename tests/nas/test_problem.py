@@ -13,8 +13,8 @@ from torch import nn
 
 import nas
 from nas import Problem, api, problem
-from nas.searching.evaluators import Evaluator, MeasuredEvaluator, TableEvaluator
-from nas.searching.own_evaluator import FunctionEvaluator
+from nas.search.evaluators import Evaluator, MeasuredEvaluator, TableEvaluator
+from nas.search.own_evaluator import FunctionEvaluator
 from search_spaces import InputError, SearchSpace, get_space
 
 

@@ -9,7 +9,7 @@ import optuna
 import pytest
 
 from search_spaces import InputError, SearchSpace
-from search_spaces.graph.builder import Network, Tensor
+from search_spaces.ir.builder import Network, Tensor
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from search_spaces import Infeasible, SearchSpace, get_space
-from search_spaces.base import Architecture
 from search_spaces.questions import Questions
+from search_spaces.space import Architecture
 
 
 class Counted(SearchSpace):

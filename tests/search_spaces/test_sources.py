@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from search_spaces import InputError, from_text, graph_params, params, read_source
-from search_spaces.text import expand, read
+from search_spaces.ir.text import expand, read
 
 torch = pytest.importorskip("torch", reason="modules are torch's")
 
@@ -52,7 +52,7 @@ def test_a_function_that_chooses_is_no_network(code: str) -> None:
 @pytest.mark.slow
 @needs_timm
 def test_timm_by_name_has_timms_parameters_and_the_size_asked_for() -> None:
-    from search_spaces.pytorch.libraries import build
+    from search_spaces.ir.pytorch.libraries import build
 
     module, _ = build("timm", "resnet10t")
     text = read_source("timm:resnet10t@64")
@@ -85,7 +85,7 @@ def test_networks_of_other_libraries_are_read() -> None:
     ],
 )
 def test_unusual_networks_are_read_exactly(source: str, words: str) -> None:
-    from search_spaces.pytorch.libraries import build
+    from search_spaces.ir.pytorch.libraries import build
 
     text = read_source(source)
     assert words in text

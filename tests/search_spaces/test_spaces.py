@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from search_spaces import InputError, get_space, list_spaces
-from search_spaces.base import SearchSpace
 from search_spaces.common.errors import unknown
+from search_spaces.space import SearchSpace
 from search_spaces.testing import check_space
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from nas.evaluation.datasets.dataset import Part
 from search_spaces.common.errors import InputError
-from search_spaces.graph.ir import Shape, element_type
+from search_spaces.ir.graph import Shape, element_type
 
 MAX_BYTES = 8 << 30  # all arrays together
 _ARRAYS = {"train": ("x_train", "y_train"), "test": ("x_test", "y_test"), "validation": ("x_val", "y_val")}

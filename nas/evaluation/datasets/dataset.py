@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from search_spaces.common.errors import InputError
-from search_spaces.graph.ir import Shape, typed
+from search_spaces.ir.graph import Shape, typed
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ import numpy as np
 from nas.evaluation.datasets.arrays import check_bytes
 from nas.evaluation.datasets.dataset import Part
 from search_spaces.common.errors import InputError
-from search_spaces.graph.ir import Shape
+from search_spaces.ir.graph import Shape
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -12,7 +12,7 @@ from nas.evaluation.datasets.dataset import Dataset, Part, Scale, split
 from nas.evaluation.datasets.digits import digits
 from nas.evaluation.datasets.image_folders import read_folder
 from search_spaces.common.errors import InputError, unknown
-from search_spaces.graph.ir import Shape
+from search_spaces.ir.graph import Shape
 
 RAW = "raw:"  # prefix of a data set whose inputs are not normalized
 TEST_SHARE = 0.2  # of the training samples, held out at random if a data set has no test part

@@ -9,7 +9,7 @@ import pytest
 
 from experiments.checks.killed import Costs, judged, survive
 from nas import Problem, search
-from nas.searching.joining import read_search
+from nas.search.joining import read_search
 from search_spaces import get_space
 
 GOOD = {"evaluations": 40, "distinct": 40, "values equal": True, "front equal": True, "unfinished trials": 0}

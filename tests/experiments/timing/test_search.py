@@ -9,7 +9,7 @@ import pytest
 
 from experiments.timing import search as search_speed
 from nas import load_benchmark
-from nas.searching.sampler import PredictorSampler
+from nas.search.sampler import PredictorSampler
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ import predictors
 from nas import cli
 from nas.benchmarks.csv_file import ORIGIN_COLUMNS
 from nas.cli.console import print_table
+from nas.report import folders
 from search_spaces import get_space
 
 pytestmark = pytest.mark.usefixtures("brief_guidance")
@@ -71,7 +72,7 @@ def test_help_is_shown_at_once() -> None:
 
 
 def test_searches_and_workers_import_torch_only_to_train() -> None:
-    code = "import sys, nas.searching.joining as _; sys.exit('torch' in sys.modules)"
+    code = "import sys, nas.search.joining; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -291,7 +292,7 @@ def test_every_search_has_a_folder_of_its_own_by_default(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for slow in ("plot_studies", "write_report"):
-        monkeypatch.setattr(f"nas.reporting.folders.{slow}", lambda *arguments: None)
+        monkeypatch.setattr(folders, slow, lambda *arguments: None)
     code = "from search_spaces.published.tiny_resnet import TinyResNet\nclass Mine(TinyResNet):\n    num_classes = {}\n"
     (tmp_path / "mine.py").write_text(code.format(10))
     command = ("search", "--space", "mine.py:Mine", "--sampler", "random", "--objectives")

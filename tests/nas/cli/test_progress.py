@@ -13,6 +13,7 @@ import pytest
 from nas import cli
 from nas.cli import progress
 from nas.cli.progress import progress_bar
+from nas.report import folders
 from search_spaces import get_space
 
 WHAT = "rlm, seed 0: 12 on the front, hypervolume 0.812, best digits_accuracy 95.31, cpu_latency_ms 0.2134"
@@ -145,7 +146,7 @@ def test_compare_and_train_report_and_log_their_progress(
     table = tmp_path / "t.csv"
     table.write_text("\n".join(["arch,x_accuracy", *rows]))
     out = {command: tmp_path / command for command in ("compare", "train")}
-    monkeypatch.setattr("nas.reporting.folders.save_comparison", lambda *arguments: None)
+    monkeypatch.setattr(folders, "save_comparison", lambda *arguments: None)
     commands = {
         "compare": ("--benchmark", str(table), "--metric", "x_accuracy", "--predictors", "ridge", "--sizes", "5",
                     "--seeds", "2"),
@@ -176,7 +177,7 @@ def test_a_metric_that_is_a_path_stays_in_the_folder(
     space = get_space("nasbench201")
     rows = [f"{space.format(a)},{i},{-i}" for i, a in zip(range(16), space.enumerate(), strict=False)]
     (tmp_path / "t.csv").write_text("\n".join(["arch,../../x,../../y", *rows]))
-    monkeypatch.setattr("nas.reporting.folders.save_comparison", lambda *arguments: None)
+    monkeypatch.setattr(folders, "save_comparison", lambda *arguments: None)
     out = tmp_path / "a" / "b"
     command = ("compare", "--benchmark", str(tmp_path / "t.csv"), "--metric", "../../x", "--metric", "../../y")
     options = ("--predictors", "ridge", "--sizes", "5", "--seeds", "1", "--out", str(out), "--quiet")

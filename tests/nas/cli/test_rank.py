@@ -13,7 +13,7 @@ from scipy.stats import spearmanr
 
 from nas import cli
 from nas.ranking import _ranked
-from nas.searching.objectives import parse_constraints, parse_objectives
+from nas.search.objectives import parse_constraints, parse_objectives
 from predictors import create
 from search_spaces import from_text, get_space, params
 

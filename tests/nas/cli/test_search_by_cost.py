@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from nas import cli
-from nas.searching.reading import load_studies
-from nas.searching.schema import BUDGET_KEY, COST_KEY
+from nas.search.by_cost import loop
+from nas.search.reading import load_studies
+from nas.search.schema import BUDGET_KEY, COST_KEY
 
 GOAL = ("--objectives", "digits_accuracy,params", "--sampler", "asha")
 SPACE = ("--space", "tiny-resnet", "--option", "input_shape=1,8,8", *GOAL)
@@ -57,7 +58,7 @@ def test_options_of_the_other_kind_of_search_are_refused_in_one_line(
 def test_constraints_that_no_network_satisfies_are_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("nas.searching.by_cost.loop.MAX_RULED_OUT", 4)
+    monkeypatch.setattr(loop, "MAX_RULED_OUT", 4)
     assert run(monkeypatch, *BY_COST, "--constraint", "params <= 5", "--out", str(tmp_path)) == 2
     assert "none of 4 networks was trained: each breaks a constraint, the last one params <= 5: it is" in (
         capsys.readouterr().err

@@ -17,8 +17,8 @@ from nas.comparison.runs import SearchOptions, run_measured_studies, run_studies
 from nas.comparison.studies import Studies
 from nas.evaluation.latency import LatencyTask
 from nas.evaluation.measurement import Measured, Measurement, Measurements
-from nas.reporting.folders import save_studies
-from nas.searching.evaluators import MeasuredEvaluator
+from nas.report.folders import save_studies
+from nas.search.evaluators import MeasuredEvaluator
 from search_spaces import SearchSpace
 from search_spaces.common.errors import InputError
 

@@ -16,7 +16,7 @@ from nas.evaluation.datasets import Part, arrays, augment, digits, load_dataset
 from nas.evaluation.datasets.dataset import Scale
 from nas.evaluation.measurement import Measurement
 from search_spaces.common.errors import InputError
-from search_spaces.graph.ir import Typed
+from search_spaces.ir.graph import Typed
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.integers(0, 256, (20, 3, 6, 5), np.uint8), np.arange(20) % 4

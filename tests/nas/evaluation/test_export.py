@@ -21,8 +21,8 @@ from nas.evaluation.goals import goal_of
 from nas.evaluation.trainable import Trainable
 from nas.evaluation.training import TrainingTask, train
 from search_spaces import InputError, TorchSpace, get_space, to_text
-from search_spaces.graph.builder import Network, Tensor
-from search_spaces.graph.ir import BATCH, Typed
+from search_spaces.ir.builder import Network, Tensor
+from search_spaces.ir.graph import BATCH, Typed
 
 SPACE = get_space("nasbench201", channels=4, cells=1, input_shape=(1, 8, 8), num_classes=10)
 TASK = TrainingTask(epochs=2, batch=32)

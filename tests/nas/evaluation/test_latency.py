@@ -8,8 +8,8 @@ from onnx import TensorProto, helper
 
 from nas.evaluation.latency import LatencyTask, measure_latency, open_session, random_inputs, time_model
 from search_spaces.common.errors import InputError
-from search_spaces.graph.builder import Network
-from search_spaces.onnx import to_model
+from search_spaces.ir.builder import Network
+from search_spaces.ir.onnx import to_model
 
 QUICK = LatencyTask(warmup=2, runs=10)
 

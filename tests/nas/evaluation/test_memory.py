@@ -10,8 +10,8 @@ import pytest
 
 from nas.evaluation.memory import measure_memory
 from search_spaces.common.errors import InputError
-from search_spaces.graph.builder import Network
-from search_spaces.onnx import to_model
+from search_spaces.ir.builder import Network
+from search_spaces.ir.onnx import to_model
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is measured on Linux only")
 

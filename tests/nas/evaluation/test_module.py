@@ -16,10 +16,10 @@ from nas.evaluation.layers import trainable_operators
 from nas.evaluation.module import GraphModule
 from search_spaces import get_space, list_spaces
 from search_spaces.common.errors import InputError
-from search_spaces.graph.builder import Network, Tensor
-from search_spaces.graph.ir import Graph, Value
-from search_spaces.graph.operators import OPERATORS
-from search_spaces.onnx import from_model, to_model
+from search_spaces.ir.builder import Network, Tensor
+from search_spaces.ir.graph import Graph, Value
+from search_spaces.ir.onnx import from_model, to_model
+from search_spaces.ir.operators import OPERATORS
 
 SHAPE = (4, 9, 7)
 Build = Callable[[Network], Tensor]

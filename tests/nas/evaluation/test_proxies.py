@@ -18,8 +18,8 @@ from experiments.checks.proxies import TABLE, read_reference
 from nas.evaluation import proxies
 from nas.evaluation.proxies import PROXIES, compute_proxies
 from search_spaces import InputError, get_space, list_spaces
-from search_spaces.graph.builder import Network, Tensor
-from search_spaces.graph.ir import Graph
+from search_spaces.ir.builder import Network, Tensor
+from search_spaces.ir.graph import Graph
 
 SMALL: dict[str, dict[str, Any]] = {
     **{name: {"width": 4, "cells": 3} for name in ("nasnet", "amoeba", "pnas", "enas", "darts")},

@@ -17,7 +17,7 @@ from nas.evaluation.trainable import Trainable
 from nas.evaluation.training import DigitsTask, Trained, TrainingTask, train, train_digits
 from search_spaces import get_space
 from search_spaces.common.errors import InputError
-from search_spaces.graph.builder import Network
+from search_spaces.ir.builder import Network
 
 SPACE = get_space("nasbench201", channels=8, cells=1, input_shape=(1, 8, 8), num_classes=10, prune=True)
 SHORT = TrainingTask(epochs=3, batch=32)

@@ -18,8 +18,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from search_spaces import InputError, get_space
-from search_spaces.graph.costs import graph_flops, graph_params
-from search_spaces.graph.ir import Graph
+from search_spaces.ir.costs import graph_flops, graph_params
+from search_spaces.ir.graph import Graph
 from search_spaces.published.nasbench101 import MAX_EDGES, OPERATIONS
 from search_spaces.testing import check_space
 

@@ -13,9 +13,9 @@ import pytest
 
 from nas import load_benchmark
 from search_spaces import InputError, get_space
-from search_spaces.graph.costs import graph_flops, graph_params
-from search_spaces.text.program import compact, expand
-from search_spaces.text.syntax import read, write
+from search_spaces.ir.costs import graph_flops, graph_params
+from search_spaces.ir.text.program import compact, expand
+from search_spaces.ir.text.syntax import read, write
 
 needs_table = pytest.mark.skipif(
     not (os.environ.get("NAS_DATA") and Path(os.environ["NAS_DATA"], "nasbench201.csv.gz").exists()),

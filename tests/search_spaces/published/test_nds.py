@@ -17,8 +17,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from search_spaces import InputError, get_space
-from search_spaces.graph.costs import graph_flops, graph_params
-from search_spaces.graph.ir import Graph
+from search_spaces.ir.costs import graph_flops, graph_params
+from search_spaces.ir.graph import Graph
 from search_spaces.published import known_networks
 from search_spaces.published.genotypes import COMPACT_OPERATIONS, Edge, Genotype, read, write
 from search_spaces.published.nds import CellSpace

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from search_spaces import InputError, get_space
-from search_spaces.graph.costs import graph_flops, graph_params
+from search_spaces.ir.costs import graph_flops, graph_params
 from search_spaces.published.ofa import RESOLUTIONS, divisible
 from search_spaces.testing import check_space
 

@@ -1,0 +1,147 @@
+"""Collects the distinct networks that searches evaluated, with their values, for a report."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nas.search.distinct import ORIGIN_COLUMNS
+from nas.search.networks import network_name
+from nas.search.schema import SETTINGS_KEY
+from search_spaces.common.errors import InputError
+from search_spaces.ir.costs import graph_flops, graph_params
+from search_spaces.ir.text import compact, write
+
+if TYPE_CHECKING:
+    from nas.benchmarks import Benchmark
+    from nas.comparison.studies import Studies
+    from nas.search.distinct import DistinctNetwork
+    from nas.search.result import SearchResult
+    from search_spaces import Architecture, SearchSpace
+
+MAX_BUILT = 200  # networks that are built for their text, the front first
+_REPEAT = re.compile(r"(.+)_seed\d+")
+
+
+@dataclass
+class Network:
+    """A network of a report; values are in the metrics' own units.
+
+    Attributes:
+        architecture: the network.
+        notation: the same in the space's notation.
+        search: label of the search that evaluated it; "" if it is only proposed.
+        evaluation: its number among the architectures of that search, from 1; 0 if it is only proposed.
+        trial: number of its trial in the study and its log.
+        origin: values of `nas.search.distinct.ORIGIN_COLUMNS`; empty if it is only proposed.
+        others: label of the search and number of the trial of its other evaluations; the values are means over all.
+        plan: what the search would do with a proposed network; "" for an ordinary evaluation.
+        values: objectives, then all other known metrics.
+        spreads: for each metric, low and high value of repeated measurements, and their description.
+        test: values that must not guide a choice, such as test scores; only for networks on the front.
+        predicted: mean and standard deviation of each metric before it was measured.
+        violation: largest constraint violation, relative to its bound; at most 0 if all are satisfied.
+        place: index on the front of all searches; None if it is not on the front.
+        file: name of its files in the folder `front`, without extension; None if it has none there.
+        text: ONNX text; None if it was not built.
+    """
+
+    architecture: Architecture
+    notation: str
+    search: str = ""
+    evaluation: int = 0
+    trial: int | None = None
+    origin: Mapping[str, Any] = field(default_factory=dict)
+    others: Sequence[tuple[str, int]] = ()
+    plan: str = ""
+    values: dict[str, float] = field(default_factory=dict)
+    spreads: dict[str, tuple[float, float, str]] = field(default_factory=dict)
+    test: dict[str, float] = field(default_factory=dict)
+    predicted: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    violation: float = 0.0
+    place: int | None = None
+    file: str | None = None
+    text: str | None = None
+
+
+def collect(studies: Studies) -> list[Network]:
+    """The networks of `studies.distinct` in their order."""
+    labels = [label for label, _ in labelled(studies)]
+    front = len(studies.front_networks)
+    networks = [_network(found, labels, place, front) for place, found in enumerate(studies.distinct)]
+    if studies.benchmark is not None:
+        for network, found in zip(networks, studies.distinct, strict=True):
+            _add_repeats(network, found.architectures, studies.benchmark)
+    if studies.not_built is None:
+        build(networks, studies.first.space)
+    return networks
+
+
+def _network(network: DistinctNetwork, labels: Sequence[str], place: int, front: int) -> Network:
+    """A network of the report.
+
+    Args:
+        network: the evaluated network.
+        labels: of the searches.
+        place: its place among all networks, of which the front comes first.
+        front: number of networks on the front.
+    """
+    first = network.representative
+    return Network(
+        network.architecture,
+        network.notation,
+        search=labels[first.search],
+        evaluation=first.row + 1,
+        trial=first.trial,
+        origin=dict(zip(ORIGIN_COLUMNS, network.origin.values(), strict=True)),
+        others=[(labels[other.search], other.trial) for other in network.evaluations if other is not first],
+        values=dict(network.values),
+        spreads=dict(network.spreads),
+        test=dict(network.test) if network.on_front else {},
+        predicted=next(filter(None, (evaluation.predicted for evaluation in network.evaluations)), {}),
+        violation=network.violation,
+        place=place if network.on_front else None,
+        file=network_name(place, front) if network.on_front else None,
+    )
+
+
+def build(networks: Sequence[Network], space: SearchSpace) -> None:
+    """Add text, params and FLOPs to the first `MAX_BUILT` networks."""
+    for network in networks[:MAX_BUILT]:
+        try:
+            graph = space.graph(network.architecture)
+        except InputError:  # the space's code has changed since
+            continue
+        network.text = write(compact(graph))
+        network.values.setdefault("params", graph_params(graph))
+        network.values.setdefault("flops", graph_flops(graph))
+
+
+def labelled(studies: Studies) -> Iterator[tuple[str, SearchResult]]:
+    """Every search with a label that is unique among the searches."""
+    for sampler, results in studies.results.items():
+        for number, result in enumerate(results):
+            yield sampler if len(results) == 1 else f"{sampler}, {_run(result, number)}", result
+
+
+def _run(result: SearchResult, number: int) -> str:
+    seed = result.study.user_attrs.get(SETTINGS_KEY, {}).get("seed")
+    return f"run {number + 1}" if seed is None else f"seed {seed}"
+
+
+def _add_repeats(network: Network, architectures: Sequence[Architecture], table: Benchmark) -> None:
+    """Replace a table's columns METRIC_seed0, METRIC_seed1, … by the spread of METRIC."""
+    repeats: dict[str, list[float]] = {}
+    for name in [name for name in table.metrics if _REPEAT.fullmatch(name)]:
+        network.values.pop(name, None)
+        metric = name.rpartition("_seed")[0]
+        repeats.setdefault(metric, []).extend(table.query(one, [name])[name] for one in architectures)
+    for name, repeated in repeats.items():
+        some = [value for value in repeated if np.isfinite(value)]
+        if len(some) > 1 and name in network.values:
+            value, std = network.values[name], float(np.std(some, ddof=1))
+            network.spreads[name] = (value - std, value + std, f"± standard deviation over {len(some)} seeds")

@@ -1,0 +1,116 @@
+"""Draws the blocks of a network's text in SVG: a layered graph per function, top to bottom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import NamedTuple
+
+from search_spaces import read
+from search_spaces.ir.text.blocks import Block, Item
+
+MIN_FUNCTION_OPERATORS = 3  # operators; smaller functions are not drawn
+MAX_FUNCTIONS = 3  # functions per network
+MAX_MAIN_OPERATORS = 40  # a larger main block is not drawn
+BOX, GAP = (92, 22), (14, 26)  # width and height of an operator box, and of the gap between two, in pixels
+_WIDTHS = ("channels", "features")
+
+
+class Spot(NamedTuple):
+    """Position of a node, as the centre of its box in pixels, and its label."""
+
+    x: float
+    y: float
+    label: str
+
+
+def draw_blocks(text: str) -> dict[str, str]:
+    """Draw a network: its main block if it is short, and its `MAX_FUNCTIONS` largest functions.
+
+    Args:
+        text: ONNX text of the network.
+
+    Returns:
+        SVG by name of the block. The page styles it by the class `block`.
+    """
+    program = read(text)
+    functions = sorted(program.functions.items(), key=lambda named: -len(named[1].items))
+    drawn = {
+        name: draw(block) for name, block in functions[:MAX_FUNCTIONS] if len(block.items) >= MIN_FUNCTION_OPERATORS
+    }
+    return ({"net": draw(program.main)} if len(program.main.items) <= MAX_MAIN_OPERATORS else {}) | drawn
+
+
+def draw(block: Block) -> str:
+    """A block as SVG. Nodes are its inputs, its operators, and one node for its outputs."""
+    edges = _edges(block)
+    labels = ["in"] * block.inputs + [_label(item) for item in block.items] + ["out"]
+    spots = _layout(edges, labels)
+    width = max(spot.x for spot in spots) + (BOX[0] + GAP[0]) / 2
+    height = max(spot.y for spot in spots) + BOX[1] / 2 + 4
+    lines = "".join(_line(spots[start], spots[end]) for start, end in edges)
+    boxes = "".join(map(_box, spots))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="block" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
+        f'role="img" aria-label="A block of {len(block.items)} operators">{lines}{boxes}</svg>'
+    )
+
+
+def _edges(block: Block) -> list[tuple[int, int]]:
+    """Pairs of nodes: inputs first, then operators, then one node for all outputs."""
+    maker = list(range(block.inputs))
+    edges = []
+    for node, item in enumerate(block.items, start=block.inputs):
+        edges += [(maker[value], node) for value in item.inputs]
+        maker += [node] * item.outputs
+    return edges + [(maker[value], block.inputs + len(block.items)) for value in block.outputs]
+
+
+def _label(item: Item) -> str:
+    attrs = dict(item.attrs)
+    size = attrs.get("kernel", attrs.get("kernel_shape"))
+    name = item.op.removeprefix("net.").replace("AveragePool", "AvgPool").replace("BatchNorm", "Norm")
+    shape = "×".join(map(str, size)) if isinstance(size, tuple) and all(isinstance(n, int) for n in size) else ""
+    return f"{name} {shape}".strip()
+
+
+def _layout(edges: Sequence[tuple[int, int]], labels: Sequence[str]) -> list[Spot]:
+    """Place nodes in layers by the longest path from an input, sorted within a layer by the mean position of inputs."""
+    before: list[list[int]] = [[] for _ in labels]
+    for start, end in edges:
+        before[end].append(start)
+    layer: list[int] = []
+    for node in range(len(labels)):  # nodes are in topological order
+        layer.append(1 + max((layer[start] for start in before[node]), default=-1))
+    rows: list[list[int]] = [[] for _ in range(max(layer) + 1)]
+    for node, number in enumerate(layer):
+        rows[number].append(node)
+    across = [0.0] * len(labels)
+    widest = max(map(len, rows))
+    for row in rows:
+        row.sort(key=lambda node: sum(across[start] for start in before[node]) / max(1, len(before[node])))
+        for place, node in enumerate(row):
+            across[node] = place + (widest - len(row)) / 2
+    step = (BOX[0] + GAP[0], BOX[1] + GAP[1])
+    return [
+        Spot((across[node] + 0.5) * step[0], layer[node] * step[1] + BOX[1] / 2 + 2, label)
+        for node, label in enumerate(labels)
+    ]
+
+
+def _line(start: Spot, end: Spot) -> str:
+    top, bottom = start.y + BOX[1] / 2, end.y - BOX[1] / 2
+    # A line that skips layers bends sideways, around the boxes between them.
+    aside = 0.0 if bottom - top <= GAP[1] + 1 else BOX[0] / 2 + GAP[0] / 2
+    bend = (top + bottom) / 2
+    return (
+        f'<path d="M{start.x:g} {top:g}C{start.x + aside:g} {bend:g} {end.x + aside:g} {bend:g} {end.x:g} {bottom:g}"/>'
+    )
+
+
+def _box(spot: Spot) -> str:
+    width, height = BOX
+    return (
+        f'<rect x="{spot.x - width / 2:g}" y="{spot.y - height / 2:g}"/>'
+        f'<text x="{spot.x:g}" y="{spot.y + 4:g}">{escape(spot.label)}</text>'
+    )

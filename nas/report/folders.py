@@ -1,0 +1,62 @@
+"""Writes result folders of searches and of comparisons of predictors."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nas.comparison.compare import Score
+from nas.report.plots import plot_kendall, plot_learning_curves, plot_ranks
+from nas.report.report import write_report
+from nas.report.study_figures import plot_studies
+from nas.search.networks import save_front
+from search_spaces.common.files import replacing
+
+if TYPE_CHECKING:
+    from nas.comparison.compare import Compared
+    from nas.comparison.studies import Studies
+
+
+def save_studies(folder: Path, studies: Studies) -> None:
+    """Write the result folder of searches.
+
+    `front.csv` and `front/NN.onnx|txt` are the front of all searches together, `networks.csv` all networks,
+    `summary.json` all figures; then the figures of `plot_studies` and `report.html`.
+    """
+    texts = {
+        "front.csv": studies.front_csv,
+        "networks.csv": studies.networks_csv,
+        "summary.json": json.dumps(studies.summary(), indent=1) + "\n",
+    }
+    if studies.not_built is None:
+        save_front(folder, studies.front_networks, texts)
+    else:
+        for name, text in texts.items():
+            with replacing(folder / name) as path:
+                path.write_text(text, encoding="utf-8")
+    plot_studies(folder, studies)
+    write_report(folder / "report.html", studies)
+
+
+def save_comparison(folder: Path, compared: Compared) -> None:
+    """Write the results of a comparison.
+
+    `scores.csv` has a row per score, `summary.json` means over seeds and differences between predictors. The figures
+    are `tau.png`, `predicted.png` and `ranks.png`.
+    """
+    with replacing(folder / "scores.csv") as path, path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, [field.name for field in fields(Score)])
+        writer.writeheader()
+        writer.writerows(asdict(score) for score in compared.scores)
+    rows = compared.rows()
+    with replacing(folder / "summary.json") as path:
+        path.write_text(json.dumps({"predictors": rows, "pairs": compared.pairs()}, indent=1) + "\n")
+    learned, ranked = compared.comparison.learned.name, compared.comparison.test_metric
+    plot_learning_curves(folder / "tau.png", rows)
+    plot_kendall(
+        folder / "predicted.png", {(n, learned): (p.learned, p.predicted) for n, p in compared.predicted.items()}
+    )
+    plot_ranks(folder / "ranks.png", {n: (p.truth, p.predicted) for n, p in compared.predicted.items()}, ranked)

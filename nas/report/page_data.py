@@ -1,0 +1,213 @@
+"""The data of a report page as JSON values, which the scripts in `assets` display."""
+
+from __future__ import annotations
+
+import math
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import numpy as np
+from scipy.stats import kendalltau
+
+from nas.report.collecting import Network, collect, labelled
+from nas.report.drawing import draw_blocks
+from nas.report.plots import metric_label
+from nas.report.proposals import propose
+from nas.search.by_cost.reading import is_by_cost, read_runs
+from nas.search.distinct import ORIGIN_COLUMNS
+from nas.search.objectives import parse_constraints
+from nas.search.schema import IDENTITY_KEY, SETTINGS_KEY, SOURCE_KEY
+from nas.search.sources import used_settings
+from predictors.metrics import Metric
+
+if TYPE_CHECKING:
+    from nas.comparison.studies import Studies
+    from nas.search.result import SearchResult
+
+MAX_CURVE_POINTS = 200  # per sampler
+MAX_MODEL_BYTES = 6_000_000  # of all ONNX models that are embedded in the page; beyond it, they are linked
+
+
+def page_data(studies: Studies, models: Path) -> dict[str, Any]:
+    """Networks, proposals, and how they were found, as JSON values.
+
+    Args:
+        studies: the searches.
+        models: folder of ONNX models beside the page.
+    """
+    networks = [*collect(studies), *propose(studies)]
+    metrics = _metrics(studies.objectives, networks)
+    names = [metric.name for metric in metrics]
+    links = _model_links(models)
+    settings = studies.first.study.user_attrs.get(SETTINGS_KEY, {})
+    searched = studies.benchmark.name if studies.benchmark else studies.first.space.name
+    data = {
+        "searched": searched or studies.first.study.study_name,
+        "has_space": bool(studies.first.space.name),
+        "searches": [label for label, _ in labelled(studies)],
+        "objectives": len(studies.objectives),
+        "origin_columns": ORIGIN_COLUMNS,
+        "metrics": [{"name": m.name, "label": metric_label(m.name), "sign": m.sign} for m in metrics],
+        "constraints": [
+            {"metric": c.metric, "sign": 1 if c.op == "<=" else -1, "bound": c.bound}
+            for c in parse_constraints(settings.get("constraints"))
+        ],
+        "networks": [_network(network, names, links) for network in networks],
+        "not_built": studies.not_built,
+        "failures": [
+            {"search": label, **failure} for label, result in labelled(studies) for failure in result.failures
+        ],
+        "paused": [row for label, result in labelled(studies) for row in _paused(label, result, names)],
+        "yardstick": "true front" if studies.benchmark else "best front of all searches here",
+        "true_front": _true_front(studies),
+        "samplers": studies.table(),
+        "curves": _curves(studies),
+        "agreement": [_agreement(name, values) for name, values in studies.first.predicted.items()],
+        "made": [{"title": title, "rows": list(_rows(value))} for title, value in _made(studies).items()],
+    }
+    return _plain(data)
+
+
+def _metrics(objectives: Sequence[Metric], networks: Sequence[Network]) -> list[Metric]:
+    """Objectives, then all other metrics of the networks."""
+    known = {metric.name: metric for metric in objectives}
+    for name in dict.fromkeys(name for network in networks for name in network.values):
+        known.setdefault(name, _metric(name))
+    return list(known.values())
+
+
+def _metric(name: str) -> Metric:
+    """A further metric of a user's function, whose name may be anything, such as `val:loss`."""
+    return replace(Metric.parse(name.replace(":", "_").strip() or "?"), name=name)
+
+
+def _network(network: Network, names: Sequence[str], links: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "notation": network.notation,
+        "search": network.search,
+        "evaluation": network.evaluation,
+        "trial": network.trial,
+        "origin": [network.origin.get(name) for name in ORIGIN_COLUMNS],
+        "others": network.others,
+        "plan": network.plan,
+        "values": [network.values.get(name) for name in names],
+        "spreads": [network.spreads.get(name) for name in names],
+        "test": [[metric_label(name), value] for name, value in network.test.items()],
+        "predicted": [network.predicted.get(name) for name in names],
+        "feasible": network.violation <= 0,
+        "violation": network.violation,
+        "place": network.place,
+        "text": network.text,
+        "drawings": draw_blocks(network.text) if network.text else {},
+        "model": links.get(network.file or ""),
+    }
+
+
+def _paused(search: str, result: SearchResult, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Trainings of a search by cost that were not completed, the longest first."""
+    if not is_by_cost(result):
+        return
+    runs = read_runs(result)
+    begun = [run for run in runs.runs.values() if run.values and run.reached < runs.fidelities.last]
+    for run in sorted(begun, key=lambda run: -run.reached):
+        yield {
+            "notation": result.space.format(run.architecture),
+            "search": search,
+            "epochs": "none, breaks a constraint" if run.ruled_out else f"{run.reached} of {runs.fidelities.last}",
+            "values": [run.values[run.reached].get(name) for name in names],
+        }
+
+
+def _model_links(folder: Path) -> dict[str, str]:
+    """Links to the models by file name: data URLs if the models are small, else paths."""
+    paths = {path.stem: path for path in sorted(folder.glob("*.onnx"))}
+    if sum(path.stat().st_size for path in paths.values()) > MAX_MODEL_BYTES:
+        return {name: quote(f"{folder.name}/{path.name}") for name, path in paths.items()}
+    kind = "data:application/octet-stream;base64,"
+    return {name: kind + b64encode(path.read_bytes()).decode() for name, path in paths.items()}
+
+
+def _true_front(studies: Studies) -> list[list[float]]:
+    """Values (k, m) of a table's true front; empty without a table."""
+    if studies.benchmark is None:
+        return []
+    return (studies.reference.true_front * [o.sign for o in studies.objectives]).tolist()
+
+
+def _curves(studies: Studies) -> list[dict[str, Any]]:
+    """Mean hypervolume ratio of each sampler after n evaluations; empty for one objective."""
+    if len(studies.objectives) == 1:
+        return []
+    curves = []
+    for name, shares in studies.curves().items():
+        at = np.unique(np.linspace(0, shares.shape[1] - 1, MAX_CURVE_POINTS).astype(int))
+        curves.append({"name": name, "points": np.column_stack([at + 1, shares.mean(axis=0)[at]]).tolist()})
+    return curves
+
+
+def _agreement(metric: str, values: np.ndarray) -> dict[str, Any]:
+    """How well predictions agreed with later measurements.
+
+    Args:
+        metric: its name.
+        values: (k, 3), predicted mean, its standard deviation, and measured value.
+    """
+    mean, std, measured = values[np.isfinite(values).all(axis=1)].T
+    return {
+        "metric": metric,
+        "label": metric_label(metric),
+        "networks": len(mean),
+        "tau": float(kendalltau(mean, measured).statistic) if len(mean) > 1 else None,
+        "error": float(np.abs(mean - measured).mean()) if len(mean) else None,
+        "within": float((np.abs(mean - measured) <= 2 * std).mean()) if len(mean) else None,
+    }
+
+
+def _made(studies: Studies) -> dict[str, Any]:
+    """Settings and times of the first search, from its study."""
+    study = studies.first.study
+    own = {key: value for key, value in study.user_attrs.items() if not key.startswith("nas:")}
+    trials = study.get_trials(deepcopy=False)
+    times = [time for trial in trials for time in (trial.datetime_start, trial.datetime_complete) if time]
+    states: dict[str, int] = {}
+    for trial in trials:
+        states[trial.state.name.lower()] = states.get(trial.state.name.lower(), 0) + 1
+    identity = dict(study.user_attrs.get(IDENTITY_KEY, {}))
+    identity.pop("networks", None)  # fingerprints
+    made = {
+        "Study": {
+            "name": study.study_name,
+            "began": f"{min(times):%Y-%m-%d %H:%M}" if times else "",
+            "last change": f"{max(times):%Y-%m-%d %H:%M}" if times else "",
+            "trials": states,
+        },
+        "Command, machine and versions": identity,
+        "Search": study.user_attrs.get(SETTINGS_KEY, {}),
+        "Where values come from": used_settings(study.user_attrs.get(SOURCE_KEY, {})),
+        "Attributes of the study": own,
+    }
+    return {title: value for title, value in made.items() if value}
+
+
+def _rows(value: Any, name: str = "") -> Iterator[list[str]]:
+    """Names and values of nested settings, with names such as `training: epochs`."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _rows(inner, f"{name}: {key}" if name else str(key))
+    elif value not in (None, "", []):
+        yield [name, ", ".join(map(str, value)) if isinstance(value, list) else str(value)]
+
+
+def _plain(value: Any) -> Any:
+    """The value for JSON, with None for non-finite numbers."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,207 @@
+"""The trainings of a study: how far each network was trained, its values there, and the cost.
+
+Each segment of a training, from one fidelity to the next, is a trial. A segment that ends before the last fidelity is a
+pruned trial, and its network is paused. One that ends at the last fidelity is a complete trial. Only complete trials
+count for the front.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from optuna.trial import TrialState
+
+from nas.search.schema import BEGUN_KEY, COST_KEY, FAILED_KEY, RULED_OUT_KEY, UNTIL_KEY, VALUES_KEY
+from predictors.values import is_valid
+from search_spaces.common.errors import InputError
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+    from nas.search.trials import TrialReader
+    from search_spaces import Architecture
+
+
+class Fidelities(NamedTuple):
+    """Epochs at which trainings may pause.
+
+    Attributes:
+        levels: rising epochs; the last is the full training.
+        continues: True if a training resumes where it paused. Otherwise, as in tables of separate trainings, each
+            fidelity costs all epochs from the first on.
+    """
+
+    levels: tuple[int, ...]
+    continues: bool
+
+    @classmethod
+    def of(cls, levels: Sequence[int], continues: bool) -> Fidelities:
+        """Check and make fidelities.
+
+        Raises:
+            InputError: unless the levels rise and are 1 or more.
+        """
+        if not levels or levels[0] < 1 or any(a >= b for a, b in pairwise(levels)):
+            raise InputError(f"fidelities {','.join(map(str, levels))}: give rising whole numbers, such as 12,200")
+        return cls(tuple(levels), continues)
+
+    @property
+    def last(self) -> int:
+        """Epochs of a full training."""
+        return self.levels[-1]
+
+    def after(self, reached: int) -> int | None:
+        """The next fidelity after `reached`; None after the last one."""
+        return next((level for level in self.levels if level > reached), None)
+
+    def epochs(self, begun: int, until: int) -> int:
+        """Epochs of one segment."""
+        return until - begun if self.continues else until
+
+    def rest(self, begun: int) -> int:
+        """Epochs of all segments from `begun` to the last fidelity, with a pause at each fidelity between."""
+        path = [begun, *(level for level in self.levels if level > begun)]
+        return sum(self.epochs(a, b) for a, b in pairwise(path))
+
+
+class Job(NamedTuple):
+    """A decision about one network.
+
+    Attributes:
+        architecture: the network.
+        begun: the fidelity at which the segment starts, 0 for a new network.
+        until: the fidelity at which the segment ends; None to stop the training for good.
+        predicted: mean and standard deviation of each metric at the last fidelity, if a predictor decided. The standard
+            deviation of a known value is 0.
+    """
+
+    architecture: Architecture
+    begun: int
+    until: int | None
+    predicted: Mapping[str, Sequence[float]] = {}
+
+
+@dataclass
+class Run:
+    """The training of one network.
+
+    Attributes:
+        architecture: the network.
+        values: values by fidelity and metric. Fidelity 0 holds the metrics that need no training, of a network that
+            broke a constraint by them.
+        running: the fidelity at which the running segment ends; None if none runs.
+        ended: True if the training failed or was stopped.
+        epoch_cost: cost of an epoch in the last segment, NaN if none is finished.
+    """
+
+    architecture: Architecture
+    values: dict[int, dict[str, float]] = field(default_factory=dict)
+    running: int | None = None
+    ended: bool = False
+    epoch_cost: float = np.nan
+
+    @property
+    def reached(self) -> int:
+        """The highest fidelity with values; 0 for none."""
+        return max(self.values, default=0)
+
+    @property
+    def ruled_out(self) -> bool:
+        """True if the network broke a constraint before its training."""
+        return 0 in self.values
+
+
+class Runs:
+    """All trainings of a study.
+
+    Args:
+        reader: reader of the study's metrics.
+        fidelities: epochs at which trainings may pause.
+        trials: trials of the study, in their order.
+        stopped: notations of networks that were stopped.
+
+    Attributes:
+        runs: training of each network.
+        jobs: number of the first trial of each segment, by network and the fidelity at which it ends.
+        spent: cost of all finished segments, in the unit of the budget.
+        epochs: epochs of all finished segments.
+        pending: epochs of all running segments.
+    """
+
+    def __init__(
+        self, reader: TrialReader, fidelities: Fidelities, trials: Iterable[FrozenTrial], stopped: Iterable[str]
+    ) -> None:
+        self.reader, self.fidelities = reader, fidelities
+        self.runs: dict[Architecture, Run] = {}
+        self.spent, self.pending = 0.0, 0
+        self.epochs = 0
+        self.jobs: dict[tuple[Architecture, int], int] = {}
+        for trial in trials:
+            self._add(trial)
+        for notation in stopped:
+            if (run := self.runs.get(reader.space.parse(notation))) is not None:
+                run.ended = True
+
+    def _add(self, trial: FrozenTrial) -> None:
+        attrs, architecture = trial.user_attrs, self.reader.architecture(trial.params)
+        if UNTIL_KEY not in attrs or architecture is None:
+            return
+        failed = FAILED_KEY in attrs
+        if trial.state == TrialState.FAIL and not failed:
+            return  # its process ended, and another trial repeats the segment
+        begun, until = attrs[BEGUN_KEY], attrs[UNTIL_KEY]
+        run = self.runs.setdefault(architecture, Run(architecture))
+        self.jobs.setdefault((architecture, until), trial.number)
+        if not trial.state.is_finished():
+            run.running = until
+            self.pending += self.fidelities.epochs(begun, until)
+            return
+        self.spent += attrs.get(COST_KEY, 0.0)
+        if RULED_OUT_KEY in attrs:
+            run.values[0], run.ended = attrs[VALUES_KEY], True
+            return
+        epochs = self.fidelities.epochs(begun, until)
+        self.epochs += epochs
+        if failed or not is_valid(np.array(list(attrs[VALUES_KEY].values()))).all():  # of an earlier version
+            run.ended = True
+        else:
+            run.values[until] = attrs[VALUES_KEY]
+            run.epoch_cost = attrs[COST_KEY] / epochs
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    @property
+    def trained(self) -> list[Run]:
+        """Networks that no constraint ruled out before their training."""
+        return [run for run in self.runs.values() if not run.ruled_out]
+
+    @property
+    def finished(self) -> list[Run]:
+        """Networks trained to the last fidelity."""
+        return [run for run in self.runs.values() if self.fidelities.last in run.values]
+
+    @property
+    def paused(self) -> list[Run]:
+        """Networks whose training may continue."""
+        last = self.fidelities.last
+        return [r for r in self.runs.values() if 0 < r.reached < last and r.running is None and not r.ended]
+
+    def losses(self, runs: Sequence[Run], level: int) -> np.ndarray:
+        """Losses of networks at a fidelity.
+
+        Args:
+            runs: networks with values at the fidelity.
+            level: the fidelity.
+
+        Returns:
+            (n, m) losses, minimized; infinite for networks that break a constraint.
+        """
+        metrics = self.reader.metrics
+        values = np.array([[run.values[level][metric] for metric in metrics] for run in runs]).reshape(-1, len(metrics))
+        losses = self.reader.losses(values)
+        return np.where(self.reader.violation(values)[:, None] <= 0, losses, np.inf)

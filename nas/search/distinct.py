@@ -1,0 +1,267 @@
+"""Distinct networks: what one or several searches found, with one entry per network, and their Pareto front.
+
+Architectures with equal texts are one network (duplicates), also if several searches evaluated them. Terminal,
+`front.csv`, `networks.csv`, the folder `front`, reports and figures all show these networks, numbered in this order.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nas.benchmarks.csv_file import ORIGIN_COLUMNS
+from nas.search.objectives import to_losses
+from nas.search.pareto import non_dominated
+from nas.search.weights import find_weights
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pandas as pd
+
+    from nas.search.record import NetworkId
+    from predictors.metrics import Metric
+    from search_spaces import Architecture, SearchSpace
+
+KNOWN = "known"  # instead of a sampler's name: the network is a prior observation
+SHOWN_VIOLATIONS = 5  # networks that are shown if none satisfies the constraints
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """An architecture that a search evaluated to finite values.
+
+    Attributes:
+        search: number of the search among those that are merged, from 0.
+        row: row of the search's `evaluated`.
+        space: the search space.
+        architecture: the architecture.
+        network: what identifies its network.
+        trial: number of the trial in its study and log.
+        sampler: name of the search's sampler; of the study if the user made it; `KNOWN` for a prior observation.
+        seed: of the search; "" for a study that the user made, and for a prior observation.
+        values: objectives and metrics with constraints, in the metrics' own units.
+        further: other values that the evaluator returned, such as test scores.
+        spreads: by metric low and high value of repeated measurements, and what these are.
+        violations: of each constraint, relative to its bound; at most 0 if it is satisfied, NaN if unknown.
+        predicted: mean and standard deviation of each metric before it was measured.
+        weights: path to which the trained weights were written; None if nothing was trained.
+    """
+
+    search: int
+    row: int
+    space: SearchSpace
+    architecture: Architecture
+    network: NetworkId
+    trial: int
+    sampler: str
+    seed: int | str
+    values: dict[str, float]
+    further: dict[str, float]
+    spreads: dict[str, tuple[float, float, str]]
+    violations: list[float]
+    predicted: dict[str, tuple[float, float]]
+    weights: str | None
+
+
+@dataclass(frozen=True, eq=False)
+class DistinctNetwork:
+    """A network that was evaluated at least once.
+
+    Attributes:
+        evaluations: in the order of the searches, then of the trials.
+        representative: the first evaluation that no other of this network dominates. Its weights are the likeliest to
+            be kept, so that it gives the network its choices and its files.
+        values: by metric in its own unit, means over all evaluations. Each architecture counts once, however many
+            searches evaluated it, since a table gives all of them the same value.
+        test: the same for test scores, which must not guide a choice.
+        spreads: by metric low and high value and what these are; of repeated measurements, or of the evaluations if
+            they differ.
+        violation: largest violation of a constraint by the means, relative to its bound; at most 0 if all are
+            satisfied, NaN if unknown.
+        on_front: True if no other of the networks dominates it.
+    """
+
+    evaluations: tuple[Evaluation, ...]
+    representative: Evaluation
+    values: dict[str, float]
+    test: dict[str, float]
+    spreads: dict[str, tuple[float, float, str]]
+    violation: float
+    on_front: bool = field(default=False)
+
+    @property
+    def architecture(self) -> Architecture:
+        """The architecture of the representative."""
+        return self.representative.architecture
+
+    @property
+    def architectures(self) -> list[Architecture]:
+        """The distinct architectures that were evaluated."""
+        return list(dict.fromkeys(evaluation.architecture for evaluation in self.evaluations))
+
+    @property
+    def notation(self) -> str:
+        """`architecture` in the space's notation."""
+        return self.representative.space.format(self.architecture)
+
+    @property
+    def further(self) -> dict[str, float]:
+        """Values that the evaluator returned besides objectives, such as test scores: means."""
+        names = dict.fromkeys(name for evaluation in self.evaluations for name in evaluation.further)
+        return {name: value for name, value in {**self.values, **self.test}.items() if name in names}
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """Where the network comes from: sampler, seed and trial of the representative, and number of evaluations."""
+        first = self.representative
+        return dict(zip(ORIGIN_COLUMNS, (first.sampler, first.seed, first.trial, len(self.evaluations)), strict=True))
+
+    def row(self, objectives: Iterable[Metric]) -> dict[str, Any]:
+        """Notation and objectives."""
+        return {"architecture": self.notation} | {o.name: self.values[o.name] for o in objectives}
+
+    def summary(self, objectives: Iterable[Metric]) -> dict[str, Any]:
+        """Notation, objectives, further values and origin."""
+        row = self.row(objectives) | self.further
+        return row | {name: value for name, value in self.origin.items() if name not in row}
+
+
+def distinct_networks(evaluations: Iterable[Evaluation], objectives: Sequence[Metric]) -> list[DistinctNetwork]:
+    """The networks that searches with the same objectives evaluated.
+
+    Returns:
+        The front, sorted by the first objective from the best on, then the other networks in the order in which they
+        were evaluated.
+    """
+    # 1. Evaluations of equal texts belong to one network.
+    of_network: dict[str, list[Evaluation]] = {}
+    for evaluation in evaluations:
+        of_network.setdefault(evaluation.network.text, []).append(evaluation)
+    if not of_network:
+        return []
+
+    # 2. The front of the networks' mean values.
+    networks = [_merged(repeated, objectives) for repeated in of_network.values()]
+    values = np.array([[network.values[o.name] for o in objectives] for network in networks])  # (n, m)
+    losses = to_losses(values, objectives)
+    feasible = np.array([network.violation <= 0 for network in networks])
+    on_front = non_dominated(np.where(feasible[:, None], losses, np.nan))
+
+    # 3. The front comes first.
+    front, rest = np.flatnonzero(on_front), np.flatnonzero(~on_front)
+    for i in front:
+        object.__setattr__(networks[i], "on_front", True)
+    return [networks[i] for i in [*front[np.lexsort(losses[front].T[::-1])], *rest]]
+
+
+def least_violating(networks: Sequence[DistinctNetwork], objectives: Sequence[Metric]) -> list[dict[str, Any]]:
+    """Rows of the `SHOWN_VIOLATIONS` networks with the smallest violations: notation, values, violation."""
+    known = [network for network in networks if not math.isnan(network.violation)]
+    return [
+        network.row(objectives)
+        | {name: network.values[name] for name in network.representative.values}
+        | {"violation": network.violation}
+        for network in sorted(known, key=lambda network: network.violation)[:SHOWN_VIOLATIONS]
+    ]
+
+
+def missing_weights(front: Sequence[DistinctNetwork], folder: Path) -> dict[int, str]:
+    """Trained networks of a front whose weights are lost.
+
+    Args:
+        front: the front.
+        folder: the result folder, to which weights may have been moved.
+
+    Returns:
+        By place on the front, the path to which the weights were written.
+    """
+    recorded = {place: network.representative.weights for place, network in enumerate(front)}
+    return {place: path for place, path in recorded.items() if path and find_weights(path, folder) is None}
+
+
+def networks_table(networks: Sequence[DistinctNetwork], objectives: Sequence[Metric]) -> pd.DataFrame:
+    """Networks as rows: `architecture` in the space's notation, metrics, and where the network comes from.
+
+    Missing values are NaN. Test scores are those of the front only. A metric named like one of `ORIGIN_COLUMNS` takes
+    its place.
+    """
+    import pandas as pd
+
+    metrics = [
+        {**network.row(objectives), **network.values, **(network.test if network.on_front else {})}
+        for network in networks
+    ]
+    names = ["architecture", *(o.name for o in objectives), *(name for row in metrics for name in row)]
+    rows = [{**network.origin, **row} for network, row in zip(networks, metrics, strict=True)]
+    return pd.DataFrame(rows, columns=list(dict.fromkeys([*names, *ORIGIN_COLUMNS])))
+
+
+def networks_csv(networks: Sequence[DistinctNetwork], objectives: Sequence[Metric]) -> str:
+    """The table as CSV, which `read_prior_observations` reads; missing values are empty."""
+    return str(networks_table(networks, objectives).to_csv(index=False, lineterminator="\n"))
+
+
+def _merged(evaluations: Sequence[Evaluation], objectives: Sequence[Metric]) -> DistinctNetwork:
+    """One network from its evaluations."""
+    metrics, tests, violations = [], [], []
+    for evaluation in evaluations:
+        test = {name: value for name, value in evaluation.further.items() if is_test_score(name)}
+        own = {name: value for name, value in evaluation.further.items() if name not in test}
+        # Objectives come first. They replace further values of the same name, and both replace counts.
+        measured = {**evaluation.values, **own, **evaluation.values}
+        metrics.append({**measured, **evaluation.network.counts, **measured})
+        tests.append(test)
+        violations.append(dict(enumerate(evaluation.violations)))
+    is_unknown = any(math.isnan(violation) for evaluation in evaluations for violation in evaluation.violations)
+    return DistinctNetwork(
+        tuple(evaluations),
+        _representative(evaluations, objectives),
+        _means(evaluations, metrics),
+        _means(evaluations, tests),
+        _spreads(evaluations, metrics),
+        math.nan if is_unknown else max(0.0, *_means(evaluations, violations).values()),
+    )
+
+
+def is_test_score(metric: str) -> bool:
+    """True if the metric's name says that it is a test score, which must not guide a choice."""
+    return "test" in re.split(r"[^a-z]+", metric.lower())
+
+
+def _representative(evaluations: Sequence[Evaluation], objectives: Sequence[Metric]) -> Evaluation:
+    """The first evaluation that no other dominates."""
+    values = np.array([[evaluation.values[o.name] for o in objectives] for evaluation in evaluations])
+    return evaluations[int(np.argmax(non_dominated(to_losses(values, objectives))))]
+
+
+def _means(evaluations: Sequence[Evaluation], rows: Sequence[Mapping[Any, float]]) -> dict[Any, float]:
+    """Means of the known values by name: over the evaluations of each architecture, then over the architectures."""
+    of_architecture: dict[Any, dict[Architecture, list[float]]] = {}
+    for evaluation, row in zip(evaluations, rows, strict=True):
+        for name, value in row.items():
+            if value == value:
+                of_architecture.setdefault(name, {}).setdefault(evaluation.architecture, []).append(value)
+    return {name: mean([mean(own) for own in values.values()]) for name, values in of_architecture.items()}
+
+
+def mean(values: Sequence[float]) -> float:
+    """The mean; exactly the common value if all are equal."""
+    return values[0] if min(values) == max(values) else sum(values) / len(values)
+
+
+def _spreads(
+    evaluations: Sequence[Evaluation], rows: Sequence[Mapping[str, float]]
+) -> dict[str, tuple[float, float, str]]:
+    """Ranges of the evaluations by metric; of equal ones, the spread of the first."""
+    spreads = dict(evaluations[0].spreads)
+    for name in rows[0]:
+        values = [row[name] for row in rows if name in row and row[name] == row[name]]
+        if values and min(values) < max(values):
+            spreads[name] = (min(values), max(values), f"range of {len(values)} evaluations, whose mean is shown")
+    return spreads

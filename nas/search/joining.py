@@ -1,0 +1,166 @@
+"""Stored searches: list them, read them, and join one that another process started."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nas.search.by_cost.loop import EPOCHS, SECONDS, run_search_by_cost
+from nas.search.by_cost.policies import check_policy
+from nas.search.dependencies import moved
+from nas.search.loop import run_search
+from nas.search.objectives import parse_constraints
+from nas.search.progress import SearchProgress
+from nas.search.reading import RecordedSpace, is_untrusted, load_studies, read_study
+from nas.search.result import SearchResult
+from nas.search.samplers import check_sampler
+from nas.search.schema import SearchAttributes, TrialAttributes
+from nas.search.sources import open_evaluator
+from nas.search.storage import address, open_storage
+from nas.search.trials import TrialReader
+from search_spaces.common.errors import InputError
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.storages import BaseStorage
+
+    from nas.search.share import Share
+
+
+def join(
+    storage: str | Path | BaseStorage,
+    name: str = "search",
+    path_override: str | None = None,
+    device: str = "cpu",
+    progress: Callable[[SearchProgress], None] | None = None,
+    trust: bool = False,
+    evaluator: str | None = None,
+    weights: Path | None = None,
+    checkpoints: Path | None = None,
+    jobs: int = 1,
+    space: str | None = None,
+    share: Share | None = None,
+    depends: Sequence[str | Path] = (),
+) -> SearchResult:
+    """Work on a search that another process started, until the search reaches its own limits.
+
+    Args:
+        storage: see `nas.search.storage.open_storage`.
+        name: the study's name.
+        path_override, device: see `nas.search.sources.open_evaluator`.
+        progress: called at the start and after each evaluation.
+        trust: run the Python files that the search names as its space, its sampler and its evaluator.
+        evaluator: the evaluator's path on this machine, `FILE.py:function`. The file is run.
+        weights: folder for the trained weights of the front, by default the one that the search was started with.
+        checkpoints: folder for paused trainings, by default the one that the search was started with.
+        jobs: number of processes.
+        space: the space's path on this machine, `FILE.py:NAME`. The file is run.
+        share: what this process may evaluate; it is used up.
+        depends: paths on this machine of files that the search depends on, by their names; by default those of the
+            process that started it.
+
+    Raises:
+        InputError: the storage has no such search, its code is not trusted, or its evaluator or sampler exists only in
+            the script that started it.
+    """
+    study = _load(storage, name)
+    stored = SearchAttributes.of(study)
+    settings, source = stored.settings, stored.source
+    if space is not None and source.get("space"):
+        source["space"] = space
+    elif is_untrusted(source.get("space"), trust):
+        raise InputError(f"study {name!r}: its table's space {source['space']} is Python code: give --trust to run it")
+    result = read_study(study, space, trust)
+    if isinstance(result.space, RecordedSpace):
+        raise InputError(f"study {name!r}: {result.space.reason}")
+    if is_untrusted(settings["sampler"], trust):
+        raise InputError(f"study {name!r}: its sampler {settings['sampler']} is Python code: give --trust to run it")
+    try:
+        (check_policy if stored.has_fidelities else check_sampler)(settings["sampler"])
+    except InputError as error:
+        raise InputError(f"study {name!r} uses a sampler that has no name: join it from a script") from error
+    metrics = TrialReader(result.space, result.objectives, parse_constraints(settings["constraints"])).metrics
+    if stored.has_fidelities and settings["cost"] not in (EPOCHS, SECONDS, *metrics):
+        metrics = (*metrics, settings["cost"])
+    if trust and evaluator is None:
+        evaluator = source.get("evaluator", {}).get("function")
+    if checkpoints is None and stored.checkpoints:
+        checkpoints = Path(stored.checkpoints)
+    opened = open_evaluator(source, result.space, metrics, path_override, device, evaluator, checkpoints)
+    if weights is None and stored.weights_folder:
+        weights = Path(stored.weights_folder)
+    shared: dict[str, Any] = {
+        "sampler": settings["sampler"],
+        "seed": settings["seed"],
+        "storage": storage,
+        "constraints": settings["constraints"],
+        "progress": progress,
+        "name": name,
+        "joins": True,
+        "weights": weights,
+        "jobs": jobs,
+        "share": share,
+        "depends": moved(stored.identity.get("depends", {}), depends),
+    }
+    if stored.budget is not None:
+        return run_search_by_cost(
+            result.space,
+            settings["objectives"],
+            opened,
+            fidelities=settings["fidelities"],
+            budget=stored.budget,
+            cost=settings["cost"],
+            **shared,
+        )
+    until, patience = stored.limits.get("until", math.inf), stored.limits.get("patience", math.inf)
+    return run_search(
+        result.space,
+        settings["objectives"],
+        opened,
+        evaluations=stored.evaluations,
+        sampler_options=settings["sampler_options"],
+        seconds=until - time.time(),
+        patience=patience,
+        **shared,
+    )
+
+
+def list_searches(storage: str | Path | BaseStorage) -> list[str]:
+    """Names of the searches in a storage, oldest first."""
+    studies = open_storage(storage, existing=True).get_all_studies()
+    return [study.study_name for study in studies if SearchAttributes(study.user_attrs).is_search]
+
+
+def is_unfinished(storage: str | Path | BaseStorage, name: str) -> bool:
+    """True if a search has evaluations or budget left."""
+    study = _load(storage, name)
+    stored = SearchAttributes.of(study)
+    trials = [TrialAttributes.of(trial) for trial in study.get_trials(deepcopy=False)]
+    if stored.budget is not None:
+        return sum(trial.cost for trial in trials) < stored.budget
+    evaluated = len(read_study(study).evaluated.architectures)
+    return evaluated - sum(trial.is_prior for trial in trials) < stored.evaluations
+
+
+def read_search(storage: str | Path | BaseStorage, name: str = "search", trust: bool = False) -> SearchResult:
+    """The result of a search so far.
+
+    Args:
+        storage: see `nas.search.storage.open_storage`.
+        name: the study's name.
+        trust: see `nas.search.reading.read_study`.
+
+    Raises:
+        InputError: if the storage has no such search.
+    """
+    return read_study(_load(storage, name), trust=trust)
+
+
+def _load(storage: str | Path | BaseStorage, name: str) -> optuna.Study:
+    [study] = load_studies(storage, name)
+    if not SearchAttributes.of(study).is_search:
+        raise InputError(f"study {name!r} in {address(storage)} was not made by a search")
+    return study

@@ -1,0 +1,294 @@
+"""Evaluation by a function of the user's, which trains a network and returns its metrics."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from nas.evaluation.measurement import Measurement, measurement_of
+from nas.evaluation.trainable import State, Trainable
+from nas.search.bound_values import FLOATS, BoundValues, bound_values
+from nas.search.record import plain_number
+from search_spaces.common.errors import EvaluatorError, InputError, exits_as_errors
+from search_spaces.common.plug_ins import function_from_file
+
+if TYPE_CHECKING:
+    from nas.search.record import TrialRecord
+    from search_spaces import Architecture, SearchSpace
+
+INITIAL_SEED = 0  # of torch before each network is built, so that its initial weights depend on the architecture only
+_ARGUMENTS = ("model", "architecture", "report")
+
+Report = Callable[[int, Mapping[str, float]], bool]
+"""The function calls it after each epoch with the epoch's number and values by metric. False: end the training."""
+EvaluateFunction = Callable[..., Mapping[str, float]]
+"""`evaluate(model, architecture, report, **options) -> {metric: value}`, where model is a `torch.nn.Module`."""
+
+
+class FunctionEvaluator:
+    """Evaluates networks by a function of the user's, and optionally measures latency and the like on this machine.
+
+    The function receives the network as a PyTorch module with fresh weights, trains it in place, and returns values by
+    metric. The trained weights and any further values are stored. If the function raises an exception, the trial fails.
+
+    Args:
+        space: the search space.
+        function: the function, or `FILE.py:function`, which other processes can open as well.
+        metrics: metrics that the function returns.
+        measurement: what is measured before the function is called, such as latency.
+        options: keyword arguments of the function.
+        checkpoints: folder for paused trainings in searches by cost (`nas.search.by_cost`). A function with the
+            argument `checkpoint` gets a path there for each network. It loads that file if it exists, and writes it
+            before it returns.
+
+    Raises:
+        InputError: the function does not take these arguments.
+    """
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        function: EvaluateFunction | str,
+        metrics: Sequence[str],
+        measurement: Measurement | None = None,
+        options: Mapping[str, Any] | None = None,
+        checkpoints: Path | None = None,
+    ) -> None:
+        self.space = space
+        self.checkpoints = checkpoints
+        self.reference = str(Path(function).absolute()) if isinstance(function, str) else ""
+        self.function = function_from_file(function, "evaluator") if isinstance(function, str) else function
+        self.returned = tuple(metrics)
+        self.measurement = measurement or Measurement(())
+        self.metrics = (*self.returned, *self.measurement.metrics)
+        self.options = dict(options or {})
+        self._check_signature()
+        self.values = self._bound_values()
+        self._was_called = False
+
+    @property
+    def device(self) -> str:
+        """The device that trains networks: the function's option `device`, by default the CPU."""
+        return str(self.options.get("device", "cpu"))
+
+    @classmethod
+    def of_settings(
+        cls,
+        space: SearchSpace,
+        settings: Mapping[str, Any],
+        function: str | None,
+        options: Mapping[str, Any] | None = None,
+        checkpoints: Path | None = None,
+    ) -> FunctionEvaluator:
+        """The evaluator with stored `settings`.
+
+        Args:
+            space: the search space.
+            settings: see `FunctionEvaluator.settings`.
+            function: the same `FILE.py:function`, perhaps at another path.
+            options: replace those of the settings.
+            checkpoints: folder for paused trainings.
+
+        Raises:
+            InputError: no function is given, since a stored search must not run code by itself, or its code differs
+                from that of the settings.
+        """
+        if function is None:
+            raise InputError(
+                f"the search evaluates with {settings['function']}, Python code that was not run: give --trust to run "
+                "it, or --evaluator with its path on this machine"
+            )
+        replaced = {**settings["options"], **(options or {})}
+        found = cls(
+            space, function, settings["metrics"], measurement_of(settings["measurement"]), replaced, checkpoints
+        )
+        if found.settings["sha256"] != settings["sha256"]:
+            raise InputError(f"{function}: its code differs from the evaluator that the search was started with")
+        present = found.values.known
+        for name, old in settings.get("values", {}).items():
+            # Computed numbers may differ in their last bits on another processor: `check_same` decides.
+            if present.get(name) != old and not old.startswith(FLOATS):
+                raise InputError(
+                    f"{function}: its value {name!r} differs from the evaluator that the search was started with"
+                )
+        return found
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All settings that the values depend on, as plain values; {} if the function was not given as a file.
+
+        What the function reads from other files, and module-level values that it computes, are not among them.
+        """
+        if not self.reference:
+            return {}
+        return {
+            "function": self.reference,
+            "sha256": code_checksum(Path(self.reference.rpartition(":")[0] or self.reference)),
+            "metrics": list(self.returned),
+            "options": self.options,
+            "measurement": self.measurement.settings,
+            "values": self.values.known,
+        }
+
+    @property
+    def script(self) -> dict[str, Any]:
+        """As `settings`, of a function that was not given as a file and that only its own script can open."""
+        return {
+            "function": _name(self.function),
+            "metrics": list(self.returned),
+            "measurement": self.measurement.settings,
+            "values": self.values.known,
+        }
+
+    def _bound_values(self) -> BoundValues:
+        """Values that the function is bound to, as they were before its first call in this process.
+
+        Later differences of what the function itself changes, such as a list of results, are no changes by the user.
+        """
+        if self.reference:
+            values = bound_values(self.function)
+        else:
+            values = bound_values(functools.partial(self.function, **self.options), with_module=True)
+        kept = {name: text for name, text in _state_of(self.function).items() if name in values.known}
+        return BoundValues({**values.known, **kept}, values.unknown)
+
+    def __call__(self, architectures: Sequence[Architecture]) -> np.ndarray:
+        values = [self.evaluate(architecture) for architecture in architectures]
+        return np.array(values, dtype=float).reshape(-1, len(self.metrics))
+
+    def evaluate(self, architecture: Architecture, record: TrialRecord | None = None) -> list[float]:
+        """Values (m,) of one architecture. Its learning curve, further values and weights go into the record."""
+        network = Trainable.of(self.space, architecture)
+        if record:
+            record.identify(network)
+        found: dict[str, float] = {}
+        if self.measurement.metrics:
+            measured = self.measurement(network, lambda: self.space.to_onnx(architecture)).values
+            found = {metric: value.value for metric, value in measured.items()}
+            if record:
+                record.spread({metric: (m.low, m.high, m.spread) for metric, m in measured.items() if m.spread})
+        returned, state = self.train(network, architecture, record.report if record else _go_on)
+        found |= returned
+        if record:
+            record.keep({metric: value for metric, value in found.items() if metric not in self.metrics}, (state, {}))
+        return [found[metric] for metric in self.metrics]
+
+    @property
+    def continues(self) -> bool:
+        """True if the function can pause and continue trainings: it has an argument `checkpoint`."""
+        return "checkpoint" in inspect.signature(self.function).parameters and "checkpoint" not in self.options
+
+    def train(
+        self, network: Trainable, architecture: Architecture, report: Report, checkpoint: Path | None = None
+    ) -> tuple[dict[str, float], State]:
+        """Call the function on a network with fresh weights.
+
+        Returns:
+            The values by metric and the trained weights.
+
+        Raises:
+            EvaluatorError: the function lacks a metric, returns one that is measured here, or changed the module's
+                parameters.
+            InputError: it returns no dictionary, or a value that is not a number.
+        """
+        import torch
+
+        torch.manual_seed(INITIAL_SEED)
+        module = network.module()
+        names = module.state_dict().keys()
+        state = {"checkpoint": checkpoint} if checkpoint else {}
+        before = None if self._was_called else self._bound_values()
+        with exits_as_errors():
+            values = self.function(module, architecture, report, **self.options, **state)
+        if before is not None:
+            self._was_called = True
+            self._remember_state(before)
+        returned = self._returned(values)
+        if module.state_dict().keys() != names:
+            raise EvaluatorError("the evaluator added or removed weights of the model: train it as it is")
+        return returned, network.last_state(module)
+
+    def _remember_state(self, before: BoundValues) -> None:
+        """Remember the values that the function's first call has changed."""
+        after = self._bound_values().known
+        changed = {name: text for name, text in before.known.items() if after.get(name) != text}
+        _state_of(self.function).update(changed)
+
+    def _returned(self, values: object) -> dict[str, float]:
+        """Check and convert the function's return value."""
+        if not isinstance(values, Mapping):  # perhaps a branch of the function lacks its return
+            raise InputError(f"the evaluator must return {{metric: value}}, not {type(values).__name__}")
+        if missing := [metric for metric in self.returned if metric not in values]:
+            have = ", ".join(map(str, values)) or "nothing"
+            raise EvaluatorError(f"the evaluator returned no {missing[0]!r}; it returned {have}")
+        if measured := [metric for metric in self.measurement.metrics if metric in values]:
+            raise EvaluatorError(f"the evaluator returned {measured[0]!r}, which nas measures itself: rename it")
+        return {str(metric): plain_number(str(metric), value) for metric, value in values.items()}
+
+    def _check_signature(self) -> None:
+        try:
+            inspect.signature(self.function).bind(*_ARGUMENTS, **self.options)
+        except TypeError as error:
+            given = ", ".join((*_ARGUMENTS, *self.options))
+            raise InputError(f"the evaluator must take ({given}): {error}") from error
+
+
+_STATES: WeakKeyDictionary[Any, dict[str, str]] = WeakKeyDictionary()
+
+
+def _state_of(function: Any) -> dict[str, str]:
+    """Values that calls of a function or methods of its object change, as they were before the first call."""
+    owner = getattr(function, "__self__", function)
+    try:
+        return _STATES.setdefault(owner, {})
+    except TypeError:  # an object of a class with slots
+        return {}
+
+
+def _name(function: Any) -> str:
+    """Name of a function, for messages; of a partial one, that of the function inside."""
+    inner = function.func if isinstance(function, functools.partial) else function
+    return str(getattr(inner, "__qualname__", type(inner).__qualname__))
+
+
+def _go_on(epoch: int, metrics: Mapping[str, float]) -> bool:
+    return True
+
+
+def code_checksum(file: Path) -> str:
+    """SHA-256 of the code of a Python file and of the files beside it that it imports, without comments and layout."""
+    digest, seen, unread = hashlib.sha256(), {file}, [file]
+    while unread:
+        tree = _parsed(unread.pop(0))
+        digest.update(ast.dump(tree).encode())
+        unread += sorted({*_beside(file.parent, tree)} - seen)
+        seen |= {*unread}
+    return digest.hexdigest()
+
+
+def _parsed(file: Path) -> ast.Module:
+    try:
+        return ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError) as error:
+        raise InputError(f"{file}: cannot be read as Python ({error})") from error
+
+
+def _beside(folder: Path, tree: ast.Module) -> Iterator[Path]:
+    """The files in a folder that the code imports: modules, and all files of a package."""
+    for node in ast.walk(tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        for name in names:
+            first = folder / name.partition(".")[0] if name else None
+            if first and first.with_suffix(".py").is_file():
+                yield first.with_suffix(".py")
+            elif first and (first / "__init__.py").is_file():
+                yield from first.rglob("*.py")

@@ -1,0 +1,154 @@
+"""Pareto fronts and their quality indicators, hypervolume and IGD+, on losses (every objective is minimized).
+
+Rows with a NaN or infinite value are failed evaluations. They are never on a front and do not affect indicators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from nas.search.objectives import to_losses
+from predictors.metrics import Metric
+from search_spaces.common.errors import InputError
+
+REFERENCE_POINT = 1.1  # in every objective, in units in which the true front spans 0 to 1
+
+MAX_EXACT_OBJECTIVES = 5  # hypervolumes with more objectives are estimated
+HYPERVOLUME_RAYS = 20_000  # of an estimate; its error falls with their square root
+
+
+def non_dominated(losses: np.ndarray) -> np.ndarray:
+    """Mask (n,) of the rows of losses (n, m) that no other row dominates. Equal rows are all kept."""
+    import moocore
+
+    losses = np.asarray(losses, dtype=float)
+    mask = np.isfinite(losses).all(axis=1)
+    if mask.any():
+        mask[mask] = moocore.is_nondominated(losses[mask], keep_weakly=True)
+    return mask
+
+
+def joined(front: np.ndarray, point: np.ndarray) -> np.ndarray | None:
+    """Add a finite point (m,) to a front's losses (k, m) and drop the points that it dominates.
+
+    Returns:
+        The new front, or None if the front weakly dominates the point.
+    """
+    if (front <= point).all(axis=1).any():
+        return None
+    return np.vstack([front[~(point <= front).all(axis=1)], point])
+
+
+def hypervolume(losses: np.ndarray, reference: Sequence[float] | np.ndarray) -> float:
+    """Volume that losses (n, m) dominate, up to the reference point (m,). Higher is better; 0 for no points.
+
+    It is exact for up to `MAX_EXACT_OBJECTIVES` objectives, as the time of exact algorithms grows exponentially: 60
+    points take ten seconds with ten objectives, and days with more. With more objectives it is an estimate by
+    `HYPERVOLUME_RAYS` fixed rays from the reference point (Deng and Zhang 2019), within about 1 % of the exact value
+    for 6 to 10 objectives. As all calls use the same rays, a better front never has a lower estimate.
+    """
+    import moocore
+
+    losses = np.asarray(losses, dtype=float)
+    reference = np.asarray(reference, dtype=float)
+    inside = losses[np.isfinite(losses).all(axis=1) & (losses < reference).all(axis=1)]
+    if not len(inside):
+        return 0.0
+    if len(reference) <= MAX_EXACT_OBJECTIVES:
+        return float(moocore.hypervolume(inside, ref=reference))
+    return float(moocore.hv_approx(inside, ref=reference, nsamples=HYPERVOLUME_RAYS, seed=0, method="DZ2019-MC"))
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """The true Pareto front of a table, against which searches on it are measured.
+
+    Attributes:
+        objectives: m objectives. Values given to the methods are (n, m), in the metrics' own units.
+        true_front: (k, m) losses, sorted by the first objective.
+        limit: (m,) worst loss that counts (the accuracy floor); infinite without a floor.
+    """
+
+    objectives: tuple[Metric, ...]
+    true_front: np.ndarray
+    limit: np.ndarray
+
+    @classmethod
+    def of_table(cls, values: np.ndarray, objectives: Sequence[Metric], floor: float | None = None) -> Reference:
+        """Compute the reference from a table.
+
+        Args:
+            values: (n, m) values of all architectures.
+            objectives: m objectives.
+            floor: architectures with a lower accuracy, in its own unit, are ignored.
+
+        Raises:
+            InputError: no architecture is left.
+        """
+        limit = np.full(len(objectives), np.inf)
+        if floor is not None:
+            limit[["accuracy" in objective.name for objective in objectives]] = -floor
+        losses = to_losses(values, objectives)
+        losses = losses[(losses <= limit).all(axis=1)]
+        front = np.unique(losses[non_dominated(losses)], axis=0)
+        if not len(front):
+            above = "" if floor is None else f" above the accuracy floor of {floor}"
+            raise InputError(f"no architecture of the table has finite values{above}")
+        return cls(tuple(objectives), front, limit)
+
+    @cached_property
+    def ideal(self) -> np.ndarray:
+        """(m,) best loss in each objective on the true front."""
+        return self.true_front.min(axis=0)
+
+    @cached_property
+    def nadir(self) -> np.ndarray:
+        """(m,) worst loss in each objective on the true front."""
+        return self.true_front.max(axis=0)
+
+    def scale(self, losses: np.ndarray) -> np.ndarray:
+        """Scale losses (n, m) so that the true front's ideal is 0 and its nadir 1. Rows beyond the floor become NaN."""
+        span = self.nadir - self.ideal
+        scaled = (losses - self.ideal) / np.where(span > 0, span, 1.0)
+        return np.where((losses <= self.limit).all(axis=1, keepdims=True), scaled, np.nan)
+
+    def ratio(self, values: np.ndarray) -> float:
+        """Hypervolume of values (n, m) divided by that of the true front. Higher is better, 1 at most."""
+        return self._hypervolume(self.scale(to_losses(values, self.objectives))) / self._true_hypervolume
+
+    def igd_plus(self, values: np.ndarray) -> float:
+        """IGD+: mean distance from the true front to values (n, m), in units of the front's span. Lower is better.
+
+        It is infinite if no row of the values is finite and within the floor.
+        """
+        import moocore
+
+        scaled = self.scale(to_losses(values, self.objectives))
+        scaled = scaled[np.isfinite(scaled).all(axis=1)]
+        return float(moocore.igd_plus(scaled, ref=self.scale(self.true_front))) if len(scaled) else float("inf")
+
+    def curve(self, values: np.ndarray) -> np.ndarray:
+        """Hypervolume ratio (n,) after each of n evaluations with values (n, m), in their order."""
+        scaled = self.scale(to_losses(values, self.objectives))
+        front = np.empty((0, scaled.shape[1]))
+        curve = np.zeros(len(scaled))
+        current = 0.0
+        for i, point in enumerate(scaled):
+            # Most points leave the front as it is. NaN fails the first comparison; infinite values are on no front.
+            inside = (point < REFERENCE_POINT) & np.isfinite(point)
+            if inside.all() and (better := joined(front, point)) is not None:
+                front = better
+                current = self._hypervolume(front) / self._true_hypervolume
+            curve[i] = current
+        return curve
+
+    @cached_property
+    def _true_hypervolume(self) -> float:
+        return self._hypervolume(self.scale(self.true_front))
+
+    def _hypervolume(self, scaled: np.ndarray) -> float:
+        return hypervolume(scaled, np.full(scaled.shape[1], REFERENCE_POINT))

@@ -1,0 +1,115 @@
+"""Prior observations: measurements from before a search, which it uses and does not repeat."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from optuna.trial import TrialState, create_trial
+
+from nas.benchmarks.csv_file import ORIGIN_COLUMNS, parse_csv, read_bytes
+from nas.evaluation.trainable import Trainable
+from nas.search.optuna_adapter import add_trials, first_generation
+from nas.search.parameters import ReplayedTrial, StudySnapshot
+from nas.search.record import NetworkId
+from nas.search.schema import FAILED_KEY, NETWORK_KEY, PRIOR_KEY
+from nas.search.trials import TrialReader, is_evaluated
+from predictors.exact import COUNTS
+from search_spaces.common.errors import InputError
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.trial import FrozenTrial
+
+    from search_spaces import Architecture, SearchSpace
+
+log = logging.getLogger(__name__)
+PriorObservations = Mapping["Architecture", Sequence[float]]
+"""Values by architecture, in the order of the evaluator's metrics."""
+
+
+def add_prior_observations(
+    study: optuna.Study, reader: TrialReader, prior: PriorObservations, metrics: Sequence[str]
+) -> None:
+    """Store prior observations as finished trials, except for architectures that the study has already evaluated.
+
+    Args:
+        metrics: the metrics of the observations' values, in their order.
+    """
+    before = StudySnapshot(study)
+    evaluated = {reader.architecture(trial.params) for trial in filter(is_evaluated, before.get_trials())}
+    columns = [metrics.index(metric) for metric in reader.metrics]
+    generation = first_generation(study.sampler)
+    new = ((a, np.asarray(row, dtype=float)[columns]) for a, row in prior.items() if a not in evaluated)
+    add_trials(study, (_finished(before, reader, architecture, values, generation) for architecture, values in new))
+
+
+def _finished(
+    study: StudySnapshot,
+    reader: TrialReader,
+    architecture: Architecture,
+    values: np.ndarray,
+    system_attrs: dict[str, Any],
+) -> FrozenTrial:
+    """A finished trial with these values (metrics,); a failed one if a value is not valid."""
+    chosen, failure = ReplayedTrial(study, reader.space, architecture), reader.reason(values)
+    violations = {
+        str(constraint): float(constraint.violation(values[reader.metrics.index(constraint.metric)]))
+        for constraint in reader.constraints
+    }
+    return create_trial(
+        state=TrialState.FAIL if failure else TrialState.COMPLETE,
+        values=None if failure else values[: len(reader.objectives)].tolist(),
+        constraints=violations if violations and not failure else None,
+        params=chosen.params,
+        distributions=chosen.distributions,
+        user_attrs={PRIOR_KEY: True} | ({FAILED_KEY: failure} if failure else _identity(reader.space, architecture)),
+        system_attrs=system_attrs,
+    )
+
+
+def _identity(space: SearchSpace, architecture: Architecture) -> dict[str, Any]:
+    """The trial attribute that identifies the network; {} if it cannot be built."""
+    try:
+        return {NETWORK_KEY: NetworkId.of(Trainable.of(space, architecture)).stored}
+    except InputError:
+        return {}
+
+
+def read_prior_observations(path: Path, space: SearchSpace, metrics: Sequence[str]) -> dict[Architecture, list[float]]:
+    """Read prior observations from a CSV file. Incomplete rows are skipped.
+
+    Args:
+        path: a file with a column `architecture` or `arch`, in the space's notation, and a column for each metric, such
+            as `front.csv` and `networks.csv` of another search, and the table that its report saves. Parameters and
+            FLOPs are counted in the networks. Other columns are ignored with a warning that names them.
+        space: the search space.
+        metrics: the m metrics of the evaluator.
+
+    Returns:
+        The m values of each architecture.
+
+    Raises:
+        InputError: the file is unreadable or malformed. The message names the line or column.
+    """
+    table = parse_csv(read_bytes(path), path, only={*metrics} - COUNTS.keys())
+    if missing := [metric for metric in metrics if metric not in table.columns and metric not in COUNTS]:
+        raise InputError(
+            f"{path}: no column {missing[0]!r}; its columns: {', '.join([*table.columns, *table.skipped])}"
+        )
+    if unknown := [name for name in table.skipped if name not in (*ORIGIN_COLUMNS, *COUNTS)]:
+        log.warning("%s: not used, as they are no metrics of this search: %s", path, ", ".join(unknown))
+    found: dict[Architecture, list[float]] = {}
+    for i, (notation, line) in enumerate(zip(table.archs, table.lines, strict=True)):
+        try:
+            architecture = space.parse(notation)
+            counts = {metric: COUNTS[metric](space.graph(architecture)) for metric in metrics if metric in COUNTS}
+            row = [float(counts[metric] if metric in counts else table.columns[metric][i]) for metric in metrics]
+        except InputError as error:
+            raise InputError(f"{path}, line {line}: {error}") from error
+        if np.isfinite(row).all() and found.setdefault(architecture, row) != row:
+            raise InputError(f"{path}, line {line}: {notation} has other values above: keep one row, or their means")
+    return found

@@ -1,0 +1,360 @@
+"""The result of a search: evaluated architectures, the Pareto front, and its files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from optuna.trial import TrialState
+
+from nas.evaluation.trainable import Trainable
+from nas.search.distinct import (
+    KNOWN,
+    DistinctNetwork,
+    Evaluation,
+    distinct_networks,
+    least_violating,
+    missing_weights,
+    networks_csv,
+    networks_table,
+)
+from nas.search.labels import sampler_label
+from nas.search.networks import save_front, trained_module
+from nas.search.objectives import to_losses
+from nas.search.pareto import Reference, hypervolume
+from nas.search.record import NetworkId
+from nas.search.schema import (
+    FAILED_KEY,
+    FURTHER_KEY,
+    NETWORK_KEY,
+    PREDICTED_KEY,
+    PRIOR_KEY,
+    REPEAT_KEY,
+    SPREAD_KEY,
+    WEIGHTS_KEY,
+    SearchAttributes,
+)
+from nas.search.trials import is_evaluated
+from predictors.metrics import Metric
+from predictors.values import why_invalid
+from search_spaces.common.errors import InputError
+from search_spaces.parameter_names import plain_names
+
+if TYPE_CHECKING:
+    import optuna
+    import pandas as pd
+    from optuna.trial import FrozenTrial
+    from torch import nn
+
+    from nas.search.trials import TrialReader
+    from search_spaces import Architecture, SearchSpace
+
+
+class Evaluated(NamedTuple):
+    """n distinct architectures in the order of their trials, and objective values (n, m); NaN marks a failure."""
+
+    architectures: list[Architecture]
+    values: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class SearchResult:
+    """The result of a search.
+
+    `evaluated` and all arrays (n, …) have a row per architecture. `networks` and `front` have an entry per network:
+    architectures of equal texts are one, whose values are means (`nas.search.distinct`). The hypervolume counts
+    every architecture with its own values, as benchmarks do.
+
+    Attributes:
+        study: the Optuna study.
+        space: the search space.
+        objectives: m objectives.
+        evaluated: n architectures and their values.
+        violations: (n, c) violation of each constraint, relative to its bound; at most 0 if it is satisfied, NaN if
+            unknown.
+        bounded: (n,) values of each metric that has a constraint and is no objective.
+        prior: (n,) True for prior observations, which are no evaluations.
+        trials: n lists of the finished trials of each architecture, in their order. The first one's values count.
+    """
+
+    study: optuna.Study
+    space: SearchSpace
+    objectives: tuple[Metric, ...]
+    evaluated: Evaluated
+    violations: np.ndarray
+    bounded: dict[str, np.ndarray]
+    prior: np.ndarray
+    trials: list[list[FrozenTrial]]
+
+    @classmethod
+    def of_study(cls, study: optuna.Study, reader: TrialReader) -> SearchResult:
+        """Collect the finished trials of a study."""
+        trials: dict[Architecture, list[FrozenTrial]] = {}
+        for trial in filter(is_evaluated, study.get_trials(deepcopy=False)):
+            architecture = reader.architecture(trial.params)
+            if architecture is not None:
+                trials.setdefault(architecture, []).append(trial)
+        first = [own[0] for own in trials.values()]
+        values = np.array([reader.values(trial) for trial in first]).reshape(-1, len(reader.metrics))
+        # A study of the user's own stores the violations of its constraints, not the constraints.
+        known = set(map(str, reader.constraints))
+        stored = [max((v for name, v in t.constraints.items() if name not in known), default=0.0) for t in first]
+        m = len(reader.objectives)
+        bounded = dict(zip(reader.metrics[m:], values[:, m:].T, strict=True))
+        violations = np.column_stack([reader.violations(values), np.array(stored, dtype=float)])
+        evaluated = Evaluated(list(trials), values[:, :m])
+        prior = np.array([PRIOR_KEY in trial.user_attrs for trial in first], bool)
+        return cls(study, reader.space, reader.objectives, evaluated, violations, bounded, prior, [*trials.values()])
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that the search was started with; {} for a study that the user made."""
+        return SearchAttributes.of(self.study).settings
+
+    @property
+    def violation(self) -> np.ndarray:
+        """(n,) largest violation of a constraint, relative to its bound; 0 if all are satisfied, NaN if unknown."""
+        return self.violations.max(axis=1, initial=0.0)
+
+    @property
+    def feasible(self) -> np.ndarray:
+        """Mask (n,) of the evaluations that satisfy all constraints."""
+        return self.violation <= 0
+
+    @property
+    def feasible_values(self) -> np.ndarray:
+        """Objective values (n, m); NaN in rows that failed or violate a constraint."""
+        return np.where(self.feasible[:, None], self.evaluated.values, np.nan)
+
+    @property
+    def least_violating(self) -> list[dict[str, Any]]:
+        """The networks with the smallest violations: architecture, objectives, bounded metrics, violation."""
+        return least_violating(self.distinct, self.objectives)
+
+    @property
+    def failures(self) -> list[dict[str, Any]]:
+        """Failed trials in their order: choices, reason, and how many trials failed with these choices.
+
+        They include trials that another program or an earlier version stored with values that are not valid.
+
+        Trials that fail before `build` has made all choices have the choices so far. A proposal of a network whose
+        evaluation failed before is no further failure.
+        """
+        failures: dict[str, dict[str, Any]] = {}
+        for trial in self.study.get_trials(deepcopy=False, states=(TrialState.FAIL, TrialState.COMPLETE)):
+            invalid = map(why_invalid, (o.name for o in self.objectives), trial.values or ())
+            reason = str(trial.user_attrs.get(FAILED_KEY, "")) or ", ".join(filter(None, invalid))
+            if reason and REPEAT_KEY not in trial.user_attrs:
+                choices = str(plain_names(trial.params))
+                failure = failures.setdefault(choices, {"choices": choices, "reason": reason, "trials": 0})
+                failure["trials"] += 1
+        return list(failures.values())
+
+    @property
+    def front(self) -> pd.DataFrame:
+        """The Pareto front, one row per network, sorted by the first objective from the best on.
+
+        Columns: `architecture` in the space's notation, objectives, other metrics, and where the network comes from.
+        """
+        return networks_table([network for network in self.distinct if network.on_front], self.objectives)
+
+    @property
+    def networks(self) -> pd.DataFrame:
+        """All evaluated networks with finite objectives, one row each, the front first. Columns as in `front`."""
+        return networks_table(self.distinct, self.objectives)
+
+    def model(self, place: int, folder: str | Path = ".") -> nn.Module:
+        """A network of the front as a `torch.nn.Module` in evaluation mode, with its trained weights if it has some.
+
+        Args:
+            place: row of `front`, from 0.
+            folder: result folder, if it was moved since the weights were written.
+
+        Raises:
+            InputError: there is no such network, or its weights are lost.
+        """
+        front = [network for network in self.distinct if network.on_front]
+        if not 0 <= place < len(front):
+            raise InputError(f"network {place}: the front has networks 0 to {len(front) - 1}")
+        return trained_module(front[place], Path(folder))
+
+    @cached_property
+    def distinct(self) -> list[DistinctNetwork]:
+        """The distinct networks with finite objectives, the front first (`nas.search.distinct`)."""
+        return distinct_networks(self.evaluations(), self.objectives)
+
+    def evaluations(self, search: int = 0) -> Iterator[Evaluation]:
+        """The evaluations with finite objectives. `search` is the search's number among those that are merged."""
+        names, sampler = [objective.name for objective in self.objectives], self.settings.get("sampler")
+        for row in np.flatnonzero(self._is_finite).tolist():
+            architecture, is_prior = self.evaluated.architectures[row], self.prior[row]
+            values = dict(zip(names, self.evaluated.values[row].tolist(), strict=True))
+            yield Evaluation(
+                search,
+                row,
+                self.space,
+                architecture,
+                self._network_ids[row],
+                self.trial_numbers[architecture],
+                sampler=KNOWN if is_prior else sampler_label(sampler or self.study.study_name),
+                seed="" if is_prior else self.settings.get("seed", ""),
+                values=values | {name: float(column[row]) for name, column in self.bounded.items()},
+                further=self.further.get(architecture, {}),
+                spreads=self.spreads.get(architecture, {}),
+                violations=self.violations[row].tolist(),
+                predicted=self.expected.get(architecture, {}),
+                weights=self._recorded_weights.get(architecture),
+            )
+
+    @property
+    def _is_finite(self) -> np.ndarray:
+        """Mask (n,) of the evaluations with finite objectives."""
+        return np.isfinite(self.evaluated.values).all(axis=1)
+
+    @property
+    def front_rows(self) -> list[dict[str, Any]]:
+        """The Pareto front as rows, sorted by the first objective: a network in the space's notation, and objectives.
+
+        A network that was evaluated several times, also as a duplicate, is one row with the means.
+        """
+        return [network.row(self.objectives) for network in self.distinct if network.on_front]
+
+    @cached_property
+    def _network_ids(self) -> list[NetworkId]:
+        """(n,) identities of the evaluated networks: stored ones, or made from the networks of older searches."""
+        stored = self._attribute(NETWORK_KEY)
+        return [
+            NetworkId.of_stored(stored[architecture])
+            if architecture in stored
+            else self._identify(architecture, may_build=is_finite)
+            for architecture, is_finite in zip(self.evaluated.architectures, self._is_finite.tolist(), strict=True)
+        ]
+
+    def _identify(self, architecture: Architecture, may_build: bool) -> NetworkId:
+        """The network's identity; its choices stand for one that failed, or whose space cannot build it now."""
+        if may_build:
+            with suppress(InputError):  # the space's code is missing, not trusted, or has changed
+                return NetworkId.of(Trainable.of(self.space, architecture))
+        return NetworkId(repr(architecture.choices), {})
+
+    @cached_property
+    def expected(self) -> dict[Architecture, dict[str, tuple[float, float]]]:
+        """Mean and standard deviation by metric that the sampler predicted before a network was measured."""
+        stored = ((architecture, trial.system_attrs.get(PREDICTED_KEY, {})) for architecture, trial in self._complete)
+        expected: dict[Architecture, dict[str, tuple[float, float]]] = {}
+        for architecture, predicted in stored:
+            if len(predicted) >= len(self.objectives):
+                # Objectives come first. `Study.set_metric_names` may have renamed them.
+                names = [o.name for o in self.objectives] + list(predicted)[len(self.objectives) :]
+                expected.setdefault(architecture, dict(zip(names, predicted.values(), strict=True)))
+        return expected
+
+    @property
+    def predicted(self) -> dict[str, np.ndarray]:
+        """For each objective (k, 3): predicted mean, standard deviation and measured value of k guided choices.
+
+        Values that were counted instead of predicted, such as parameters, are left out.
+        """
+        expected = self.expected
+        rows = [i for i, architecture in enumerate(self.evaluated.architectures) if architecture in expected]
+        if not rows:
+            return {}
+        guided = [expected[self.evaluated.architectures[i]] for i in rows]
+        measured = self.evaluated.values[rows]
+        columns = {
+            o.name: np.column_stack([[e[o.name] for e in guided], measured[:, column]])
+            for column, o in enumerate(self.objectives)
+        }
+        return {name: kept for name, column in columns.items() if len(kept := column[column[:, 1] > 0])}
+
+    @cached_property
+    def further(self) -> dict[Architecture, dict[str, float]]:
+        """Values of metrics that are no objectives, such as test scores. Report them for the final front only."""
+        return self._attribute(FURTHER_KEY)
+
+    @cached_property
+    def trial_numbers(self) -> dict[Architecture, int]:
+        """Number of the first finished trial of each architecture, as in the study and in its log."""
+        first = (trials[0].number for trials in self.trials)
+        return dict(zip(self.evaluated.architectures, first, strict=True))
+
+    @cached_property
+    def spreads(self) -> dict[Architecture, dict[str, tuple[float, float, str]]]:
+        """Spread of repeated measurements by metric: low value, high value, and what these are."""
+        return self._attribute(SPREAD_KEY)
+
+    def missing_weights(self, folder: Path) -> dict[int, str]:
+        """Trained networks on the front whose weights are lost.
+
+        Args:
+            folder: the result folder, to which weights may have been moved.
+
+        Returns:
+            By place on the front, the path to which the weights were written.
+        """
+        return missing_weights([network for network in self.distinct if network.on_front], folder)
+
+    @cached_property
+    def _recorded_weights(self) -> dict[Architecture, str]:
+        """The paths to which trained weights were written; those of dominated networks have been removed."""
+        return self._attribute(WEIGHTS_KEY)
+
+    def _attribute(self, key: str) -> dict[Architecture, Any]:
+        """A user attribute of the first complete trial of each architecture that has it."""
+        values: dict[Architecture, Any] = {}
+        for architecture, trial in self._complete:
+            if key in trial.user_attrs:
+                values.setdefault(architecture, trial.user_attrs[key])
+        return values
+
+    @property
+    def _complete(self) -> Iterator[tuple[Architecture, FrozenTrial]]:
+        """The complete trials with their architectures."""
+        for architecture, trials in zip(self.evaluated.architectures, self.trials, strict=True):
+            yield from ((architecture, trial) for trial in trials if trial.state == TrialState.COMPLETE)
+
+    def hypervolume(self, reference: Reference | Sequence[float]) -> float:
+        """Hypervolume of the feasible evaluations.
+
+        Args:
+            reference: a `Reference`, which makes it the ratio to the true front's hypervolume, or a reference point
+                (m,) in the metrics' own units.
+
+        Raises:
+            InputError: if the reference point has another number of values.
+        """
+        values = self.evaluated.values[self.feasible]
+        if isinstance(reference, Reference):
+            return reference.ratio(values)
+        point = np.asarray(reference, dtype=float)
+        if point.shape != (len(self.objectives),):
+            raise InputError(f"the reference point has shape {point.shape}; give {len(self.objectives)} values")
+        return hypervolume(to_losses(values, self.objectives), to_losses(point, self.objectives))
+
+    def save(self, folder: str | Path) -> None:
+        """Write `front.csv`, `networks.csv`, `summary.json` and the front's networks (`nas.search.networks`).
+
+        Everything is written to a temporary folder first, so that the folder never holds half a result.
+
+        Raises:
+            InputError: the files cannot be written.
+        """
+        front = [network for network in self.distinct if network.on_front]
+        summary = {
+            **self.settings,
+            "evaluations": len(self.evaluated.architectures),
+            "front": self.front_rows,
+            "failures": self.failures,
+        }
+        texts = {
+            "front.csv": networks_csv(front, self.objectives),
+            "networks.csv": networks_csv(self.distinct, self.objectives),
+            "summary.json": json.dumps(summary, indent=2) + "\n",
+        }
+        save_front(Path(folder), front, texts)

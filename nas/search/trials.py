@@ -1,0 +1,122 @@
+"""Read architectures and metric values from the trials of an Optuna study."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from optuna import TrialPruned
+from optuna.trial import TrialState
+
+from nas.search.objectives import Constraint
+from nas.search.schema import FAILED_KEY, RESUMED_KEY
+from predictors.metrics import Metric
+from predictors.values import only_valid, why_invalid
+from search_spaces.common.errors import InputError
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+    from search_spaces import Architecture, SearchSpace
+
+PRUNED_REASON = "the evaluator pruned it"  # begin of the reason of a trial whose evaluator raised `TrialPruned`
+
+
+def is_evaluated(trial: FrozenTrial) -> bool:
+    """True if a trial is complete, or failed for a recorded reason. False if its process was only interrupted."""
+    return trial.state == TrialState.COMPLETE or (trial.state == TrialState.FAIL and FAILED_KEY in trial.user_attrs)
+
+
+def why_pruned(error: TrialPruned) -> str:
+    """The reason for a trial whose evaluator raised `optuna.TrialPruned`."""
+    message = " ".join(str(error).split())
+    return f"{PRUNED_REASON}{': ' if message else ''}{message}"
+
+
+def began(trial: FrozenTrial) -> float:
+    """POSIX time at which a trial's evaluation began, after its last interruption; 0 if it has not."""
+    started = trial.datetime_start.timestamp() if trial.datetime_start else 0.0
+    return float(trial.user_attrs.get(RESUMED_KEY, started))
+
+
+class TrialReader:
+    """Reads the trials of a search.
+
+    Args:
+        space, objectives, constraints: of the search.
+        others: True if trials may have other parameters than the space, as in a user's own study.
+
+    Attributes:
+        metrics: names of the m objectives, then of metrics that have a constraint and are no objectives.
+        keys: the `Metric.key` of each.
+        is_cost: (m,) true for objectives that are not accuracies.
+    """
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        objectives: Sequence[Metric],
+        constraints: Sequence[Constraint],
+        others: bool = False,
+    ) -> None:
+        self.space, self.others = space, others
+        self.objectives = tuple(objectives)
+        self.constraints = tuple(constraints)
+        bounded = [constraint.metric for constraint in constraints]
+        self.metrics = tuple(dict.fromkeys([objective.name for objective in objectives] + bounded))
+        declared = {objective.name: objective.key for objective in objectives}
+        self.keys = tuple(declared.get(metric, metric) for metric in self.metrics)
+        self.is_cost = np.array([objective.kind != "accuracy" for objective in objectives])
+        self._architectures: dict[tuple[tuple[str, Any], ...], Architecture | None] = {}
+
+    def architecture(self, choices: Mapping[str, Any]) -> Architecture | None:
+        """The architecture with these choices; None if they are incomplete or belong to another space."""
+        key = tuple(choices.items())
+        if key not in self._architectures:
+            try:
+                self._architectures[key] = self.space.architecture(choices, self.others)
+            except InputError:
+                self._architectures[key] = None
+        return self._architectures[key]
+
+    def remember(self, architecture: Architecture) -> None:
+        """Cache an architecture for later calls of `architecture`."""
+        self._architectures[architecture.choices] = architecture
+
+    def reason(self, values: np.ndarray) -> str:
+        """Why an evaluation with values (metrics,) failed; "" if all are valid (`predictors.values`)."""
+        return ", ".join(filter(None, map(why_invalid, self.metrics, values.tolist())))
+
+    def values(self, trial: FrozenTrial) -> np.ndarray:
+        """Values (metrics,) of a finished trial in the metrics' own units.
+
+        NaN if unknown, as in a failed trial, and for values that are not valid: studies of a user's own and of earlier
+        versions store them as results.
+        """
+        known: dict[str, float] = {}
+        for constraint in self.constraints:
+            if str(constraint) in trial.constraints:
+                known[constraint.metric] = constraint.value(trial.constraints[str(constraint)])
+        known.update(zip((objective.name for objective in self.objectives), trial.values or (), strict=False))
+        return only_valid(np.array([known.get(metric, np.nan) for metric in self.metrics]))
+
+    def losses(self, values: np.ndarray) -> np.ndarray:
+        """Convert metric values (..., metrics) to losses (..., m), lower is better."""
+        return np.stack([o.sign * values[..., self.metrics.index(o.name)] for o in self.objectives], axis=-1)
+
+    def violation(self, values: np.ndarray) -> np.ndarray:
+        """Largest violation (...) of a constraint by metric values (..., metrics), relative to its bound.
+
+        It is 0 if all constraints are satisfied, and 0.5 if a value is one and a half times its upper bound. A bound of
+        0 counts as 1.
+        """
+        return self.violations(values).max(axis=-1, initial=0.0)
+
+    def violations(self, values: np.ndarray) -> np.ndarray:
+        """Violation (..., c) of each of the c constraints, relative to its bound; at most 0 if it is satisfied."""
+        relative = np.empty((*values.shape[:-1], len(self.constraints)))
+        for column, constraint in enumerate(self.constraints):
+            violation = constraint.violation(values[..., self.metrics.index(constraint.metric)])
+            relative[..., column] = violation / (abs(constraint.bound) or 1.0)
+        return relative

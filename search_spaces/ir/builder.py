@@ -1,0 +1,320 @@
+"""`Network`: builds the weightless graph of one architecture, operator by operator."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping
+from functools import lru_cache, partial
+from typing import Any, Literal, NamedTuple, NoReturn
+
+from search_spaces.common.errors import InputError, unknown
+from search_spaces.ir.convolutions import Convolution, pair, same_pads
+from search_spaces.ir.fusion import fuse
+from search_spaces.ir.graph import BATCH, Attrs, Graph, Node, Shape, Value, node
+from search_spaces.ir.operators import output_shape
+from search_spaces.ir.standard import shortest
+
+
+class Tensor(NamedTuple):
+    """A value of the network under construction.
+
+    Attributes:
+        number: number of the value in the graph.
+        shape: (N, channels, height, width) for images.
+    """
+
+    number: int
+    shape: Shape
+
+
+_tensor: Callable[[tuple[int, Shape]], Tensor] = partial(tuple.__new__, Tensor)  # in two thirds of the time
+
+
+class _Copied(NamedTuple):
+    """The nodes of a repeated block, to be copied.
+
+    Attributes:
+        inputs: inputs of the block.
+        first: number of the first value that the block added.
+        nodes: nodes that it added.
+        shapes: shapes of the values that it added.
+        output: output of the block.
+        depth: number of scopes around its nodes.
+    """
+
+    inputs: tuple[Tensor, ...]
+    first: int
+    nodes: list[Node]
+    shapes: list[Shape]
+    output: Tensor
+    depth: int
+
+
+@lru_cache(maxsize=4096)
+def _conv_attrs(
+    in_channels: int, channels: int, kernel: tuple[int, int], strides: tuple[int, int], dilations: tuple[int, int],
+    group: int, bias: bool, pads: tuple[int, int, int, int] | None,
+) -> Attrs:  # fmt: skip
+    padding = pads or same_pads(kernel, dilations)
+    return Convolution(in_channels, channels, kernel, strides, padding, dilations, group, bias).attrs
+
+
+_NO_AFFINE: Attrs = (("affine", 0),)
+_SIXTH = shortest(1 / 6)
+
+
+class _Block:
+    """The context of `Network.block`."""
+
+    def __init__(self, net: Network, name: str) -> None:
+        self.net, self.name = net, name
+
+    def __enter__(self) -> None:
+        self.outer = self.net._scope
+        key = (self.outer, self.name)
+        self.net._blocks[key] += 1
+        self.net._scope = (*self.outer, f"{self.name}{self.net._blocks[key]}")
+
+    def __exit__(self, *error: object) -> None:
+        self.net._scope = self.outer
+
+
+class Network:
+    """Builder of one architecture, the argument `net` of `SearchSpace.build`.
+
+        x = net.conv_bn_relu(net.input, 16, kernel=3)
+        with net.block("block"):
+            x = net.add(x, net.conv_bn(net.relu(x), kernel=3))
+        return net.classifier(x)
+
+    Every method takes and returns `Tensor`s; `channels` defaults to those of the input. Repeated parts become functions
+    of the text. `block`s only name nodes in ONNX files; the text does not depend on them.
+
+    Args:
+        input_shape: shape of one input without the batch.
+        num_classes: outputs of `classifier`.
+    """
+
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
+        self.num_classes = num_classes
+        self.input = Tensor(0, (BATCH, *input_shape))
+        self._nodes: list[Node] = []
+        self._shapes: list[Shape] = [self.input.shape]
+        self._scope: tuple[str, ...] = ()
+        self._blocks: Counter[tuple[tuple[str, ...], str]] = Counter()
+        self._copied: dict[Hashable, _Copied] = {}
+
+    def __getattr__(self, name: str) -> NoReturn:
+        methods = [method for method in dir(type(self)) if not method.startswith("_")]
+        raise AttributeError(str(unknown("method of the builder", name, methods)))
+
+    def block(self, name: str) -> _Block:
+        """Prefix the names of the nodes added inside in ONNX files: `cell1/…`, `cell2/…`."""
+        return _Block(self, name)
+
+    def repeated(
+        self, name: str, build: Callable[..., Tensor], inputs: tuple[Tensor, ...], *settings: Hashable
+    ) -> Tensor:
+        """Build a block that a network has many times; the same as `build(net, *inputs, *settings)`, but faster.
+
+        `build` runs once for equal settings and input shapes; later its nodes are copied.
+
+        Args:
+            name: name of the block, see `block`.
+            build: function that must depend on its arguments alone.
+            inputs: tensors that the block reads.
+            settings: further arguments of `build`.
+
+        Raises:
+            InputError: if `build` reads a tensor that is not among `inputs`: a copy would read another one.
+        """
+        same = tuple([inputs.index(x) for x in inputs])
+        key = (build, tuple([x.shape for x in inputs]), same, settings)
+        with self.block(name):
+            if key in self._copied:
+                return self._copy(self._copied[key], inputs)
+            node, value = len(self._nodes), len(self._shapes)
+            output = build(self, *inputs, *settings)
+            own, used = {x.number for x in inputs}, [v for added in self._nodes[node:] for v in added.inputs]
+            if any(v < value and v not in own for v in (*used, output.number)):
+                raise InputError(f"block {name!r} reads a tensor that is not one of its inputs: add it to `inputs`")
+            made = _Copied(inputs, value, self._nodes[node:], self._shapes[value:], output, len(self._scope))
+            self._copied[key] = made
+            return output
+
+    def _copy(self, block: _Copied, inputs: tuple[Tensor, ...]) -> Tensor:
+        first, scope, depth = block.first, self._scope, block.depth
+        shift = len(self._shapes) - first
+        number = {old.number: new.number for old, new in zip(block.inputs, inputs, strict=True)}
+        for op, read, made, attrs, inner in block.nodes:
+            if len(read) == 1:
+                copied: tuple[int, ...] = (number.get(read[0], read[0] + shift),)
+            else:
+                copied = tuple([number.get(v, v + shift) for v in read])
+            self._nodes.append(node((op, copied, (made[0] + shift,), attrs, scope + inner[depth:])))
+        self._shapes += block.shapes
+        output = block.output.number
+        return Tensor(output + shift if output >= first else number[output], block.output.shape)
+
+    def op(self, op: str, *inputs: Tensor, attrs: Attrs | Mapping[str, Any] = ()) -> Tensor:
+        """Add any supported operator.
+
+        Args:
+            op: name of the operator, see `search_spaces.ir.operators`.
+            inputs: operands that are not constants.
+            attrs: attributes and constant operands: a dictionary, or pairs sorted by name.
+
+        Raises:
+            InputError: if the operator is not supported, or attributes and shapes do not match.
+        """
+        if not isinstance(attrs, tuple):
+            attrs = tuple(sorted([(name, tuple(v) if isinstance(v, list) else v) for name, v in attrs.items()]))
+        number = len(self._shapes)
+        if len(inputs) == 1:
+            read: tuple[int, ...] = (inputs[0].number,)
+            shape = output_shape(op, attrs, (inputs[0].shape,))
+        else:
+            read = tuple([x.number for x in inputs])
+            shape = output_shape(op, attrs, tuple([x.shape for x in inputs]))
+        self._nodes.append(node((op, read, (number,), attrs, self._scope)))
+        self._shapes.append(shape)
+        return _tensor((number, shape))
+
+    def conv(
+        self, x: Tensor, channels: int | None = None, kernel: int | tuple[int, int] = 3, stride: int = 1,
+        dilation: int = 1, groups: int = 1, bias: bool = False, pads: tuple[int, int, int, int] | None = None,
+    ) -> Tensor:  # fmt: skip
+        """Convolution. `pads` are top, left, bottom, right; by default they keep the size at stride 1 (odd kernels)."""
+        return self.op("Conv", x, attrs=self._conv(x, channels, kernel, stride, dilation, groups, bias, pads))
+
+    def _conv(
+        self, x: Tensor, channels: int | None, kernel: int | tuple[int, int], stride: int, dilation: int, groups: int,
+        bias: bool = False, pads: tuple[int, int, int, int] | None = None,
+    ) -> Attrs:  # fmt: skip
+        width = int(x.shape[1])
+        return _conv_attrs(width, channels or width, pair(kernel), pair(stride), pair(dilation), groups, bias, pads)
+
+    def conv_bn(
+        self, x: Tensor, channels: int | None = None, kernel: int | tuple[int, int] = 3, stride: int = 1,
+        dilation: int = 1, groups: int = 1, affine: bool = True,
+    ) -> Tensor:  # fmt: skip
+        """Convolution without bias, then batch normalization; see `batch_norm` for `affine`."""
+        attrs = self._conv(x, channels, kernel, stride, dilation, groups)
+        return self.op("ConvBn", x, attrs=attrs if affine else tuple(sorted((*attrs, *_NO_AFFINE))))
+
+    def conv_bn_relu(
+        self, x: Tensor, channels: int | None = None, kernel: int | tuple[int, int] = 3, stride: int = 1,
+        dilation: int = 1, groups: int = 1,
+    ) -> Tensor:  # fmt: skip
+        """Convolution without bias, batch normalization, then ReLU."""
+        return self.relu(self.conv_bn(x, channels, kernel, stride, dilation, groups))
+
+    def batch_norm(self, x: Tensor, affine: bool = True) -> Tensor:
+        """Batch normalization, with trained scale and shift if `affine`."""
+        return self.op("BatchNorm", x, attrs=() if affine else _NO_AFFINE)
+
+    def relu(self, x: Tensor) -> Tensor:
+        """max(x, 0)"""
+        return self.op("Relu", x)
+
+    def relu6(self, x: Tensor) -> Tensor:
+        """min(max(x, 0), 6)"""
+        return self.op("Clip", x, attrs=(("max", 6), ("min", 0)))
+
+    def sigmoid(self, x: Tensor) -> Tensor:
+        """1 / (1 + exp(-x))"""
+        return self.op("Sigmoid", x)
+
+    def hard_sigmoid(self, x: Tensor) -> Tensor:
+        """min(max(x / 6 + 1/2, 0), 1)"""
+        return self.op("HardSigmoid", x, attrs=(("alpha", _SIXTH),))
+
+    def hard_swish(self, x: Tensor) -> Tensor:
+        """x · hard_sigmoid(x)"""
+        return self.op("HardSwish", x)
+
+    def zero(self, x: Tensor) -> Tensor:
+        """Zeros of the shape of `x`."""
+        return self.op("Zero", x)
+
+    def max_pool(self, x: Tensor, kernel: int = 3, stride: int = 1, ceil: bool = False) -> Tensor:
+        """Maximum over kernel × kernel windows; odd kernels are padded to keep the size at stride 1.
+
+        `ceil` adds a last, partial window.
+        """
+        return self.op("MaxPool", x, attrs=_pool_attrs(kernel, stride, ceil))
+
+    def avg_pool(self, x: Tensor, kernel: int = 3, stride: int = 1, ceil: bool = False) -> Tensor:
+        """Mean over kernel × kernel windows, padded as in `max_pool`; the padding does not count."""
+        return self.op("AveragePool", x, attrs=_pool_attrs(kernel, stride, ceil))
+
+    def global_avg_pool(self, x: Tensor) -> Tensor:
+        """Mean over all positions: (N, channels, 1, 1)."""
+        return self.op("GlobalAveragePool", x)
+
+    def add(self, *xs: Tensor) -> Tensor:
+        """Sum of one or more tensors; a single tensor is returned itself."""
+        if not xs:
+            raise InputError("add needs at least one tensor")
+        if len(xs) == 1:
+            return xs[0]
+        return self.op("Add" if len(xs) == 2 else "Sum", *xs)
+
+    def mul(self, a: Tensor, b: Tensor) -> Tensor:
+        """Product; sizes of 1 broadcast."""
+        return self.op("Mul", a, b)
+
+    def squeeze_excite(
+        self, x: Tensor, hidden: int, gate: Literal["hard_sigmoid", "sigmoid"] = "hard_sigmoid"
+    ) -> Tensor:
+        """Squeeze-and-excitation (arXiv 1709.01507): a two-layer network weights the channels by their means.
+
+        Args:
+            x: (N, channels, height, width).
+            hidden: width of the hidden layer.
+            gate: activation of the weights.
+        """
+        means = self.relu(self.conv(self.global_avg_pool(x), hidden, kernel=1, bias=True))
+        weights = self.conv(means, int(x.shape[1]), kernel=1, bias=True)
+        return self.mul(x, self.hard_sigmoid(weights) if gate == "hard_sigmoid" else self.sigmoid(weights))
+
+    def slice(self, x: Tensor, axis: int, start: int, end: int) -> Tensor:
+        """Elements start to end - 1 along an axis (1: channels, 2: rows, 3: columns)."""
+        if (start, end) == (0, x.shape[axis]):
+            return x
+        return self.op("Slice", x, attrs=(("axes", (axis,)), ("ends", (end,)), ("starts", (start,))))
+
+    def channel_shuffle(self, x: Tensor, groups: int) -> Tensor:
+        """Interleave `groups` groups of channels (ShuffleNet, arXiv 1707.01083)."""
+        return self.op("ChannelShuffle", x, attrs=(("groups", groups),))
+
+    def concat(self, *xs: Tensor) -> Tensor:
+        """Concatenation along the channels."""
+        return self.op("Concat", *xs, attrs=(("axis", 1),))
+
+    def linear(self, x: Tensor, features: int, bias: bool = True) -> Tensor:
+        """Linear layer on the last dimension."""
+        attrs: Attrs = (("features", features),) if bias else (("bias", 0), ("features", features))
+        return self.op("Linear", x, attrs=attrs)
+
+    def classifier(self, x: Tensor) -> Tensor:
+        """Global average pooling and a linear layer to the classes: the logits (N, num_classes)."""
+        return self.linear(self.op("Flatten", self.global_avg_pool(x)), self.num_classes)
+
+    def graph(self, output: Tensor) -> Graph:
+        """The finished graph with `output` as its output, after fusion."""
+        if output.number == 0:
+            output = self.op("Identity", output)
+        return fuse(Graph((0,), tuple(self._nodes), (output.number,), tuple(self._shapes)))
+
+
+@lru_cache(maxsize=256)
+def _pool_attrs(kernel: int, stride: int, ceil: bool) -> Attrs:
+    attrs: dict[str, Value] = {"kernel_shape": (kernel, kernel)}
+    if ceil:
+        attrs["ceil_mode"] = 1
+    if kernel % 2 and kernel > 1:
+        attrs["pads"] = same_pads((kernel, kernel))
+    if stride != 1:
+        attrs["strides"] = (stride, stride)
+    return tuple(sorted(attrs.items()))

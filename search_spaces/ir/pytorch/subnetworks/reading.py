@@ -1,0 +1,305 @@
+"""Read a module once: its graph, the tensors of the module behind every operator, and the calls of its layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from search_spaces.common.errors import InputError
+from search_spaces.ir.graph import Graph
+from search_spaces.ir.owned_weights import initializers
+from search_spaces.ir.pytorch import recording
+from search_spaces.ir.pytorch.building import Example
+from search_spaces.ir.pytorch.calls import function_name
+from search_spaces.ir.pytorch.recorder import Recorder
+
+
+@dataclass
+class Call:
+    """One call of a layer.
+
+    Attributes:
+        name: name of the layer in the module.
+        start: number of nodes before the call.
+        end: number of nodes after the call.
+        source: value of its first tensor argument; None if that is no value of the graph.
+        results: values of the tensors that it returned; None for tensors that are no values of the graph.
+    """
+
+    name: str
+    start: int
+    end: int = 0
+    source: int | None = None
+    results: tuple[int | None, ...] = ()
+
+
+class LinkedRecorder(Recorder):
+    """A recorder that notes which tensors of the module its operators own.
+
+    Attributes:
+        owned: tensors of each operator by its output value, in the order of `graph.owned_weights.weights`, each with
+            True if the operator has it transposed.
+        params: tensor of each `Param` by its output value.
+        statistics: mean and variance of each batch normalization by its output value.
+        recurrent: weights of each recurrent operator by its output value, in torch's order.
+        recurrent_calls: a number that the operators of one call of a recurrent module share, by their output value.
+        calls: calls of layers, in the order of their ends.
+    """
+
+    def __init__(self, *args: Any, module: nn.Module, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._module = module
+        self._watching, self._watching_calls = ExitStack(), 0
+        self.owned: dict[int, list[tuple[Tensor, bool]]] = {}
+        self.params: dict[int, Tensor] = {}
+        self.statistics: dict[int, tuple[Tensor | None, Tensor | None]] = {}
+        self.recurrent: dict[int, list[Tensor]] = {}
+        self.recurrent_calls: dict[int, int] = {}
+        self.calls: list[Call] = []
+        self._taken: list[tuple[Tensor, bool]] = []
+
+    def __enter__(self) -> Self:
+        if not self._watching_calls:  # it is entered again inside of some functions
+            self._watching.enter_context(_noting_calls(self._module, self))
+        self._watching_calls += 1
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._watching_calls -= 1
+        if not self._watching_calls:
+            self._watching.close()
+
+    def take(self, x: Tensor, transposed: bool = False) -> tuple[int, ...]:
+        before = len(self.nodes)
+        shape = super().take(x, transposed)
+        # A computed weight has further sources, such as the learned scale of a normalized weight; each is a `Param`.
+        sources = dict(self.weights.sources(x))
+        sources.pop(next(i for i, p in sources.items() if p.numel() == x.numel()))
+        for node, source in zip(self.nodes[before:], sources.values(), strict=True):
+            self.params[node.outputs[0]] = source
+        self._taken.append((x, transposed))
+        return shape
+
+    def emit(self, op: str, inputs: tuple[int, ...], attrs: Any) -> int:
+        number = super().emit(op, inputs, attrs)
+        node = self.nodes[-1]
+        shapes = tuple([self.shapes[v] for v in inputs])
+        count = 0 if op == "Param" else len(initializers(op, node.attrs, shapes))
+        count -= 2 if op == "BatchNorm" else 0  # its running statistics are not taken
+        if 0 < count <= len(self._taken):
+            # The last ones: those before them belong to a node that is added later.
+            self.owned[number] = self._taken[-count:]
+            del self._taken[-count:]
+        return number
+
+    def _materialize(self, x: Tensor) -> Tensor:
+        is_new = id(x) not in self._materialized
+        before = len(self.nodes)
+        made = super()._materialize(x)
+        if is_new and len(self.nodes) == before + 1 and self.nodes[-1].op == "Param":
+            self.params[self.nodes[-1].outputs[0]] = x
+        return made
+
+    def _handled(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        name, before = function_name(func), len(self.nodes)
+        if name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
+            return self._recurrent_call(func, args, kwargs)
+        made = super()._handled(func, args, kwargs)
+        if name == "batch_norm":
+            names = ("input", "running_mean", "running_var")
+            given = dict(zip(names, args, strict=False)) | kwargs
+            for node in self.nodes[before:]:
+                if node.op == "BatchNorm":
+                    self.statistics[node.outputs[0]] = given.get("running_mean"), given.get("running_var")
+        return made
+
+    def _recurrent_call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        before = len(self.nodes)
+        made = super()._handled(func, args, kwargs)
+        params, num_layers = args[2], args[4]
+        per_layer = len(params) // num_layers
+        nodes = [node for node in self.nodes[before:] if node.op in ("LSTM", "GRU", "RNN")]
+        self.recurrent_calls |= {node.outputs[0]: before for node in nodes}
+        outputs_per_layer = len(nodes) // num_layers
+        for i, node in enumerate(nodes):
+            layer = i // outputs_per_layer
+            if len(node.inputs) == 1:  # it owns its weights
+                self.recurrent[node.outputs[0]] = list(params[layer * per_layer : (layer + 1) * per_layer])
+        return made
+
+    def number_of(self, x: Any) -> int | None:
+        """The value of a tensor; None if it is none of the graph."""
+        recorded = self._recorded.get(id(x))
+        return None if recorded is None else recorded.number
+
+
+@dataclass
+class Reading:
+    """What one call of a module shows.
+
+    Attributes:
+        graph: the graph before fusion.
+        recorder: the recorder of that call.
+        owned: values of `weight_graph` that each operator owns, by its output value; None for a weight that cannot be
+            followed to parameters.
+        params: value of `weight_graph` of each `Param`, by its output value; None as above.
+        weight_graph: computes the weights of all operators from the module's parameters.
+        sources: the parameter or buffer of each `Param` and `Buffer` of `weight_graph`, by its value.
+        numbers: compute the numbers of the weights in `owned` and `params`, by their value of `weight_graph`.
+        standardized: values of `weight_graph` that stand for a parameter of the same shape, normalized over all axes
+            but the first.
+        buffers: the module's buffer of each `Buffer` of the graph, by its value.
+    """
+
+    graph: Graph
+    recorder: LinkedRecorder
+    owned: dict[int, list[int | None]]
+    params: dict[int, int | None]
+    weight_graph: Graph
+    sources: dict[int, Tensor]
+    numbers: dict[int, Callable[[], Tensor]]
+    standardized: frozenset[int] = frozenset()
+    buffers: dict[int, Tensor] = field(default_factory=dict)
+
+    def origins(self, value: int) -> list[int]:
+        """The sources that a value of the graph of weights is computed from."""
+        made = {node.outputs[0]: node for node in self.weight_graph.nodes}
+        todo, seen = [value], {value}
+        while todo:
+            for inner in made[todo.pop()].inputs:
+                if inner not in seen:
+                    seen.add(inner)
+                    todo.append(inner)
+        return sorted(seen & self.sources.keys())
+
+
+def read_module(module: nn.Module, example: Example) -> Reading:
+    """Record one call of a module.
+
+    Raises:
+        InputError: as `search_spaces.ir.pytorch.record`.
+    """
+    graph, recorder = recording.recorded(module, example, True, partial(LinkedRecorder, module=module))
+    assert isinstance(recorder, LinkedRecorder)
+    return _linked(graph, recorder, module)
+
+
+@contextmanager
+def _noting_calls(module: nn.Module, recorder: LinkedRecorder) -> Iterator[None]:
+    """Note the calls of all layers within the block."""
+    open_calls: list[Call] = []
+    handles = []
+
+    def before(name: str) -> Callable[..., None]:
+        def hook(layer: nn.Module, args: Any, kwargs: Any) -> None:
+            first = next((x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)), None)
+            open_calls.append(Call(name, len(recorder.nodes), source=recorder.number_of(first)))
+
+        return hook
+
+    def after(layer: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        call = open_calls.pop()
+        call.end = len(recorder.nodes)
+        tensors = [x for x in tree_leaves(output) if isinstance(x, Tensor)]
+        call.results = tuple(recorder.number_of(x) for x in tensors)
+        recorder.calls.append(call)
+
+    for name, layer in module.named_modules():
+        handles.append(layer.register_forward_pre_hook(before(name), with_kwargs=True))
+        handles.append(layer.register_forward_hook(after, with_kwargs=True))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _linked(graph: Graph, recorder: LinkedRecorder, module: nn.Module) -> Reading:
+    """Add the graph that computes the weights of all operators from the module's parameters."""
+    tensors = Recorder(frozenset(id(p) for p in module.parameters()), recorder.batch, module.buffers())
+    tensors.weights = recorder.weights
+
+    numbers: dict[int, Callable[[], Tensor]] = {}
+    standardized: dict[int, int] = {}  # value by the identity of its tensor
+
+    def value(x: Tensor | None) -> int | None:
+        if x is None:
+            return None
+        try:
+            number = standardized[id(x)] if id(x) in standardized else tensors.value(x)
+        except InputError:  # a function of weights that has no operator
+            parameter = _standardized(x, recorder)
+            if parameter is None:
+                return None
+            number = standardized[id(x)] = tensors.emit("Identity", (tensors.value(parameter),), ())
+        numbers[number] = lambda: recorder.weights.computed(x)
+        return number
+
+    def oriented(x: Tensor, transposed: bool) -> int | None:
+        number = value(x)
+        if not transposed or number is None:
+            return number
+        turned = tensors.emit("Transpose", (number,), (("perm", (1, 0)),))
+        numbers[turned] = lambda: recorder.weights.computed(x).T
+        return turned
+
+    own_buffers = {id(x): x for x in module.buffers()}
+    statistics = [x for pair in recorder.statistics.values() for x in pair if x is not None and id(x) in own_buffers]
+    for x in statistics:
+        # Running statistics are no constants of the graph: they are sliced like parameters.
+        number = tensors.emit("Param", (), (("shape", tuple(x.shape)),))
+        tensors._constants[id(x)] = x, number
+    owned: dict[int, list[int | None]] = {}
+    for number, weights in recorder.owned.items():
+        owned[number] = [oriented(x, transposed) for x, transposed in weights]
+    for number, pair in recorder.statistics.items():
+        owned.setdefault(number, []).extend(value(x) for x in pair if x is not None and id(x) in own_buffers)
+    for number, matrices in recorder.recurrent.items():
+        owned[number] = [value(x) for x in matrices]
+    params = {number: value(x) for number, x in recorder.params.items()}
+    parameters = {id(p): p for p in module.parameters()}
+    sources: dict[int, Tensor] = {
+        made_number: parameters[i]
+        for i, made in tensors._materialized.items()
+        if i in parameters and (made_number := tensors._recorded[id(made)].number) is not None
+    }
+    sources |= {n: own_buffers[i] for i, (_, n) in tensors._constants.items() if i in own_buffers}
+    made = {node.outputs[0]: node.op for node in graph.nodes}
+    buffers = {
+        n: own_buffers[i]
+        for i, (_, n) in recorder._constants.items()
+        if i in own_buffers and made.get(n) in ("Buffer", "Expand")  # others are written number by number
+    }
+    shapes = tuple(tensors.shapes)
+    weight_graph = Graph((), tuple(tensors.nodes), (), shapes)
+    normalized = frozenset(standardized.values())
+    return Reading(graph, recorder, owned, params, weight_graph, sources, numbers, normalized, buffers)
+
+
+def _standardized(x: Tensor, recorder: LinkedRecorder) -> nn.Parameter | None:
+    """The parameter that a weight is a normalized version of, row by row; None if it is none.
+
+    That is tried: noise on the last row of the parameter must change the last row of the weight alone.
+    """
+    alike = [p for p in recorder.weights.sources(x).values() if p.shape == x.shape]
+    if len(alike) != 1 or alike[0].is_meta or x.dim() < 2:
+        return None
+    (parameter,) = alike
+    kept = parameter.detach().clone()
+    with torch.no_grad():
+        before = recorder.weights.computed(x).clone()
+        generator = torch.Generator().manual_seed(0)
+        parameter[-1] += torch.randn(kept[-1].shape, generator=generator).to(kept)
+        after = recorder.weights.computed(x).clone()
+        parameter.copy_(kept)
+    changed = (before != after).flatten(1).any(1)
+    return parameter if bool(changed[-1]) and not bool(changed[:-1].any()) else None

@@ -1,0 +1,401 @@
+"""ONNX's operators according to their schemas: operands, defaults, output shapes.
+
+A constant operand is an attribute with the schema's name of the operand: `Clip <min = 0, max = 6> (x)`,
+`ReduceMean <axes = [1]> (x)`, `Sub <A = 1> (x)`. Integers are written without a point; the element type follows from
+the operands of the same type variable. The other operands are inputs in order; if an optional one before them is
+omitted, the attribute `positions` lists their positions. `output = k` selects output k instead of output 0.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+from onnx.defs import OpSchema
+
+from search_spaces.common.errors import InputError
+from search_spaces.ir.graph import UNKNOWN, Attrs, Dim, Shape, Value, element_type, typed
+
+IR_VERSION = 10
+OPSET = 21
+NEWEST_OPSET = onnx.defs.onnx_opset_version()
+_EXACT_INTEGERS = 1 << 24  # smaller integers are exact in float32
+_SYMMETRIC = frozenset({"Add", "Mul", "Equal", "And", "Or"})
+
+
+@lru_cache(maxsize=1024)
+def schema(op: str) -> OpSchema | None:
+    """The operator's schema in opset 21, or in the newest opset for a later operator; None if there is none."""
+    for version in (OPSET, NEWEST_OPSET):
+        if onnx.defs.has(op, version):
+            found = onnx.defs.get_schema(op, version)
+            return None if found.deprecated else found
+    return None
+
+
+@lru_cache(maxsize=1024)
+def opset(op: str) -> int:
+    """The opset that a model with this operator needs: 21, or the later one that introduced it."""
+    found = schema(op)
+    return max(OPSET, found.since_version) if found else OPSET
+
+
+@lru_cache(maxsize=1024)
+def operand_names(op: str) -> tuple[str, ...]:
+    """Names of the operands in order, including a variadic last one."""
+    found = schema(op)
+    return tuple(operand.name for operand in found.inputs) if found else ()
+
+
+@lru_cache(maxsize=1024)
+def single_operands(op: str) -> tuple[str, ...]:
+    """Names of the operands that are not variadic; InputError for an unknown operator."""
+    found = schema(op)
+    if found is None:
+        raise InputError(f"operator {op} is not supported: neither ONNX nor the text's net domain has it")
+    variadic = OpSchema.FormalParameterOption.Variadic
+    return tuple(operand.name for operand in found.inputs if operand.option != variadic)
+
+
+@lru_cache(maxsize=1024)
+def defaults(op: str) -> dict[str, object]:
+    """Default values of the operator's attributes, in the form of `attribute_value`."""
+    found = schema(op)
+    attributes = found.attributes if found else {}
+    return {name: attribute_value(op, a.default_value) for name, a in attributes.items() if a.default_value.name}
+
+
+@lru_cache(maxsize=65536)
+def is_standard(op: str, names: tuple[str, ...], inputs: int) -> bool:
+    """True if ONNX's operator has all these attributes and needs no more than `inputs` operands."""
+    found = schema(op)
+    return found is not None and all(name in found.attributes for name in names) and inputs >= found.min_input
+
+
+def attribute_value(op: str, attr: onnx.AttributeProto) -> Value:
+    """An ONNX attribute as a plain Python value.
+
+    Raises:
+        InputError: for tensors, subgraphs, and strings that the text cannot hold.
+    """
+    value = helper.get_attribute_value(attr)
+    if attr.type == onnx.AttributeProto.FLOAT:
+        return shortest(value)
+    if attr.type == onnx.AttributeProto.FLOATS:
+        return tuple(map(shortest, value))
+    if attr.type in (onnx.AttributeProto.STRING, onnx.AttributeProto.STRINGS):
+        return (
+            _plain(op, attr.name, value) if isinstance(value, bytes) else tuple(_plain(op, attr.name, v) for v in value)
+        )
+    if attr.type == onnx.AttributeProto.INT:
+        return int(value)
+    if attr.type == onnx.AttributeProto.INTS:
+        return tuple(value)
+    raise InputError(f"attribute {attr.name} of {op} is of a kind that the text cannot hold")
+
+
+def _plain(op: str, name: str, value: bytes) -> str:
+    text = value.decode("utf-8", "replace")
+    if not text.isprintable() or not text.isascii() or set(text) & set('"\\'):
+        raise InputError(f"attribute {name} of {op} has characters that the text cannot hold: {text[:40]!r}")
+    return text
+
+
+@lru_cache(maxsize=4096)
+def shortest(value: float) -> float:
+    """The number with the fewest digits that equals `value` in float32, ONNX's precision."""
+    return float(str(np.float32(value)))
+
+
+def number(value: float) -> int | float:
+    """A number of a constant operand: integral values as int, others with the fewest digits."""
+    if isinstance(value, int):
+        return int(value)  # also converts bool
+    return int(value) if abs(value) < _EXACT_INTEGERS and value == int(value) else shortest(value)
+
+
+def numbers(array: np.ndarray) -> Value:
+    """A constant operand of at most one dimension as the value of an attribute."""
+    values = [number(v) for v in array.ravel().tolist()]
+    if array.ndim == 0:
+        return values[0]
+    return tuple(values) if all(isinstance(v, int) for v in values) else tuple(map(float, values))
+
+
+# --- operands --------------------------------------------------------------------------------------------------------
+
+
+class Call(NamedTuple):
+    """A node in the form of ONNX.
+
+    Attributes:
+        operands: per operand, the position of an input, a constant, or None if it is omitted.
+        attrs: attributes of the schema.
+        output: number of the output.
+    """
+
+    operands: tuple[int | np.ndarray | None, ...]
+    attrs: Attrs
+    output: int
+
+
+@lru_cache(maxsize=65536)
+def call(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Call:
+    """The ONNX form of a node.
+
+    Args:
+        op: name of the operator.
+        attrs: attributes and constant operands.
+        shapes: shapes of the inputs.
+
+    Raises:
+        InputError: if the operator does not have an attribute, operand or output.
+    """
+    formal = single_operands(op)
+    found = schema(op)
+    assert found is not None
+    given: dict[str, Any] = dict(attrs)
+    output, at = given.pop("output", 0), given.pop("positions", None)
+    constants = {formal.index(name): given.pop(name) for name in list(given) if name in formal}
+    if wrong := [name for name in given if name not in found.attributes]:
+        raise InputError(f"{op} has no attribute or operand {wrong[0]!r}")
+    if at is None:
+        free = (i for i in range(len(shapes) + len(constants)) if i not in constants)
+        at = tuple(next(free) for _ in shapes)
+    if len(at) != len(shapes) or len({*at, *constants}) < len(at) + len(constants) or max(at, default=0) > 1000:
+        raise InputError(f"{op} takes {len(at)} operands at positions {list(at)}, but {len(shapes)} are given")
+    if not 0 <= output < len(found.outputs):
+        raise InputError(f"{op} has no output {output}")
+    operands: list[int | np.ndarray | None] = [None] * (max((*at, *constants), default=-1) + 1)
+    for i, position in enumerate(at):
+        operands[position] = i
+    types = {_type_name(found, p): element_type(shapes[i]) for i, p in enumerate(at)}
+    for position, value in constants.items():
+        element = operand_type(op, position, types)
+        operands[position] = np.array(value, numpy_type(element))
+    return Call(tuple(operands), tuple(given.items()), output)
+
+
+def arrange(op: str, inputs: dict[int, int], attrs: dict[str, Any], count: int) -> tuple[int, ...]:
+    """The inputs of a node in order; the inverse of `call`.
+
+    A constant first operand of a symmetric operator becomes the second.
+
+    Args:
+        op: name of the operator.
+        inputs: numbers of values by their positions among the operands.
+        attrs: attributes and constant operands; `positions` is added in place if the order is ambiguous.
+        count: number of operands.
+    """
+    formal = single_operands(op)
+    if op in _SYMMETRIC and "A" in attrs and "B" not in attrs:
+        attrs["B"], inputs = attrs.pop("A"), {0: inputs[1]}
+    positions = tuple(sorted(inputs))
+    free = [i for i in range(count + 1) if i >= len(formal) or formal[i] not in attrs]
+    if positions != tuple(free[: len(positions)]):
+        attrs["positions"] = positions
+    return tuple([inputs[i] for i in positions])
+
+
+def _type_name(found: OpSchema, position: int) -> str:
+    """The type variable of an operand (`T`), or its only type (`tensor(int64)`)."""
+    return found.inputs[min(position, len(found.inputs) - 1)].type_str if found.inputs else ""
+
+
+@lru_cache(maxsize=1024)
+def type_names(op: str) -> tuple[str, ...]:
+    """The type variables of the operator's operands, in order."""
+    found = schema(op)
+    return tuple(operand.type_str for operand in found.inputs) if found else ()
+
+
+@lru_cache(maxsize=4096)
+def is_result(op: str, position: int) -> bool:
+    """True if an output has the element type of the operand."""
+    found = schema(op)
+    return found is not None and _type_name(found, position) in {output.type_str for output in found.outputs}
+
+
+@lru_cache(maxsize=1024)
+def makes_tensors(op: str) -> bool:
+    """True if outputs of the operator may be tensors; others are sequences, optionals or maps."""
+    found = schema(op)
+    return found is None or any(t.startswith("tensor") for output in found.outputs for t in output.types)
+
+
+def operand_type(op: str, position: int, types: dict[str, str]) -> str:
+    """Element type of a constant operand.
+
+    It is that of the operands with the same type variable, otherwise float, int64 or the first type in alphabetical
+    order that the schema allows.
+
+    Args:
+        op: name of the operator.
+        position: position of the operand.
+        types: element types by type variable.
+    """
+    found = schema(op)
+    assert found is not None
+    name = _type_name(found, position)
+    if name in types:
+        return types[name]
+    allowed = [t.removeprefix("tensor(").removesuffix(")") for t in found.inputs[position].types]
+    return next((t for t in ("float", "int64") if t in allowed), sorted(allowed)[0])
+
+
+@lru_cache(maxsize=64)
+def enum(element: str) -> int:
+    """ONNX's number of an element type; InputError for an unknown type."""
+    try:
+        return TensorProto.DataType.Value(element.upper())
+    except ValueError as error:
+        raise InputError(f"element type {element!r} is not supported") from error
+
+
+@lru_cache(maxsize=64)
+def element_name(kind: int) -> str:
+    """The element type with this number in ONNX: the inverse of `enum`."""
+    return TensorProto.DataType.Name(kind).lower()
+
+
+def numpy_type(element: str) -> np.dtype:
+    """The numpy type of an element type."""
+    return helper.tensor_dtype_to_np_dtype(enum(element))
+
+
+# --- shapes ----------------------------------------------------------------------------------------------------------
+
+
+def type_proto(shape: Shape) -> onnx.TypeProto:
+    """ONNX's type of a value of this shape."""
+    dims = [None if d == UNKNOWN else d for d in shape]
+    return helper.make_tensor_type_proto(enum(element_type(shape)), dims)
+
+
+def output_names(op: str, output: int, name: str) -> list[str]:
+    """Names of the operator's outputs if only one is used, which is called `name`."""
+    found = schema(op)
+    assert found is not None
+    count = max(found.min_output, output + 1)
+    return [name if i == output else f"{name}_unused{i}" for i in range(count)]
+
+
+@lru_cache(maxsize=65536)
+def infer(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Shape:
+    """Shape of the output by ONNX's shape inference; dimensions that depend on the data are `"?"`.
+
+    Raises:
+        InputError: if the operator does not take these attributes and shapes, or the rank of the output is unknown.
+    """
+    called = call(op, attrs, shapes)
+    found = schema(op)
+    assert found is not None
+    names = ["" if operand is None else f"i{i}" for i, operand in enumerate(called.operands)]
+    types, data = {}, {}
+    for name, operand in zip(names, called.operands, strict=True):
+        if isinstance(operand, np.ndarray):
+            data[name] = onnx.numpy_helper.from_array(operand)
+            types[name] = helper.make_tensor_type_proto(data[name].data_type, operand.shape)
+        elif operand is not None:
+            types[name] = type_proto(shapes[operand])
+    outputs = output_names(op, called.output, "y")
+    given: dict[str, Any] = dict(called.attrs)
+    node = helper.make_node(op, names, outputs, **given)
+    versions = [helper.make_opsetid("", opset(op))]
+    try:
+        inferred = onnx.shape_inference.infer_node_outputs(found, node, types, data, None, versions, IR_VERSION)
+    except Exception as error:  # of several kinds, most of them from the native library
+        raise InputError(
+            f"{op} does not take shapes {_listed(shapes)}: {' '.join(str(error).split())[:160]}"
+        ) from error
+    shape = shape_of(inferred.get("y", onnx.TypeProto()))
+    if shape is None:
+        raise InputError(f"{op}: the shape of the output depends on the data, so the text cannot show it")
+    if any(isinstance(size, int) and size < 0 for size in shape):
+        raise InputError(f"{op} turns {_listed(shapes)} into {_listed((shape,))}: sizes must not be negative")
+    return shape
+
+
+def shape_of(kind: onnx.TypeProto) -> Shape | None:
+    """The shape of a tensor type; None for other types and unknown ranks."""
+    tensor = kind.tensor_type
+    if not kind.HasField("tensor_type") or not tensor.HasField("shape"):
+        return None
+    return typed([_dim(d) for d in tensor.shape.dim], element_name(tensor.elem_type))
+
+
+def _dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
+    return dim.dim_value if dim.HasField("dim_value") else dim.dim_param or UNKNOWN
+
+
+def _listed(shapes: tuple[Shape, ...]) -> str:
+    return ", ".join(f"{element_type(s)}[{','.join(map(str, s))}]" for s in shapes) or "(none)"
+
+
+# --- canonical attributes --------------------------------------------------------------------------------------------
+
+# Constant operands that are equivalent to omitting them.
+_OPERAND_DEFAULTS = {("Pad", "constant_value"): 0, ("Trilu", "k"): 0}
+
+
+@lru_cache(maxsize=65536)
+def canonical(op: str, attrs: Attrs, shapes: tuple[Shape, ...]) -> Attrs:
+    """The attributes in their shortest form: sorted, without defaults, axes counted from the front."""
+    formal, default = operand_names(op), defaults(op)
+    first = formal[0] if formal else ""
+    rank = len(shapes[0]) if shapes and not any(name == first for name, _ in attrs) else 0
+    kept: dict[str, Value] = {}
+    for name, value in attrs:
+        if name in formal:
+            value = _whole(value)
+            if _OPERAND_DEFAULTS.get((op, name)) == value:
+                continue
+        elif isinstance(value, int) and _is_float(op, name):
+            value = float(value)
+        value = _from_front(op, name, value, rank, default.get(name))
+        reverses = (op, name) == ("Transpose", "perm") and value == tuple(range(rank))[::-1]
+        if default.get(name) != value and not _omitted(op, name, value) and not reverses:
+            kept[name] = value
+    return tuple(sorted(kept.items()))
+
+
+@lru_cache(maxsize=4096)
+def _is_float(op: str, name: str) -> bool:
+    found = schema(op)
+    return found is not None and name in found.attributes and found.attributes[name].type == OpSchema.AttrType.FLOAT
+
+
+def _whole(value: Any) -> Value:
+    """The number or numbers of a constant operand in the form of `number`."""
+    if isinstance(value, tuple):
+        return numbers(np.array(value)) if value else ()
+    return number(value)
+
+
+def _from_front(op: str, name: str, value: Any, rank: int, default: object) -> Value:
+    if op == "Flatten" and isinstance(value, int):  # its axis may also be the rank
+        return value + rank if value < 0 else value
+    if name == "axis" and rank and isinstance(value, int) and op != "OneHot":
+        axis = value % rank if -rank <= value < rank else value
+        return default if isinstance(default, int) and default % rank == axis else axis
+    if name == "axes" and rank and isinstance(value, tuple):
+        span = rank + len(value) if op == "Unsqueeze" else rank
+        axes = [axis % span if -span <= axis < span else axis for axis in value]
+        return tuple(sorted(axes) if op.startswith(("Reduce", "Squeeze", "Unsqueeze")) else axes)
+    return value
+
+
+def _omitted(op: str, name: str, value: object) -> bool:
+    return op != "Pad" and neutral(name, value)  # Pad needs its operand `pads`
+
+
+def neutral(name: str, value: object) -> bool:
+    """True for attributes without a default in ONNX's schema that are equivalent to omitting them."""
+    if not isinstance(value, tuple) or not value:
+        return False
+    return (name in ("strides", "dilations") and set(value) == {1}) or (
+        name in ("pads", "output_padding") and set(value) == {0}
+    )

@@ -1,6 +1,0 @@
-"""The compact text of a graph: repeated blocks are functions, lines stand in canonical order, the syntax is ONNX's."""
-
-from search_spaces.text.program import compact, expand
-from search_spaces.text.syntax import TEXT_VERSION, fingerprint, read, write
-
-__all__ = ["TEXT_VERSION", "compact", "expand", "fingerprint", "read", "write"]

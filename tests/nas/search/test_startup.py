@@ -1,0 +1,60 @@
+"""Claims about a search's first design: networks of all sizes that differ."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nas.search.startup import DRAWS_PER_ARCHITECTURE, first_design
+from predictors import Predictor, create
+from predictors.rlm.coordinates import compared
+from predictors.rlm.predictor import RLM
+from search_spaces import Architecture, SearchSpace, get_space
+
+
+@pytest.mark.slow
+def test_networks_of_a_first_design_differ_more_than_random_ones() -> None:
+    space, reader = get_space("nasbench201", channels=4, cells=1), RLM()
+
+    def nearest(architectures: list[Architecture]) -> float:
+        """Mean distance of each network's state to the nearest other one's."""
+        states = compared(reader.states([space.to_text(architecture) for architecture in architectures]))
+        distances = np.linalg.norm(states[:, None] - states, axis=-1) + 1e9 * np.eye(len(states))
+        return float(distances.min(1).mean())
+
+    rngs = [np.random.default_rng(seed) for seed in range(4)]
+    random = np.mean([nearest([space.sample(rng) for _ in range(12)]) for rng in rngs])
+    assert np.mean([nearest(first_design(space, 12, rng)) for rng in rngs]) > 1.1 * random
+
+
+def test_a_first_design_holds_one_network_of_each_tenth_of_sizes() -> None:
+    space, rng = get_space("nasbench201", channels=4, cells=1), np.random.default_rng(0)
+    design = first_design(space, 10, rng)
+    same = np.random.default_rng(0)
+    drawn = dict.fromkeys(space.sample(same) for _ in range(10 * DRAWS_PER_ARCHITECTURE))
+    groups = np.array_split(np.sort([space.flops(arch) for arch in drawn]), 10)
+    flops = [space.flops(arch) for arch in design]
+    assert all(group[0] <= found <= group[-1] for group, found in zip(groups, flops, strict=True))
+
+
+def test_a_first_design_is_promising_by_predicted_proxies() -> None:
+    space, reader = get_space("nasbench201", channels=4, cells=1), RLM()
+    design = first_design(space, 12, np.random.default_rng(0))
+    random = [space.sample(np.random.default_rng(seed)) for seed in range(60)]
+    proxies = reader.proxies([space.to_text(architecture) for architecture in (*design, *random)])
+    ranks = proxies.argsort(0).argsort(0).mean(1)
+    assert ranks[: len(design)].mean() > 1.1 * ranks[len(design) :].mean()
+
+
+def test_a_first_design_is_that_of_the_rlm_that_guides_the_search() -> None:
+    space = get_space("nasbench201", channels=4, cells=1)
+
+    def design(predictor: Predictor | None) -> list[Architecture]:
+        return first_design(space, 8, np.random.default_rng(0), predictor=predictor)
+
+    assert design(RLM()) == design(create("ridge")) == design(None)
+    assert design(RLM(base="rlm-generated")) != design(RLM())
+
+
+def test_a_small_space_is_taken_whole(switches: SearchSpace) -> None:
+    assert len(set(first_design(switches, 50, np.random.default_rng(0)))) == switches.size
